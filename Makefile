@@ -1,0 +1,59 @@
+# Every command of the project. `make demo` and `make test` are the two a newcomer needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := exporters app alerts benchmarks tests
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check generate bench real capture pictures clean
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "servescope needs Python 3.11 or newer: make PYTHON=python3.11 ..."'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+$(VENV)/.develop: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --group dev
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## install what is needed, then show an emulated v1 and v2 deployment in the console
+	$(BIN)/servescope demo
+
+test: $(VENV)/.develop  ## install what the tests need, then run them all
+	$(BIN)/python -m tests.tools
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy exporters alerts app benchmarks tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/mypy exporters alerts app benchmarks tests
+	$(BIN)/python -m pytest -q -m 'not slow and not real'
+
+generate: $(VENV)/.develop  ## write the files that are compiled from the catalog
+	$(BIN)/python -m alerts
+	$(BIN)/python -m docs.generate
+
+bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
+	$(BIN)/python -m benchmarks
+
+real: $(VENV)/.develop  ## run real vLLM and real Dynamo on loopback and check the contract against the client's counts
+	$(BIN)/python -m tests.real
+
+capture: $(VENV)/.develop  ## save the /metrics of the real engines to .cache/captures
+	$(BIN)/python -m tests.real --capture .cache/captures
+
+pictures: $(VENV)/.develop  ## take a picture of every page of the console, light and dark, to docs/pictures
+	$(BIN)/python -m tests.pictures
+
+clean:  ## remove what the other commands made
+	rm -rf $(VENV) .cache build dist

@@ -1,0 +1,684 @@
+"""The contract: every metric, derived figure and band, written once.
+
+Instruments, source maps, the collector, PromQL rules, dashboards, alerts, docs and the console are compiled from the
+records here. A metric's name, a formula or a threshold written anywhere else is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from servescope.expressions import Difference, Expression, Quantile, Rate, Ratio, level, mean, rate
+from servescope.samples import format_series, make_labels
+
+Kind = Literal["counter", "gauge", "histogram"]
+Component = Literal["engine", "router", "autoscaler"]
+Unit = Literal[
+    "bytes", "cores", "decisions", "decisions/s", "events", "events/s", "preemptions", "preemptions/s", "ratio",
+    "replicas", "requests", "requests/s", "seconds", "tokens", "tokens/s", "workers",
+]  # fmt: skip
+Status = Literal["good", "warning", "critical"]
+
+OUTCOMES = ("ok", "client_abort", "client_error", "rejected", "error")
+"""How a request can end; only `error` and `rejected` count as harm done by the stack."""
+
+REPLICA_STATUSES = ("starting", "active", "draining", "unhealthy", "failed")
+INDEX_STATES = ("exact", "degraded", "recovering")
+DEFAULT_WINDOW = "5m"
+
+# Histogram edges are vLLM 0.32's, so that stacks share edges.
+_TIME_TO_FIRST_TOKEN_EDGES = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+)  # fmt: skip
+_PER_TOKEN_EDGES = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+# Fast decoders stay below vLLM's first edge of 10 ms: these tell them apart.
+_TIME_PER_OUTPUT_TOKEN_EDGES = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, *_PER_TOKEN_EDGES)
+_VLLM_DURATION_EDGES = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+# The GenAI conventions' edges are among them, so that projecting to gen_ai.server.request.duration is exact.
+_GEN_AI_DURATION_EDGES = tuple(0.01 * 2**power for power in range(14))
+_DURATION_EDGES = tuple(sorted({*_VLLM_DURATION_EDGES, *_GEN_AI_DURATION_EDGES}))
+_TOKEN_EDGES = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+_TOKENS_PER_SECOND_EDGES = (
+    1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 750.0, 1000.0, 2000.0,
+    5000.0,
+)  # fmt: skip
+_CANDIDATE_EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of the contract, as it is exposed.
+
+    `labels` are those beyond the identity labels; `label_values` gives the closed sets among them; `edges` the
+    finite bucket edges our instruments use (a source keeps its own); `absent` says what it means when the metric is
+    missing.
+    """
+
+    name: str
+    kind: Kind
+    unit: Unit
+    component: Component
+    help: str
+    absent: str = "not observed"
+    labels: tuple[str, ...] = ()
+    label_values: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    edges: tuple[float, ...] | None = None
+
+    @property
+    def documented(self) -> str:
+        """The name the metric has in the documents, without the exposition's suffix."""
+        return self.name.removesuffix("_total")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where a value stands within its band: `label` says it in a few words, `advice` what to do."""
+
+    status: Status
+    label: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch of a band from `start` upwards; `inclusive` tells whether `start` itself belongs to it."""
+
+    start: float
+    inclusive: bool
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """How the values of a figure are read: `lowest` below the first step, then the steps in ascending order."""
+
+    lowest: Verdict
+    steps: tuple[Step, ...]
+
+    def judge(self, value: float) -> Verdict:
+        """The verdict on a value."""
+        verdict = self.lowest
+        for step in self.steps:
+            if value > step.start or (step.inclusive and value == step.start):
+                verdict = step.verdict
+        return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One derived figure: what is shown of a deployment, per deployment and per value of the labels in `by`.
+
+    `exposed` is its name on the collector's `/metrics`, beside a `window` label; None where it would only repeat the
+    sum of a contract gauge. `idle` says what an idle deployment shows: 0, or nothing.
+    """
+
+    name: str
+    title: str
+    group: str
+    unit: Unit
+    expression: Expression
+    help: str
+    better: Literal["higher", "lower"] | None
+    idle: Literal["zero", "absent"]
+    by: tuple[str, ...] = ()
+    band: Band | None = None
+    exposed: str | None = None
+    recorded: tuple[str, str] = ("", "")
+
+    def record(self, window: str = DEFAULT_WINDOW) -> str:
+        """The name of its recording rule, `deployment:metric:operation`."""
+        metric, operation = self.recorded
+        return f"deployment:{metric}:{operation}{window if operation.endswith('rate') else ''}"
+
+
+def _by_name(metrics: Iterable[Metric]) -> Mapping[str, Metric]:
+    return MappingProxyType({metric.name: metric for metric in metrics})
+
+
+_ENGINE_METRICS = (
+    Metric(
+        "tps_per_request",
+        "histogram",
+        "tokens/s",
+        "engine",
+        "Output tokens per second of one request: (output tokens - 1) / seconds from first to last token; "
+        "none below two output tokens.",
+        edges=_TOKENS_PER_SECOND_EDGES,
+    ),
+    Metric("input_tokens_total", "counter", "tokens", "engine", "Prompt tokens processed, cached ones included."),
+    Metric("output_tokens_total", "counter", "tokens", "engine", "Tokens generated."),
+    Metric(
+        "input_tokens_per_request",
+        "histogram",
+        "tokens",
+        "engine",
+        "Prompt tokens of each finished request that produced a token.",
+        edges=_TOKEN_EDGES,
+    ),
+    Metric(
+        "output_tokens_per_request",
+        "histogram",
+        "tokens",
+        "engine",
+        "Output tokens of each finished request that produced a token.",
+        edges=_TOKEN_EDGES,
+    ),
+    Metric("concurrent_requests", "gauge", "requests", "engine", "Requests in flight, queued ones included."),
+    Metric(
+        "speculation_rate",
+        "gauge",
+        "ratio",
+        "engine",
+        "Draft tokens accepted / drafted, over this process's trailing window.",
+        absent="speculation is off, or nothing was drafted",
+    ),
+    Metric(
+        "spec_decode_num_draft_tokens_total",
+        "counter",
+        "tokens",
+        "engine",
+        "Draft tokens proposed.",
+        absent="speculation is off",
+    ),
+    Metric(
+        "spec_decode_num_accepted_tokens_total",
+        "counter",
+        "tokens",
+        "engine",
+        "Draft tokens accepted by the main model.",
+        absent="speculation is off",
+    ),
+    Metric(
+        "spec_decode_num_accepted_tokens_per_pos_total",
+        "counter",
+        "tokens",
+        "engine",
+        "Draft tokens accepted, by their position in the draft, from 0.",
+        absent="speculation is off",
+        labels=("position",),
+    ),
+    Metric("cpu_usage", "gauge", "cores", "engine", "CPU cores used.", absent="unknown here"),
+    Metric("memory_usage", "gauge", "bytes", "engine", "Memory used.", absent="unknown here"),
+    Metric(
+        "gpu_usage",
+        "gauge",
+        "ratio",
+        "engine",
+        "Share of time each GPU was busy.",
+        absent="no GPU, or it cannot be read",
+        labels=("gpu",),
+    ),
+    Metric(
+        "gpu_memory_usage",
+        "gauge",
+        "bytes",
+        "engine",
+        "Memory used on each GPU.",
+        absent="no GPU, or it cannot be read",
+        labels=("gpu",),
+    ),
+    Metric("requests_started_total", "counter", "requests", "engine", "Requests that arrived."),
+    Metric(
+        "requests_total",
+        "counter",
+        "requests",
+        "engine",
+        "Requests that ended, by outcome; stop, length and repetition are ok.",
+        labels=("outcome",),
+        label_values=MappingProxyType({"outcome": OUTCOMES}),
+    ),
+    Metric(
+        "time_to_first_token_seconds",
+        "histogram",
+        "seconds",
+        "engine",
+        "From a request's arrival to its first token.",
+        edges=_TIME_TO_FIRST_TOKEN_EDGES,
+    ),
+    Metric(
+        "time_per_output_token_seconds",
+        "histogram",
+        "seconds",
+        "engine",
+        "(Duration - time to first token) / (output tokens - 1), one observation per request of two tokens or more.",
+        edges=_TIME_PER_OUTPUT_TOKEN_EDGES,
+    ),
+    Metric(
+        "request_duration_seconds",
+        "histogram",
+        "seconds",
+        "engine",
+        "From a request's arrival to its end.",
+        edges=_DURATION_EDGES,
+    ),
+    Metric(
+        "inter_token_latency_seconds",
+        "histogram",
+        "seconds",
+        "engine",
+        "Between two tokens of a request, for every token after its first.",
+        absent="the engine does not report tokens as they come",
+        edges=_TIME_PER_OUTPUT_TOKEN_EDGES,
+    ),
+    Metric("queued_requests", "gauge", "requests", "engine", "Requests waiting to be scheduled."),
+    Metric("kv_cache_usage", "gauge", "ratio", "engine", "Share of the KV cache in use."),
+    Metric("preemptions_total", "counter", "preemptions", "engine", "Requests preempted to free KV cache."),
+    Metric(
+        "decode_seconds_total",
+        "counter",
+        "seconds",
+        "engine",
+        "Seconds from first to last token, summed over finished requests.",
+    ),
+)
+
+_ROUTER_METRICS = (
+    Metric(
+        "kv_cache_eligible_tokens_total",
+        "counter",
+        "tokens",
+        "router",
+        "Prompt tokens of routing attempts whose worker reported.",
+    ),
+    Metric(
+        "kv_cache_predicted_tokens_total",
+        "counter",
+        "tokens",
+        "router",
+        "Prompt tokens cached on the chosen worker, by the router's index.",
+        absent="the router keeps no index of the workers' caches",
+    ),
+    Metric(
+        "kv_cache_reused_tokens_total",
+        "counter",
+        "tokens",
+        "router",
+        "Prompt tokens the worker says it reused from its cache.",
+    ),
+    Metric(
+        "kv_cache_best_tokens_total",
+        "counter",
+        "tokens",
+        "router",
+        "Most prompt tokens cached on any worker that could have been chosen, by the router's index.",
+        absent="the router keeps no index of the workers' caches",
+    ),
+    Metric(
+        "kv_cache_hit_rate",
+        "gauge",
+        "ratio",
+        "router",
+        "Reused / eligible prompt tokens, over this process's trailing window.",
+        absent="no prompt token was eligible",
+    ),
+    Metric(
+        "kv_cache_hit_rate_skew",
+        "gauge",
+        "ratio",
+        "router",
+        "(Predicted - reused) / eligible prompt tokens, over this process's trailing window.",
+        absent="no prompt token was eligible, or there is no index",
+    ),
+    Metric(
+        "kv_cache_best_prefix_hit_rate",
+        "gauge",
+        "ratio",
+        "router",
+        "Best / eligible prompt tokens, over this process's trailing window.",
+        absent="no prompt token was eligible, or there is no index",
+    ),
+    Metric(
+        "kv_cache_hit_rate_efficiency",
+        "gauge",
+        "ratio",
+        "router",
+        "Reused / best prompt tokens, over this process's trailing window.",
+        absent="no worker had a prefix cached, or there is no index",
+    ),
+    Metric(
+        "router_unreported_decisions_total",
+        "counter",
+        "decisions",
+        "router",
+        "Routing attempts that never got their worker's report.",
+    ),
+    Metric(
+        "router_index_event_gaps_total",
+        "counter",
+        "events",
+        "router",
+        "Cache events missing from the workers' sequences.",
+        absent="the router counts no gaps",
+    ),
+    Metric(
+        "router_index_events_dropped_total",
+        "counter",
+        "events",
+        "router",
+        "Cache events that arrived and could not be applied.",
+        absent="the router counts no drops",
+    ),
+    Metric(
+        "router_index_state",
+        "gauge",
+        "ratio",
+        "router",
+        "1 for the state the router's index is in, 0 for the others.",
+        absent="the router keeps no index, or does not tell its state",
+        labels=("state",),
+        label_values=MappingProxyType({"state": INDEX_STATES}),
+    ),
+    Metric(
+        "router_candidates",
+        "histogram",
+        "workers",
+        "router",
+        "Workers that could have been chosen, per attempt.",
+        edges=_CANDIDATE_EDGES,
+    ),
+    Metric(
+        "router_fallbacks_total",
+        "counter",
+        "decisions",
+        "router",
+        "Routing attempts decided without the index, by reason.",
+        absent="none happened",
+        labels=("reason",),
+    ),
+    Metric(
+        "router_queue_wait_seconds",
+        "histogram",
+        "seconds",
+        "router",
+        "Time a request waited in the router's queue.",
+        edges=_TIME_TO_FIRST_TOKEN_EDGES,
+    ),
+)
+
+
+def _autoscaler(name: str, unit: Unit, text: str) -> Metric:
+    return Metric(name, "gauge", unit, "autoscaler", text, absent="no token-based autoscaler is observed")
+
+
+_AUTOSCALER_METRICS = (
+    Metric(
+        "replica_count_by_status", "gauge", "replicas", "autoscaler", "Replicas by lifecycle status.",
+        absent="nothing reports replicas; the collector counts its own targets",
+        labels=("status",),
+        label_values=MappingProxyType({"status": REPLICA_STATUSES}),
+    ),
+    _autoscaler(
+        "autoscaler_in_flight_tokens", "tokens",
+        "Tokens in flight over all workers and the router's queue: prompts queued, uncached prompts in prefill, "
+        "prompts and output of decoding requests.",
+    ),
+    _autoscaler(
+        "autoscaler_avg_in_flight_tokens", "tokens",
+        "Sliding-window average of the tokens in flight, the value decisions use.",
+    ),
+    _autoscaler("autoscaler_avg_num_requests", "requests", "Sliding-window average of the requests in flight."),
+    _autoscaler("autoscaler_avg_num_workers", "workers", "Sliding-window average of the healthy workers."),
+    _autoscaler(
+        "autoscaler_desired_scale", "replicas",
+        "Raw desired replicas: average tokens in flight / target tokens in flight.",
+    ),
+    _autoscaler(
+        "autoscaler_policy_desired_scale", "replicas",
+        "Desired replicas after bounds, scale-down delay and half-life.",
+    ),
+    _autoscaler(
+        "autoscaler_rounded_desired_scale", "replicas",
+        "Desired replicas sent to the orchestrator: rounded up, within bounds.",
+    ),
+)  # fmt: skip
+
+METRICS: Mapping[str, Metric] = _by_name((*_ENGINE_METRICS, *_ROUTER_METRICS, *_AUTOSCALER_METRICS))
+
+PROCESS_RATIOS = (
+    "speculation_rate",
+    "kv_cache_hit_rate",
+    "kv_cache_hit_rate_skew",
+    "kv_cache_best_prefix_hit_rate",
+    "kv_cache_hit_rate_efficiency",
+)
+"""Gauges an instrument shows of its own process, for those who scrape nothing else; the collector derives its own."""
+
+
+# --- Bands ------------------------------------------------------------------------------------------------------------
+
+SPECULATION_BAND = Band(
+    lowest=Verdict(
+        "critical", "costs more than it saves", "Disable speculation, or shorten the draft (max_draft_len)."
+    ),
+    steps=(
+        Step(0.40, True, Verdict("warning", "tune", "Tune the draft model, or change the decoding type.")),
+        Step(
+            0.80,
+            True,
+            Verdict("good", "well aligned", "Nothing to do: the draft agrees with the main model."),
+        ),
+    ),
+)
+
+SKEW_BAND = Band(
+    lowest=Verdict(
+        "critical", "missed cache events",
+        "Workers reuse far more than the router knows of: check the event stream for gaps and the index's state.",
+    ),
+    steps=(
+        Step(
+            -0.15, True,
+            Verdict("warning", "behind the caches", "The router's index lags: watch event gaps and drops."),
+        ),
+        Step(-0.05, True, Verdict("good", "normal", "The router predicts what workers reuse.")),
+        Step(
+            0.15, False,
+            Verdict("warning", "some churn", "Blocks are evicted between prediction and service: watch KV cache use."),
+        ),
+        Step(
+            0.30, False,
+            Verdict(
+                "critical", "cache churn",
+                "Workers lose what the router counts on: add replicas or KV cache, or lower concurrency.",
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+EFFICIENCY_BAND = Band(
+    lowest=Verdict(
+        "warning", "hits traded for balance",
+        "The router passes over cached prefixes: check saturation, router_overlap_score_weight and router_temperature.",
+    ),
+    steps=(Step(0.90, True, Verdict("good", "normal", "The router takes nearly every hit there is.")),),
+)  # fmt: skip
+
+
+# --- Derived figures --------------------------------------------------------------------------------------------------
+
+_ALL_REQUESTS = rate("requests_total")
+_ELIGIBLE = rate("kv_cache_eligible_tokens_total")
+_PREDICTED = rate("kv_cache_predicted_tokens_total")
+_REUSED = rate("kv_cache_reused_tokens_total")
+_BEST = rate("kv_cache_best_tokens_total")
+
+
+def _share_of_requests(name: str, title: str, outcome: str, text: str) -> Figure:
+    return Figure(
+        name, title, "Requests", "ratio", Ratio(rate("requests_total", outcome=outcome), _ALL_REQUESTS), text,
+        better="lower", idle="absent", exposed=name, recorded=(name, "ratio_rate"),
+    )  # fmt: skip
+
+
+def _latency(name: str, metric: str, title: str, which: str) -> Figure:
+    """A quantile (`p95`) or the mean of a latency histogram."""
+    expression: Expression = mean(metric) if which == "mean" else Quantile(int(which[1:]) / 100, metric)
+    told = "Mean" if which == "mean" else f"{which[1:]}th percentile"
+    return Figure(
+        f"{name}_{which}", f"{title}, {which}", "Latency", "seconds", expression,
+        f"{told} of {METRICS[metric].help[0].lower()}{METRICS[metric].help[1:]}",
+        better="lower", idle="absent", exposed=f"{metric}_{which}", recorded=(metric, f"{which}_rate"),
+    )  # fmt: skip
+
+
+def _throughput(name: str, title: str, group: str, metric: str, unit: Unit, text: str) -> Figure:
+    return Figure(
+        name, title, group, unit, rate(metric), text,
+        better=None, idle="zero", exposed=name, recorded=(metric, "rate"),
+    )  # fmt: skip
+
+
+def _mean_size(name: str, title: str) -> Figure:
+    return Figure(
+        name, title, "Tokens", "tokens", mean(name), f"Mean {title.lower()}.",
+        better=None, idle="absent", exposed=f"{name}_mean", recorded=(name, "mean_rate"),
+    )  # fmt: skip
+
+
+def _gauge(
+    name: str,
+    title: str,
+    group: str,
+    *,
+    over: Literal["sum", "avg", "max"] = "sum",
+    better: Literal["higher", "lower"] | None = None,
+    by: tuple[str, ...] = (),
+) -> Figure:
+    metric = METRICS[name]
+    return Figure(
+        name, title, group, metric.unit, level(name, over), metric.help,
+        better=better, idle="zero", by=by, recorded=(name, over),
+    )  # fmt: skip
+
+
+def _cache_ratio(
+    name: str,
+    title: str,
+    expression: Expression,
+    text: str,
+    better: Literal["higher"] | None,
+    band: Band | None = None,
+) -> Figure:
+    return Figure(
+        name, title, "KV cache and router", "ratio", expression, text,
+        better=better, idle="absent", band=band, exposed=name, recorded=(name, "ratio_rate"),
+    )  # fmt: skip
+
+
+_FIGURES = (
+    _throughput("request_rate", "Requests", "Requests", "requests_total", "requests/s", "Requests ended a second."),
+    _share_of_requests("request_error_share", "Errors", "error", "Share of requests that failed in the stack."),
+    _share_of_requests("request_rejected_share", "Rejected", "rejected", "Share of requests the stack refused."),
+    _share_of_requests(
+        "client_abort_share", "Aborted by clients", "client_abort", "Share of requests whose client went away."
+    ),
+    _gauge("concurrent_requests", "In flight", "Requests"),
+    _gauge("queued_requests", "Queued", "Requests", better="lower"),
+    *(
+        _latency("time_to_first_token", "time_to_first_token_seconds", "Time to first token", which)
+        for which in ("p50", "p95", "p99", "mean")
+    ),
+    *(
+        _latency("time_per_output_token", "time_per_output_token_seconds", "Time per output token", which)
+        for which in ("p50", "p95", "mean")
+    ),
+    _latency("inter_token_latency", "inter_token_latency_seconds", "Inter-token latency", "p95"),
+    *(
+        _latency("request_duration", "request_duration_seconds", "Request duration", which)
+        for which in ("p50", "p95", "mean")
+    ),
+    Figure(
+        "tps_per_request", "Tokens per second per request", "Tokens", "tokens/s",
+        Ratio(
+            Difference(Rate("output_tokens_per_request_sum"), Rate("output_tokens_per_request_count")),
+            rate("decode_seconds_total"),
+        ),
+        "Output tokens after the first / seconds from first to last token, over all finished requests: "
+        "a token-weighted mean.",
+        better="higher", idle="absent", exposed="tps_per_request_mean", recorded=("tps_per_request", "ratio_rate"),
+    ),
+    _throughput(
+        "input_tokens_per_second", "Input tokens", "Tokens", "input_tokens_total", "tokens/s",
+        "Prompt tokens processed a second, cached ones included.",
+    ),
+    _throughput(
+        "output_tokens_per_second", "Output tokens", "Tokens", "output_tokens_total", "tokens/s",
+        "Tokens generated a second.",
+    ),
+    _mean_size("input_tokens_per_request", "Input tokens per request"),
+    _mean_size("output_tokens_per_request", "Output tokens per request"),
+    Figure(
+        "speculation_rate", "Speculation rate", "Speculation", "ratio",
+        Ratio(rate("spec_decode_num_accepted_tokens_total"), rate("spec_decode_num_draft_tokens_total")),
+        "Draft tokens the main model accepted / draft tokens proposed.",
+        better="higher", idle="absent", band=SPECULATION_BAND, exposed="speculation_rate",
+        recorded=("speculation_rate", "ratio_rate"),
+    ),
+    Figure(
+        "spec_decode_accepted_tokens_per_second", "Accepted by draft position", "Speculation", "tokens/s",
+        rate("spec_decode_num_accepted_tokens_per_pos_total"),
+        "Draft tokens accepted a second, by their position in the draft.",
+        better="higher", idle="zero", by=("position",), exposed="spec_decode_accepted_tokens_per_second",
+        recorded=("spec_decode_num_accepted_tokens_per_pos_total", "rate"),
+    ),
+    _cache_ratio(
+        "kv_cache_hit_rate", "KV cache hit rate", Ratio(_REUSED, _ELIGIBLE),
+        "Prompt tokens workers reused / prompt tokens routed. Watch its change, not its level.", "higher",
+    ),
+    _cache_ratio(
+        "kv_cache_hit_rate_skew", "Hit rate skew", Ratio(Difference(_PREDICTED, _REUSED), _ELIGIBLE),
+        "What the router predicted minus what workers reused, as a share of prompt tokens; about +0.10 is usual.",
+        None, SKEW_BAND,
+    ),
+    _cache_ratio(
+        "kv_cache_best_prefix_hit_rate", "Best possible hit rate", Ratio(_BEST, _ELIGIBLE),
+        "The hit rate had every request gone to the worker with the longest cached prefix.", "higher",
+    ),
+    _cache_ratio(
+        "kv_cache_hit_rate_efficiency", "Routing efficiency", Ratio(_REUSED, _BEST),
+        "Prompt tokens workers reused / the most any worker had cached.", "higher", EFFICIENCY_BAND,
+    ),
+    _gauge("kv_cache_usage", "KV cache in use", "KV cache and router", over="avg"),
+    _throughput(
+        "preemptions_rate", "Preemptions", "KV cache and router", "preemptions_total", "preemptions/s",
+        "Requests preempted a second to free KV cache.",
+    ),
+    _throughput(
+        "router_event_gap_rate", "Cache event gaps", "KV cache and router", "router_index_event_gaps_total", "events/s",
+        "Cache events a second missing from the workers' sequences.",
+    ),
+    _throughput(
+        "router_unreported_rate", "Unreported decisions", "KV cache and router", "router_unreported_decisions_total",
+        "decisions/s", "Routing attempts a second that never got their worker's report.",
+    ),
+    _gauge("replica_count_by_status", "Replicas", "Replicas and autoscaler", by=("status",)),
+    _gauge("autoscaler_in_flight_tokens", "Tokens in flight", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_avg_in_flight_tokens", "Tokens in flight, average", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_avg_num_requests", "Requests in flight, average", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_avg_num_workers", "Healthy workers, average", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_desired_scale", "Desired scale, raw", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_policy_desired_scale", "Desired scale, after policy", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_rounded_desired_scale", "Desired scale, sent", "Replicas and autoscaler", over="max"),
+    _gauge("cpu_usage", "CPU", "Resources"),
+    _gauge("memory_usage", "Memory", "Resources"),
+    _gauge("gpu_usage", "GPU busy", "Resources", over="avg"),
+    _gauge("gpu_memory_usage", "GPU memory", "Resources"),
+)  # fmt: skip
+
+FIGURES: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure in _FIGURES})
+GROUPS: tuple[str, ...] = tuple(dict.fromkeys(figure.group for figure in _FIGURES))
+"""Headings under which figures are shown, in order."""
+
+
+def figure_key(name: str, labels: Mapping[str, str]) -> str:
+    """A figure and its extra labels as text: `replica_count_by_status{status="active"}`; the bare name without any."""
+    return format_series(name, make_labels(labels))

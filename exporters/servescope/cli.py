@@ -1,0 +1,72 @@
+"""The command line: one module per command, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType
+from typing import NoReturn
+
+from servescope.errors import ServescopeError, UsageError
+
+COMMANDS = {
+    "demo": ("servescope.demo", "show an emulated v1 and v2 deployment in the console"),
+    "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
+    "console": ("servescope.console", "open the console on a collector's store"),
+    "inspect": ("servescope.inspection", "say what an exposition is and what the contract gets from it"),
+    "emulate": ("servescope.emulator.command", "run an emulated v1 and v2 deployment with their /metrics"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code is 0, 1 for a failure and 2 for wrong usage."""
+    signal.signal(signal.SIGTERM, _end_on_sigterm)
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = _make_parser()
+    try:
+        if not words or words[0] not in COMMANDS:
+            parser.parse_args(words)
+            parser.print_help()
+            return 2
+        name, (module_name, summary) = words[0], COMMANDS[words[0]]
+        command = import_module(module_name)
+        command_parser = argparse.ArgumentParser(prog=f"servescope {name}", description=f"{summary.capitalize()}.")
+        command.configure(command_parser)
+        code: int = command.run(command_parser.parse_args(words[1:]))
+    except ServescopeError as error:
+        print(f"servescope: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away, as `servescope inspect … | head` does.
+        sys.stderr.close()
+        return 1
+    return code
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    from importlib.metadata import version
+
+    width = max(map(len, COMMANDS))
+    listing = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="servescope",
+        description="Observability for LLM serving stacks.",
+        epilog=f"commands:\n{listing}\n\n`servescope COMMAND --help` describes each.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"servescope {version('servescope')}")
+    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
+    return parser
+
+
+def _end_on_sigterm(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,512 @@
+"""The small algebra in which derived figures are written, compiled to PromQL and evaluated over windows of samples.
+
+An expression says what is computed; over which labels it is grouped (`by`) and over which window is said when it is
+compiled. Counters are increased per native series, then summed by the group, then divided: no ratio is an average of
+gauges. Both compilers agree with Prometheus 2.42 on the same samples: the window is closed on both sides, counter
+resets are added back, increases are extrapolated to the window's ends, a gauge is read from the last scrape within
+five minutes. A group without data is absent: no result is ever NaN or infinite.
+
+Rate, increase           `sum by (…) (rate(x[5m]))`
+level                    `sum|avg|max by (…) (x)`, a gauge
+ratio, difference        of two expressions; a ratio over nothing (0) is absent
+mean, quantile,          of a histogram's observations within the window
+fraction_above
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, Protocol, assert_never
+
+from servescope.errors import ExpressionError
+from servescope.samples import Labels, Sample, Series, Window, escape_label_value, format_edge
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Vector = dict[Labels, float]
+"""One value per group; a group without data is not in it."""
+
+Matchers = tuple[tuple[str, tuple[str, ...]], ...]
+"""Pairs of a label and the values it may have."""
+
+LOOKBACK_MS = 300_000
+"""How long a gauge's last scrape counts as its value, as in Prometheus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Increase of a counter per second, summed over the group."""
+
+    name: str
+    where: Matchers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Increase:
+    """Increase of a counter over the window, summed over the group."""
+
+    name: str
+    where: Matchers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A gauge now, summed, averaged or its highest value over the group."""
+
+    name: str
+    over: Literal["sum", "avg", "max"] = "sum"
+    where: Matchers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Numerator ÷ denominator; absent where the denominator is not above 0."""
+
+    numerator: Expression
+    denominator: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Left − right; absent where either is."""
+
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """The quantile (0 … 1) of a histogram's observations within the window, interpolated linearly in its bucket."""
+
+    quantile: float
+    histogram: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quantile <= 1:
+            raise ExpressionError(f"quantile {self.quantile!r} is not within 0 … 1")
+
+
+@dataclass(frozen=True, slots=True)
+class FractionAbove:
+    """Share of a histogram's observations within the window above an edge; exact, absent where it is no edge."""
+
+    edge: float
+    histogram: str
+
+
+Expression = Rate | Increase | Level | Ratio | Difference | Quantile | FractionAbove
+
+
+def rate(name: str, **where: str | tuple[str, ...]) -> Rate:
+    """Increase of a counter per second; `where` keeps the series whose labels have one of the values."""
+    return Rate(name, _matchers(where))
+
+
+def increase(name: str, **where: str | tuple[str, ...]) -> Increase:
+    """Increase of a counter over the window; `where` as for `rate`."""
+    return Increase(name, _matchers(where))
+
+
+def level(name: str, over: Literal["sum", "avg", "max"] = "sum") -> Level:
+    """A gauge now."""
+    return Level(name, over)
+
+
+def mean(histogram: str) -> Ratio:
+    """Mean of a histogram's observations within the window."""
+    return Ratio(Rate(f"{histogram}_sum"), Rate(f"{histogram}_count"))
+
+
+def _matchers(where: Mapping[str, str | tuple[str, ...]]) -> Matchers:
+    return tuple(
+        sorted((label, (value,) if isinstance(value, str) else tuple(value)) for label, value in where.items())
+    )
+
+
+def leaves(expression: Expression) -> set[str]:
+    """The names of the metrics an expression reads (a histogram by its family name for quantiles and fractions)."""
+    match expression:
+        case Rate(name) | Increase(name) | Level(name):
+            return {name}
+        case Quantile(_, histogram) | FractionAbove(_, histogram):
+            return {histogram}
+        case Ratio(left, right) | Difference(left, right):
+            return leaves(left) | leaves(right)
+        case _:
+            assert_never(expression)
+
+
+# --- PromQL -----------------------------------------------------------------------------------------------------------
+
+
+def promql(expression: Expression, *, window: str, by: Sequence[str]) -> str:
+    """The expression as PromQL; `window` is a Prometheus duration such as `5m`, `by` the labels of a group."""
+    group = ", ".join(by)
+
+    def counter(function: str, name: str, where: Matchers) -> str:
+        return f"sum by ({group}) ({function}({_selector(name, where)}[{window}]))"
+
+    match expression:
+        case Rate(name, where):
+            return counter("rate", name, where)
+        case Increase(name, where):
+            return counter("increase", name, where)
+        case Level(name, over, where):
+            return f"{over} by ({group}) ({_selector(name, where)})"
+        case Ratio(numerator, denominator):
+            below = f"({promql(denominator, window=window, by=by)} > 0)"
+            return f"{_operand(numerator, window, by)} / {below}"
+        case Difference(left, right):
+            return f"{_operand(left, window, by)} - {_operand(right, window, by)}"
+        case Quantile(quantile, histogram):
+            buckets = f"sum by ({', '.join((*by, 'le'))}) (rate({histogram}_bucket[{window}]))"
+            # A histogram without observations has the quantile NaN, which no comparison lets through.
+            return f"histogram_quantile({quantile!r}, {buckets}) >= 0"
+        case FractionAbove(edge, histogram):
+            below = counter("rate", f"{histogram}_bucket", (("le", (format_edge(edge),)),))
+            return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
+        case _:
+            assert_never(expression)
+
+
+def _operand(expression: Expression, window: str, by: Sequence[str]) -> str:
+    text = promql(expression, window=window, by=by)
+    return text if isinstance(expression, Rate | Increase | Level) else f"({text})"
+
+
+def _selector(name: str, where: Matchers) -> str:
+    if not where:
+        return name
+    return f"{name}{{{','.join(_matcher(label, values) for label, values in where)}}}"
+
+
+def _matcher(label: str, values: tuple[str, ...]) -> str:
+    if len(values) == 1:
+        return f'{label}="{escape_label_value(values[0])}"'
+    return f'{label}=~"{"|".join(escape_label_value(value) for value in values)}"'
+
+
+# --- Evaluation -------------------------------------------------------------------------------------------------------
+
+
+class Readings(Protocol):
+    """Where an evaluation gets the sums of a leaf from."""
+
+    def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
+        """Sum of the increases (or rates) of the counter's series, per group."""
+
+    def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
+        """The gauge's values now, per group."""
+
+    def buckets(self, histogram: str, by: Sequence[str]) -> dict[Labels, dict[float, float]]:
+        """Sum of the rates of the cumulative buckets by their upper edge, per group."""
+
+
+def evaluate(
+    expression: Expression, windows: Sequence[Window], *, at_ms: int, window_ms: int, by: Sequence[str]
+) -> Vector:
+    """The expression's value per group at `at_ms` over the `window_ms` before it; a group without data is absent."""
+    return compute(expression, WindowReadings(windows, at_ms=at_ms, window_ms=window_ms), by)
+
+
+def evaluate_increases(
+    expression: Expression, increases: Iterable[Sample], *, by: Sequence[str], seconds: float | None = None
+) -> Vector:
+    """The expression over increases already known, one sample per series; gauges are taken as they stand.
+
+    With `seconds` None, rates stand for plain increases: right for ratios, means, quantiles and fractions, whose time
+    cancels; the caller leaves plain rates out. Used where only totals since a start, or between two texts, are known.
+    """
+    return compute(expression, _IncreaseReadings(tuple(increases), seconds), by)
+
+
+def is_per_second(expression: Expression) -> bool:
+    """Whether the value depends on how long the window was, as a plain rate does and a ratio of two does not."""
+    match expression:
+        case Rate():
+            return True
+        case Difference(left, right):
+            return is_per_second(left) or is_per_second(right)
+        case Ratio(numerator, denominator):
+            return is_per_second(numerator) != is_per_second(denominator)
+        case Increase() | Level() | Quantile() | FractionAbove():
+            return False
+        case _:
+            assert_never(expression)
+
+
+def compute(expression: Expression, readings: Readings, by: Sequence[str]) -> Vector:
+    """The expression's value per group from any source of readings."""
+    by = tuple(by)
+    match expression:
+        case Rate(name, where):
+            return readings.counters(name, where, by, per_second=True)
+        case Increase(name, where):
+            return readings.counters(name, where, by, per_second=False)
+        case Level(name, over, where):
+            return {group: _OVER[over](values) for group, values in readings.gauges(name, where, by).items()}
+        case Ratio(numerator, denominator):
+            below = compute(denominator, readings, by)
+            above = compute(numerator, readings, by)
+            return {group: value / below[group] for group, value in above.items() if below.get(group, 0.0) > 0.0}
+        case Difference(left, right):
+            less = compute(right, readings, by)
+            return {group: value - less[group] for group, value in compute(left, readings, by).items() if group in less}
+        case Quantile(quantile, histogram):
+            quantiles = {
+                group: bucket_quantile(quantile, buckets) for group, buckets in readings.buckets(histogram, by).items()
+            }
+            return {group: value for group, value in quantiles.items() if value is not None}
+        case FractionAbove(edge, histogram):
+            counts = readings.counters(f"{histogram}_count", (), by, per_second=True)
+            return {
+                group: 1.0 - buckets[edge] / counts[group]
+                for group, buckets in readings.buckets(histogram, by).items()
+                if edge in buckets and counts.get(group, 0.0) > 0.0
+            }
+        case _:
+            assert_never(expression)
+
+
+def _average(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+_OVER: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "avg": _average, "max": max}
+
+
+def bucket_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
+    """The quantile of cumulative bucket counts by upper edge, as Prometheus' `histogram_quantile` finds it.
+
+    None when there is no observation, no `+Inf` bucket, or no other bucket. Above the highest finite edge it is that
+    edge.
+    """
+    edges = sorted(buckets)
+    if len(edges) < 2 or edges[-1] != math.inf:
+        return None
+    counts = _made_monotonic([buckets[edge] for edge in edges])
+    if counts[-1] <= 0:
+        return None
+    rank = quantile * counts[-1]
+    index = next((i for i in range(len(edges) - 1) if counts[i] >= rank), len(edges) - 1)
+    if index == len(edges) - 1:
+        return edges[-2]
+    if index == 0 and edges[0] <= 0:
+        return edges[0]
+    start, below = (edges[index - 1], counts[index - 1]) if index else (0.0, 0.0)
+    return start + (edges[index] - start) * ((rank - below) / (counts[index] - below))
+
+
+def _made_monotonic(counts: list[float]) -> list[float]:
+    # Scrapes are not atomic, so a cumulative bucket may stand below the one before it; Prometheus lifts it.
+    highest = -math.inf
+    return [highest := max(highest, count) for count in counts]
+
+
+class WindowReadings:
+    """Readings over windows of samples: Prometheus' `rate` and instant look-up, vectorised per window.
+
+    Make one for every evaluation instant and evaluate all expressions over it; rates are computed once per window.
+    """
+
+    def __init__(self, windows: Sequence[Window], *, at_ms: int, window_ms: int) -> None:
+        if window_ms <= 0:
+            raise ExpressionError(f"window of {window_ms} ms is not above 0")
+        self._windows = windows
+        self._seconds = window_ms / 1000
+        self._increases = [extrapolated_increases(window, at_ms, window_ms) for window in windows]
+        self._levels = [levels(window, at_ms) for window in windows]
+
+    def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
+        """Sum of the rates, or increases, of the counter's series, per group."""
+        sums: Vector = {}
+        for window, increases in zip(self._windows, self._increases, strict=True):
+            for group, rows in _rows_by_group(window.series, name, where, tuple(by)):
+                for value in increases[rows].tolist():
+                    if value == value:
+                        sums[group] = sums.get(group, 0.0) + (value / self._seconds if per_second else value)
+        return sums
+
+    def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
+        """The gauge's values in each window's last scrape, per group."""
+        values: dict[Labels, list[float]] = {}
+        for window, current in zip(self._windows, self._levels, strict=True):
+            for group, rows in _rows_by_group(window.series, name, where, tuple(by)):
+                present = [value for value in current[rows].tolist() if value == value]
+                if present:
+                    values.setdefault(group, []).extend(present)
+        return values
+
+    def buckets(self, histogram: str, by: Sequence[str]) -> dict[Labels, dict[float, float]]:
+        """Sum of the rates of the cumulative buckets by their upper edge, per group."""
+        by_edge = self.counters(f"{histogram}_bucket", (), (*by, "le"), per_second=True)
+        return _edges_by_group(by_edge)
+
+
+class _IncreaseReadings:
+    """Readings from increases that are already known."""
+
+    def __init__(self, samples: tuple[Sample, ...], seconds: float | None) -> None:
+        self._series = tuple(Series(sample.name, sample.labels) for sample in samples)
+        self._values = [sample.value for sample in samples]
+        self._seconds = seconds
+
+    def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
+        divisor = self._seconds if per_second and self._seconds else 1.0
+        return {group: sum(values) / divisor for group, values in self.gauges(name, where, by).items()}
+
+    def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
+        return {
+            group: [self._values[row] for row in rows]
+            for group, rows in _group_rows(self._series, name, where, tuple(by))
+        }
+
+    def buckets(self, histogram: str, by: Sequence[str]) -> dict[Labels, dict[float, float]]:
+        return _edges_by_group(self.counters(f"{histogram}_bucket", (), (*by, "le"), per_second=True))
+
+
+def _edges_by_group(by_edge: Vector) -> dict[Labels, dict[float, float]]:
+    groups: dict[Labels, dict[float, float]] = {}
+    for labels, value in by_edge.items():
+        edge = next((text for name, text in labels if name == "le"), None)
+        if edge is not None:
+            group = tuple(pair for pair in labels if pair[0] != "le")
+            groups.setdefault(group, {})[float(edge)] = value
+    return groups
+
+
+def _group_rows(
+    series: tuple[Series, ...], name: str, where: Matchers, by: tuple[str, ...]
+) -> list[tuple[Labels, list[int]]]:
+    groups: dict[Labels, list[int]] = {}
+    for row in _rows_by_name(series).get(name, ()):
+        labels = dict(series[row].labels)
+        if all(labels.get(label, "") in values for label, values in where):
+            group = tuple(sorted((label, labels[label]) for label in by if label in labels))
+            groups.setdefault(group, []).append(row)
+    return list(groups.items())
+
+
+class _ByIdentity:
+    """A layout of series as a cache key: equal only to itself, so that a look-up costs no comparison of its rows."""
+
+    __slots__ = ("series",)
+
+    def __init__(self, series: tuple[Series, ...]) -> None:
+        self.series = series
+
+    def __hash__(self) -> int:
+        return id(self.series)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.series is other.series
+
+
+# A target keeps its layout over many scrapes; each entry holds its layout alive, so an id is never reused within it.
+_LAYOUTS_KEPT = 4096
+
+
+def _rows_by_name(series: tuple[Series, ...]) -> dict[str, list[int]]:
+    return _rows_by_name_cached(_ByIdentity(series))
+
+
+@lru_cache(maxsize=_LAYOUTS_KEPT)
+def _rows_by_name_cached(layout: _ByIdentity) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, (name, _) in enumerate(layout.series):
+        rows.setdefault(name, []).append(row)
+    return rows
+
+
+def _rows_by_group(
+    series: tuple[Series, ...], name: str, where: Matchers, by: tuple[str, ...]
+) -> tuple[tuple[Labels, NDArray[np.intp]], ...]:
+    return _rows_by_group_cached(_ByIdentity(series), name, where, by)
+
+
+@lru_cache(maxsize=32 * _LAYOUTS_KEPT)
+def _rows_by_group_cached(
+    layout: _ByIdentity, name: str, where: Matchers, by: tuple[str, ...]
+) -> tuple[tuple[Labels, NDArray[np.intp]], ...]:
+    import numpy as np
+
+    groups = _group_rows(layout.series, name, where, by)
+    return tuple((group, np.asarray(rows, dtype=np.intp)) for group, rows in groups)
+
+
+def levels(window: Window, at_ms: int) -> NDArray[np.float64]:
+    """Each series' value in the last scrape at or before `at_ms`, (m,); NaN where it was absent or is too old.
+
+    A scrape that failed, or no longer showed the series, ends it, as a stale marker does in Prometheus.
+    """
+    import numpy as np
+
+    column = int(np.searchsorted(window.times, at_ms, side="right")) - 1
+    if column < 0 or at_ms - int(window.times[column]) > LOOKBACK_MS:
+        return np.full(len(window.series), np.nan)
+    return window.values[:, column]
+
+
+def extrapolated_increases(window: Window, at_ms: int, window_ms: int) -> NDArray[np.float64]:
+    """Increase of every series over [at − window, at] as Prometheus 2.42 computes it, (m,); NaN below two samples.
+
+    The drop at each counter reset is added back; the increase between first and last sample is extrapolated to the
+    window's ends, at most by half a mean sample distance where the series does not reach them, and never below zero.
+    https://github.com/prometheus/prometheus/blob/v2.42.0/promql/functions.go (extrapolatedRate)
+    """
+    import numpy as np
+
+    start_ms = at_ms - window_ms
+    low = int(np.searchsorted(window.times, start_ms, side="left"))
+    high = int(np.searchsorted(window.times, at_ms, side="right"))
+    times, values = window.times[low:high], window.values[:, low:high]
+    result = np.full(len(window.series), np.nan)
+    if high - low < 2:
+        return result
+
+    present = ~np.isnan(values)
+    counts = present.sum(axis=1)
+    usable = np.flatnonzero(counts >= 2)
+    if not usable.size:
+        return result
+    values, present, counts = values[usable], present[usable], counts[usable]
+    first = present.argmax(axis=1)
+    last = present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
+    rows = np.arange(len(usable))
+    first_values, last_values = values[rows, first], values[rows, last]
+    increases = last_values - first_values + _reset_corrections(values, present)
+
+    sampled = (times[last] - times[first]) / 1000
+    to_start = (times[first] - start_ms) / 1000
+    to_end = (at_ms - times[last]) / 1000
+    distance = sampled / (counts - 1)
+    rising = (increases > 0) & (first_values >= 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        to_zero = np.where(rising, sampled * (first_values / increases), np.inf)
+    to_start = np.minimum(to_start, to_zero)
+    threshold = distance * 1.1
+    extended = (
+        sampled
+        + np.where(to_start < threshold, to_start, distance / 2)
+        + np.where(to_end < threshold, to_end, distance / 2)
+    )
+    result[usable] = increases * (extended / sampled)
+    return result
+
+
+def _reset_corrections(values: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The value before each drop, summed per row: what a counter had counted before it started again."""
+    import numpy as np
+
+    columns = np.arange(values.shape[1])
+    latest = np.maximum.accumulate(np.where(present, columns, 0), axis=1)
+    filled = np.take_along_axis(values, latest, axis=1)
+    previous, current = filled[:, :-1], values[:, 1:]
+    dropped = current < previous
+    corrections: NDArray[np.float64] = np.where(dropped, previous, 0.0).sum(axis=1)
+    return corrections

@@ -1,0 +1,84 @@
+"""The data types between the stages: series, samples, and the window of samples that figures are evaluated over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Labels = tuple[tuple[str, str], ...]
+"""Label pairs sorted by name; a label with an empty value is the same as no label and is left out."""
+
+
+class Series(NamedTuple):
+    """One time series: its name and its labels."""
+
+    name: str
+    labels: Labels
+
+
+class Sample(NamedTuple):
+    """One value of one series; a histogram is flat: `x_bucket{le}`, `x_sum`, `x_count`."""
+
+    name: str
+    labels: Labels
+    value: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """The samples of one target over a stretch of time.
+
+    `series` are the m rows; `times` the n scrapes in milliseconds, ascending, failed ones included; `values` is
+    (m, n) with NaN where a series was absent. A scrape that failed is a column of NaN, so that a series ends there as
+    it does behind a stale marker in Prometheus.
+    """
+
+    series: tuple[Series, ...]
+    times: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+def make_labels(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Labels:
+    """Labels in their canonical form: sorted by name, empty values left out."""
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs
+    return tuple(sorted((name, value) for name, value in items if value != ""))
+
+
+def format_value(value: float) -> str:
+    """The text of a value in an exposition, in the form prometheus_client prints: `1.0`, `0.25`, `1e+06`, `+Inf`."""
+    if value == math.inf:
+        return "+Inf"
+    if value == -math.inf:
+        return "-Inf"
+    if value != value:
+        return "NaN"
+    text = repr(float(value))
+    dot = text.find(".")
+    # Go prints an exponent from 1e6 up where Python prints digits; readers compare `le` as text.
+    if value > 0 and dot > 6 and "e" not in text:
+        mantissa = f"{text[0]}.{text[1:dot]}{text[dot + 1 :]}".rstrip("0.")
+        return f"{mantissa}e+{dot - 1:02d}"
+    return text
+
+
+format_edge = format_value
+"""The canonical `le` of a bucket edge: the same number always has the same text (`1`, `1.0` and `1e0` give `1.0`)."""
+
+
+def escape_label_value(value: str) -> str:
+    """The value as it stands between the quotes of an exposition."""
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def format_series(name: str, labels: Labels) -> str:
+    """The series as text, `name{label="value"}`; the bare name when it has no labels."""
+    if not labels:
+        return name
+    pairs = ",".join(f'{label}="{escape_label_value(value)}"' for label, value in labels)
+    return f"{name}{{{pairs}}}"

@@ -27,10 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = _make_parser()
     try:
-        if not words or words[0] not in COMMANDS:
-            parser.parse_args(words)
-            parser.print_help()
+        if not words:
+            parser.print_help(sys.stderr)
             return 2
+        if words[0] not in COMMANDS:
+            parser.parse_args(words)  # answers --help and --version, refuses the rest
         name, (module_name, summary) = words[0], COMMANDS[words[0]]
         command = import_module(module_name)
         command_parser = argparse.ArgumentParser(prog=f"servescope {name}", description=f"{summary.capitalize()}.")

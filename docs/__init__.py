@@ -1,0 +1,1 @@
+"""What generates the reference pages of the documentation."""

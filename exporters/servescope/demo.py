@@ -1,0 +1,158 @@
+"""`servescope demo`: an emulated v1 and v2 deployment under one traffic stream, collected and shown in the console.
+
+Three processes of the same commands a user has (`emulate`, `collect`, `console`), on 127.0.0.1 only; they end together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from servescope.errors import ServescopeError, UsageError
+
+READY_SECONDS = 60
+END_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One command of the demo, running as a process of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `servescope demo`."""
+    parser.add_argument("--port", type=int, default=8501, help="port of the console (default: 8501)")
+    parser.add_argument(
+        "--directory", type=Path, help="keep configuration, store and logs here (default: a temporary folder)"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo until Ctrl-C, or until one of its parts ends."""
+    _require_extras()
+    with _folder(arguments.directory) as folder:
+        parts: list[_Part] = []
+        try:
+            _start(parts, folder, arguments)
+            print(f"servescope: the demo runs; the console is at http://127.0.0.1:{arguments.port}")
+            print("servescope: Ctrl-C ends it", flush=True)
+            _wait_for_end(parts)
+        finally:
+            _end(parts)
+    return 0
+
+
+def _require_extras() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("aiohttp", "pandas", "streamlit") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"the demo needs {', '.join(missing)}: pip install 'servescope[all]'")
+
+
+@contextmanager
+def _folder(chosen: Path | None) -> Iterator[Path]:
+    if chosen is not None:
+        chosen.mkdir(parents=True, exist_ok=True)
+        yield chosen.resolve()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="servescope-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(parts: list[_Part], folder: Path, arguments: argparse.Namespace) -> None:
+    """Start emulator, collector and console, each once what it reads is there."""
+    configuration, store = folder / "servescope.toml", folder / "servescope.db"
+    configuration.unlink(missing_ok=True)
+
+    parts.append(_launch("emulate", ["--directory", str(folder)], folder))
+    _wait_until(configuration.exists, parts, "the emulator wrote no configuration")
+    parts.append(_launch("collect", ["--config", str(configuration), "--store", str(store)], folder))
+    _wait_until(store.exists, parts, "the collector made no store")
+    console = ["--store", str(store), "--port", str(arguments.port)]
+    if arguments.no_browser:
+        console.append("--no-browser")
+    parts.append(_launch("console", console, folder))
+    _wait_until(lambda: _answers(arguments.port), parts, "the console did not answer")
+
+
+def _launch(command: str, words: Sequence[str], folder: Path) -> _Part:
+    log = folder / f"{command}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command line
+            [sys.executable, "-m", "servescope.cli", command, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    return _Part(command, process, log)
+
+
+def _answers(port: int) -> bool:
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def _wait_until(ready: Callable[[], bool], parts: Sequence[_Part], complaint: str) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not ready():
+        _raise_if_ended(parts)
+        if time.monotonic() > deadline:
+            raise ServescopeError(f"{complaint} within {READY_SECONDS} s: {_tail(parts[-1].log)}")
+        time.sleep(0.1)
+
+
+def _wait_for_end(parts: Sequence[_Part]) -> None:
+    while True:
+        _raise_if_ended(parts)
+        time.sleep(0.5)
+
+
+def _raise_if_ended(parts: Sequence[_Part]) -> None:
+    for part in parts:
+        code = part.process.poll()
+        if code is not None:
+            raise ServescopeError(f"`servescope {part.name}` ended with code {code}: {_tail(part.log)}")
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"nothing in {log}"
+
+
+def _end(parts: Sequence[_Part]) -> None:
+    """End every part, the last started first, and wait for each; one that does not end in time is killed."""
+    for part in reversed(parts):
+        if part.process.poll() is None:
+            part.process.terminate()
+    deadline = time.monotonic() + END_SECONDS
+    for part in reversed(parts):
+        try:
+            part.process.wait(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            part.process.kill()
+            part.process.wait()

@@ -1,0 +1,93 @@
+"""The frame of the package: what the wheel holds, what importing it costs, what its commands answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from servescope.cli import COMMANDS
+from tests.conftest import ROOT
+
+THIRD_PARTY = {"numpy", "prometheus_client", "aiohttp", "streamlit", "pandas", "altair", "pynvml"}
+
+
+def servescope(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "servescope.cli", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the tree as it stands."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_wheel_installs_one_name(wheel: Path) -> None:
+    """The wheel installs `servescope` and nothing beside it."""
+    names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+
+    assert {name for name in names if not name.endswith(".dist-info")} == {"servescope"}
+
+
+@pytest.mark.slow
+def test_wheel_carries_what_its_commands_read(wheel: Path) -> None:
+    """The console's pages, the source maps and the typing marker travel with the wheel."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+
+    assert {"servescope/_app/console.py", "servescope/sources/vllm.toml", "servescope/py.typed"} <= names
+
+
+@pytest.mark.parametrize("module", ["servescope", "servescope.engine", "servescope.router", "servescope.autoscaler"])
+def test_import_is_light(module: str) -> None:
+    """Importing the package or an instrument loads no third party, so an engine's start is not slowed."""
+    code = f"import sys, {module}; print(' '.join({{name.split('.')[0] for name in sys.modules}}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert set(loaded.split()) & THIRD_PARTY == set()
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help(command: str) -> None:
+    """Each command tells how it is used."""
+    answer = servescope(command, "--help")
+
+    assert answer.returncode == 0
+    assert f"usage: servescope {command}" in answer.stdout
+
+
+def test_unknown_command_lists_the_alternatives() -> None:
+    """An unknown command is refused by name, beside those there are, with code 2 and no traceback."""
+    answer = servescope("colect")
+
+    assert answer.returncode == 2
+    assert "colect" in answer.stderr
+    assert "collect" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_no_command_prints_the_list() -> None:
+    """Without a command the list is printed, with code 2."""
+    answer = servescope()
+
+    assert answer.returncode == 2
+    assert all(command in answer.stdout + answer.stderr for command in COMMANDS)
+
+
+def test_version_is_the_wheels() -> None:
+    """`servescope --version` prints the version in pyproject.toml."""
+    import servescope as package
+
+    assert servescope("--version").stdout == f"servescope {package.__version__}\n"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import tools
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -17,3 +19,30 @@ def reference() -> Path:
     if not (folder / "captures").is_dir():
         pytest.skip(f"reference data not found in {folder}: set SERVESCOPE_REFERENCE")
     return folder
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """The Prometheus server tests run."""
+    return _required("prometheus", tools.prometheus_binary())
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """The promtool tests check rules with."""
+    return _required("promtool", tools.promtool_binary())
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The browser tests look at pages with."""
+    return _required("chromium", tools.chromium_binary())
+
+
+def _required(name: str, found: Path | None) -> Path:
+    if found is not None:
+        return found
+    message = f"{name} not found: run `python -m tests.tools`, which prepares it or says why it cannot be had"
+    if tools.in_ci():
+        pytest.fail(message)
+    pytest.skip(message)

@@ -1,0 +1,153 @@
+"""The programs tests run beside Python: Prometheus, promtool, Alertmanager and a browser, as Debian packages them.
+
+`python -m tests.tools` prepares what is missing and says what cannot be had. The servers are downloaded and unpacked
+under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or Debian's, installed
+when running as root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TOOLS = ROOT / ".cache" / "tools"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+_CHROMIUM_PACKAGES = ("chromium", "fonts-liberation")
+_TIMEOUT_SECONDS = 600
+
+
+class ToolError(Exception):
+    """A tool cannot be had here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program, where it is when it is there, and how it gets there."""
+
+    name: str
+    find: Callable[[], Path | None]
+    prepare: Callable[[], None]
+
+
+def prometheus_binary() -> Path | None:
+    """A Prometheus 2, or None; 3 is another language of ranges and no witness for our figures."""
+    return _unpacked("prometheus") or _on_path("prometheus", version="version 2.")
+
+
+def promtool_binary() -> Path | None:
+    """The promtool of a Prometheus 2, or None."""
+    return _unpacked("promtool") or _on_path("promtool", version="version 2.")
+
+
+def alertmanager_binary() -> Path | None:
+    """An Alertmanager, or None."""
+    return _unpacked("prometheus-alertmanager") or _on_path("prometheus-alertmanager") or _on_path("alertmanager")
+
+
+def chromium_binary() -> Path | None:
+    """A Chromium or Chrome on the path, or None."""
+    return next((found for name in BROWSERS if (found := _on_path(name))), None)
+
+
+def main() -> int:
+    """Prepare every tool; 1 in CI when one cannot be had, where a skipped test would go unseen."""
+    missing = [tool.name for tool in TOOLS_NEEDED if not _prepared(tool)]
+    return 1 if missing and in_ci() else 0
+
+
+def in_ci() -> bool:
+    """Whether this is continuous integration, which skips nothing."""
+    return os.environ.get("CI") == "true"
+
+
+def _prepared(tool: Tool) -> bool:
+    reason = "not there after its preparation"
+    if tool.find() is None:
+        try:
+            tool.prepare()
+        except ToolError as error:
+            reason = str(error)
+    found = tool.find()
+    print(f"{tool.name}: {found}" if found else f"{tool.name}: cannot be had, its tests are skipped: {reason}")
+    return found is not None
+
+
+def _unpacked(name: str) -> Path | None:
+    return next((path for path in sorted(TOOLS.glob(f"*/usr/bin/{name}")) if os.access(path, os.X_OK)), None)
+
+
+def _on_path(name: str, version: str = "") -> Path | None:
+    found = shutil.which(name)
+    if found is None or (version and version not in _run([found, "--version"])):
+        return None
+    return Path(found)
+
+
+def _unpack(package: str) -> None:
+    """Download a package and unpack it under `.cache/tools/`, with lists of our own where the machine's are missing."""
+    folder = TOOLS / package
+    downloads = TOOLS / "downloads"
+    downloads.mkdir(parents=True, exist_ok=True)
+    try:
+        _run(["apt-get", "download", package], cwd=downloads)
+    except ToolError:
+        _run(["apt-get", *_private_lists(), "update"])
+        _run(["apt-get", *_private_lists(), "download", package], cwd=downloads)
+    # Unpacked beside its place and then moved: a run that was interrupted leaves no half of it.
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for archive in downloads.glob(f"{package}_*.deb"):
+        _run(["dpkg-deb", "-x", str(archive), str(partial)])
+        archive.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _private_lists() -> list[str]:
+    # apt-get update writes to /var only as root; with its state in our own folder anybody may.
+    state = TOOLS / "apt"
+    (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+    return ["-o", f"Dir::State::lists={state / 'lists'}", "-o", f"Dir::Cache={state}"]
+
+
+def _install_chromium() -> None:
+    if os.geteuid() != 0:
+        raise ToolError(f"none of {', '.join(BROWSERS)} on the path, and only root may install Debian's")
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *_CHROMIUM_PACKAGES]
+    try:
+        _run(install)
+    except ToolError:
+        _run(["apt-get", "update"])
+        _run(install)
+
+
+def _run(command: Sequence[str], cwd: Path | None = None) -> str:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolError(f"{' '.join(command)}: {error}") from error
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise ToolError(f"{' '.join(command)}: {' '.join(last) or f'exit code {done.returncode}'}")
+    return done.stdout + done.stderr
+
+
+TOOLS_NEEDED = (
+    Tool("prometheus", prometheus_binary, lambda: _unpack("prometheus")),
+    Tool("promtool", promtool_binary, lambda: _unpack("prometheus")),
+    Tool("alertmanager", alertmanager_binary, lambda: _unpack("prometheus-alertmanager")),
+    Tool("chromium", chromium_binary, _install_chromium),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Autoscalers: v2's, which counts tokens in flight, and v1's, which counts requests."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from servescope.autoscaler import AutoscalerInstruments
+from servescope.errors import UsageError
+
+
+class Load(NamedTuple):
+    """What a deployment carries at one moment."""
+
+    in_flight_tokens: int
+    requests: int
+    workers: int
+
+
+class SlidingWindow:
+    """The values of the last `seconds`, taken at even intervals."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._values: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
+
+    def add(self, now: float, value: float) -> None:
+        """Take a value, and let go of those that are too old."""
+        self._values.append((now, value))
+        self._sum += value
+        while self._values[0][0] <= now - self._seconds:
+            self._sum -= self._values.popleft()[1]
+
+    def mean(self) -> float:
+        """The mean of the values; there must be one. Of whole numbers it is exact."""
+        return self._sum / len(self._values)
+
+    def highest(self) -> float:
+        """The highest of the values; there must be one."""
+        return max(value for _, value in self._values)
+
+
+class Autoscaler(Protocol):
+    """What a deployment asks of its autoscaler."""
+
+    instruments: AutoscalerInstruments
+    initial_replicas: int
+
+    def evaluate(self, now: float, load: Load) -> int:
+        """How many replicas there should be; called at even intervals."""
+
+
+def _check_bounds(lowest: int, initial: int, highest: int) -> None:
+    if not 1 <= lowest <= initial <= highest:
+        raise UsageError(
+            f"min_replica {lowest!r}, initial_replicas {initial!r}, max_replica {highest!r}: expected 1 <= min <= "
+            "initial <= max"
+        )
+
+
+def _check_positive(parameters: object, names: Sequence[str]) -> None:
+    for name in names:
+        if not 0 < getattr(parameters, name) < math.inf:
+            raise UsageError(f"{name} is {getattr(parameters, name)!r}, expected a number above 0")
+
+
+def _round_up(replicas: float) -> int:
+    """The next whole number, forgiving what floating point adds to one."""
+    return math.ceil(replicas - 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScaling:
+    """How v2 scales: the documented names and defaults; times in seconds."""
+
+    target_in_flight_tokens: float = 50_000
+    min_replica: int = 1
+    max_replica: int = 8
+    initial_replicas: int = 1
+    autoscaling_window: float = 300.0
+    scale_down_delay: float = 300.0
+    scale_down_half_life_seconds: float = 900.0
+
+    def __post_init__(self) -> None:
+        _check_bounds(self.min_replica, self.initial_replicas, self.max_replica)
+        names = ("target_in_flight_tokens", "autoscaling_window", "scale_down_delay", "scale_down_half_life_seconds")
+        _check_positive(self, names)
+
+
+class TokenAutoscaler:
+    """Wants as many replicas as the average tokens in flight are targets.
+
+    Up at once; down only to the most it wanted within the scale-down delay, and no faster than the half-life lets the
+    count decay.
+    """
+
+    def __init__(self, scaling: TokenScaling, *, instruments: AutoscalerInstruments) -> None:
+        self.instruments = instruments
+        self.initial_replicas = scaling.initial_replicas
+        self._scaling = scaling
+        self._tokens = SlidingWindow(scaling.autoscaling_window)
+        self._requests = SlidingWindow(scaling.autoscaling_window)
+        self._workers = SlidingWindow(scaling.autoscaling_window)
+        self._wanted = SlidingWindow(scaling.scale_down_delay)
+        self._wanted.add(0.0, scaling.initial_replicas)
+        self._policy = float(scaling.initial_replicas)
+        self._evaluated_at = 0.0
+
+    def evaluate(self, now: float, load: Load) -> int:
+        """How many replicas there should be; called at even intervals."""
+        self._tokens.add(now, load.in_flight_tokens)
+        self._requests.add(now, load.requests)
+        self._workers.add(now, load.workers)
+        desired = self._tokens.mean() / self._scaling.target_in_flight_tokens
+        policy = self._apply_policy(now, desired)
+        rounded = int(self._bound(_round_up(policy)))
+        self.instruments.evaluated(
+            in_flight_tokens=load.in_flight_tokens,
+            avg_in_flight_tokens=self._tokens.mean(),
+            avg_num_requests=self._requests.mean(),
+            avg_num_workers=self._workers.mean(),
+            desired_scale=desired,
+            policy_desired_scale=policy,
+            rounded_desired_scale=rounded,
+        )
+        return rounded
+
+    def _apply_policy(self, now: float, desired: float) -> float:
+        self._wanted.add(now, self._bound(desired))
+        decay = 0.5 ** ((now - self._evaluated_at) / self._scaling.scale_down_half_life_seconds)
+        self._evaluated_at = now
+        self._policy = max(self._wanted.highest(), self._policy * decay)
+        return self._policy
+
+    def _bound(self, replicas: float) -> float:
+        return min(max(replicas, self._scaling.min_replica), self._scaling.max_replica)
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyScaling:
+    """How v1 scales: the documented names and defaults; times in seconds, utilisation in percent."""
+
+    concurrency_target: float = 16
+    target_utilization_percentage: float = 45
+    min_replica: int = 1
+    max_replica: int = 8
+    initial_replicas: int = 1
+    autoscaling_window: float = 60.0
+    scale_down_delay: float = 900.0
+
+    def __post_init__(self) -> None:
+        _check_bounds(self.min_replica, self.initial_replicas, self.max_replica)
+        names = ("concurrency_target", "target_utilization_percentage", "autoscaling_window", "scale_down_delay")
+        _check_positive(self, names)
+
+
+class ConcurrencyAutoscaler:
+    """Wants so many replicas that each has its target of requests in flight, on average over the window.
+
+    Up at once; down only to the most it wanted within the scale-down delay. It counts no tokens, so it shows none.
+    """
+
+    def __init__(self, scaling: ConcurrencyScaling, *, instruments: AutoscalerInstruments) -> None:
+        self.instruments = instruments
+        self.initial_replicas = scaling.initial_replicas
+        self._scaling = scaling
+        self._requests = SlidingWindow(scaling.autoscaling_window)
+        self._wanted = SlidingWindow(scaling.scale_down_delay)
+        self._wanted.add(0.0, scaling.initial_replicas)
+
+    def evaluate(self, now: float, load: Load) -> int:
+        """How many replicas there should be; called at even intervals."""
+        self._requests.add(now, load.requests)
+        per_replica = self._scaling.concurrency_target * self._scaling.target_utilization_percentage / 100
+        desired = _round_up(self._requests.mean() / per_replica)
+        self._wanted.add(now, min(max(desired, self._scaling.min_replica), self._scaling.max_replica))
+        return int(self._wanted.highest())

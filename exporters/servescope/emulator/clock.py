@@ -1,0 +1,134 @@
+"""Time in the emulator: one virtual clock that runs events, and a thread that lets it follow the wall clock."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from servescope.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.1
+# Behind by more than this, the debt is forgiven: catching up would only be slower still.
+_FORGIVEN_LAG_SECONDS = 1.0
+
+
+class Timer:
+    """One event to come; `cancel` makes it never happen."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action: Callable[[], object] | None = action
+
+    def cancel(self) -> None:
+        """Forget the event; without effect when it has happened."""
+        self.action = None
+
+
+class VirtualClock:
+    """Seconds since the start of the emulation, and the events that lie ahead; for one thread at a time.
+
+    Events of the same moment happen in the order they were scheduled in, so that one seed gives one history.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._ahead: list[tuple[float, int, Timer]] = []
+        self._scheduled = 0
+
+    def read(self) -> float:
+        """The time in seconds; the clock that instruments are given."""
+        return self.now
+
+    def schedule(self, delay_seconds: float, action: Callable[[], object]) -> Timer:
+        """Let `action` happen in `delay_seconds`, at once when that is zero or less."""
+        timer = Timer(action)
+        self._scheduled += 1
+        heapq.heappush(self._ahead, (self.now + max(delay_seconds, 0.0), self._scheduled, timer))
+        return timer
+
+    def every(self, period_seconds: float, action: Callable[[], object]) -> None:
+        """Let `action` happen each `period_seconds`, for the first time one period from now."""
+
+        def happen() -> None:
+            action()
+            self.schedule(period_seconds, happen)
+
+        self.schedule(period_seconds, happen)
+
+    def run_until(self, time_seconds: float) -> None:
+        """Let everything happen that is due up to and at `time_seconds`, and stand there."""
+        ahead = self._ahead
+        while ahead and ahead[0][0] <= time_seconds:
+            due, _, timer = heapq.heappop(ahead)
+            if timer.action is not None:
+                self.now = due
+                timer.action()
+        self.now = max(self.now, time_seconds)
+
+
+class WallClockRunner:
+    """A thread that moves a virtual clock along with the wall clock, `speed_up` times as fast.
+
+    Hold `lock` to look at what the clock drives. `after_tick` is called in the thread, without the lock. `failure` is
+    the exception that ended the thread, None while it is well.
+    """
+
+    def __init__(
+        self, clock: VirtualClock, *, speed_up: float = 1.0, after_tick: Callable[[], object] = lambda: None
+    ) -> None:
+        if not 0.0 < speed_up < math.inf:
+            raise UsageError(f"speed-up is {speed_up!r}, expected a number above 0")
+        self.lock = threading.Lock()
+        self.failure: BaseException | None = None
+        self._clock = clock
+        self._speed_up = speed_up
+        self._after_tick = after_tick
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="servescope-emulator", daemon=True)
+
+    def start(self) -> None:
+        """Let time pass from now on."""
+        self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the runner has ended, at most `seconds`; True when it has."""
+        return self._ended.wait(seconds)
+
+    def close(self) -> None:
+        """Stop time; returns when the thread has ended."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as failure:
+            self.failure = failure
+            logger.exception("the emulator stopped")
+        finally:
+            self._ended.set()
+
+    def _follow(self) -> None:
+        wall, virtual, warned = time.monotonic(), self._clock.now, False
+        while not self._ended.wait(_TICK_SECONDS):
+            target = virtual + (time.monotonic() - wall) * self._speed_up
+            while self._clock.now < target and not self._ended.is_set():
+                self._advance(min(target, self._clock.now + _TICK_SECONDS * self._speed_up))
+            self._after_tick()
+            lag = time.monotonic() - wall - (target - virtual) / self._speed_up
+            if lag > _FORGIVEN_LAG_SECONDS:
+                wall, virtual = time.monotonic(), self._clock.now
+                if not warned:
+                    logger.warning("this machine cannot keep up with speed-up %g; time passes slower", self._speed_up)
+                    warned = True
+
+    def _advance(self, time_seconds: float) -> None:
+        with self.lock:
+            self._clock.run_until(time_seconds)

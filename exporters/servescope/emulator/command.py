@@ -1,0 +1,64 @@
+"""`servescope emulate`: an emulated v1 and v2 deployment, their /metrics, and the files a collector needs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from servescope.emulator import server
+from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.workload import ChatMix
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `servescope emulate`."""
+    parser.add_argument("--port", type=int, default=0, help="port of all /metrics (default: a free one)")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path("emulated"),
+        help="where servescope.toml and the lists of targets go (default: ./emulated)",
+    )
+    parser.add_argument(
+        "--speed-up",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="let time pass X times as fast: latencies stay as they are, rates per wall-clock second become X times "
+        "as high (default: 1)",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
+    parser.add_argument(
+        "--requests-per-second",
+        type=float,
+        default=ChatMix().requests_per_second,
+        metavar="R",
+        help="over both deployments, on average (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--share-v2", type=float, default=0.5, metavar="SHARE", help="share of the traffic v2 gets (default: 0.5)"
+    )
+    parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the emulator until Ctrl-C, or for the seconds asked for."""
+    mix = replace(ChatMix(), requests_per_second=arguments.requests_per_second)
+    stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
+    running = server.start(arguments.directory, port=arguments.port, speed_up=arguments.speed_up, stack=stack)
+    try:
+        _say(f"emulated v1 and v2 deployments at {running.url}, which lists their /metrics")
+        for path in running.file_sd_paths:
+            _say(f"targets: {path}")
+        _say(f"collect them: servescope collect --config {running.config_path}")
+        running.wait(arguments.seconds)
+    finally:
+        running.close()
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"servescope: {line}\n")
+    sys.stdout.flush()

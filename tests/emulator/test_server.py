@@ -1,0 +1,183 @@
+"""The emulator as a process that a collector scrapes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from servescope.emulator import server
+from servescope.emulator.autoscaler import TokenScaling
+from servescope.emulator.server import RunningEmulator
+from servescope.emulator.stack import V2, EmulatedStack
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[RunningEmulator]:
+    """An emulator at normal speed."""
+    emulator = server.start(tmp_path, warm_up_seconds=20.0)
+    yield emulator
+    emulator.close()
+
+
+def get(url: str) -> str:
+    """The body of a page."""
+    with urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def listed(path: Path) -> dict[str, dict[str, str]]:
+    """The labels in a list of targets, by replica, each with the URL it leads to."""
+    entries = json.loads(path.read_text())
+    return {
+        entry["labels"]["replica"]: {
+            **entry["labels"],
+            "url": f"http://{entry['targets'][0]}{entry['labels']['__metrics_path__']}",
+        }
+        for entry in entries
+    }
+
+
+def test_every_listed_target_answers(running: RunningEmulator) -> None:
+    """Each target in the lists serves the series of its own replica and role, and the front page names it."""
+    front = get(running.url)
+    for path in running.file_sd_paths:
+        targets = listed(path)
+        assert {labels["role"] for labels in targets.values()} == {"aggregated", "router", "autoscaler"}
+        for replica, labels in targets.items():
+            assert labels["url"] in front.splitlines()
+            body = get(labels["url"])
+            assert f'replica="{replica}",role="{labels["role"]}"' in body
+            assert f'deployment_id="{path.stem}"' in body
+
+
+def test_time_passes(running: RunningEmulator) -> None:
+    """Counters go up while nobody does anything."""
+    url = listed(running.file_sd_paths[1])["engine-0"]["url"]
+
+    def output_tokens() -> float:
+        (line,) = [line for line in get(url).splitlines() if line.startswith("output_tokens_total{")]
+        return float(line.rsplit(" ", 1)[1])
+
+    before = output_tokens()
+    running.wait(2.0)
+    assert output_tokens() > before
+
+
+def test_replica_that_is_gone_is_gone(tmp_path: Path) -> None:
+    """A replica that was drained leaves the list and answers 410; a path that never was answers 404."""
+    scaling = TokenScaling(
+        min_replica=1, initial_replicas=3, max_replica=3,
+        autoscaling_window=10, scale_down_delay=10, scale_down_half_life_seconds=5,
+    )  # fmt: skip
+    running = server.start(
+        tmp_path, speed_up=30.0, warm_up_seconds=5.0, stack=EmulatedStack(share_v2=0.0, v2=replace(V2, scaling=scaling))
+    )
+    try:
+        before = listed(tmp_path / "targets" / "chat-v2.json")
+        assert "engine-2" in before
+        running.wait(4.0)
+        assert "engine-2" not in listed(tmp_path / "targets" / "chat-v2.json")
+        with pytest.raises(HTTPError) as gone:
+            get(before["engine-2"]["url"])
+        with pytest.raises(HTTPError) as unknown:
+            get(f"{running.url}/chat-v2/engine-77/metrics")
+        assert (gone.value.code, unknown.value.code) == (410, 404)
+        gone.value.close()
+        unknown.value.close()
+    finally:
+        running.close()
+
+
+def test_configuration_names_both_deployments(running: RunningEmulator) -> None:
+    """The configuration a collector gets has both deployments, each with the list of its targets."""
+    configuration = tomllib.loads(running.config_path.read_text())
+    deployments = {deployment["deployment_id"]: deployment for deployment in configuration["deployments"]}
+    assert set(deployments) == {"chat-v1", "chat-v2"}
+    for name, deployment in deployments.items():
+        assert deployment["inference_stack"] == name.removeprefix("chat-")
+        (discovery,) = deployment["file_sd"]
+        assert [running.config_path.parent / file for file in discovery["files"]] == [
+            path for path in running.file_sd_paths if path.stem == name
+        ]
+
+
+def test_failed_emulation_does_not_look_alive(tmp_path: Path) -> None:
+    """When the emulation breaks, scrapes fail instead of showing the last figures for ever."""
+    stack = EmulatedStack()
+    stack.clock.schedule(1.0, lambda: 1 / 0)
+    running = server.start(tmp_path, warm_up_seconds=0.0, speed_up=100.0, stack=stack)
+    try:
+        with pytest.raises(Exception, match="ZeroDivisionError"):
+            running.wait(10.0)
+        with pytest.raises(HTTPError) as answer:
+            get(listed(running.file_sd_paths[0])["engine-0"]["url"])
+        assert answer.value.code == 500
+        answer.value.close()
+    finally:
+        running.close()
+
+
+def emulate(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "servescope.cli", "emulate", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_command_says_where_things_are(tmp_path: Path) -> None:
+    """The command prints its address, the lists of targets and how to collect them, and ends after its seconds."""
+    done = emulate("--directory", str(tmp_path), "--seconds", "1", "--speed-up", "5")
+    assert done.returncode == 0, done.stderr
+    assert "http://127.0.0.1:" in done.stdout
+    assert str(tmp_path / "targets" / "chat-v2.json") in done.stdout
+    assert f"servescope collect --config {tmp_path / 'servescope.toml'}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--speed-up", "0"], "speed-up is 0.0"),
+        (["--requests-per-second", "-1"], "requests_per_second is -1.0"),
+        (["--share-v2", "2"], "share of v2 is 2.0"),
+        (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
+    ],
+)
+def test_command_refuses_impossible_arguments(tmp_path: Path, words: list[str], message: str) -> None:
+    """Wrong arguments end with code 2 and the value that is wrong, without a traceback."""
+    done = emulate("--directory", str(tmp_path), *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_command_refuses_a_directory_it_cannot_make(tmp_path: Path) -> None:
+    """A file in the place of the directory ends with code 2 and its name."""
+    (tmp_path / "taken").write_text("")
+    done = emulate("--directory", str(tmp_path / "taken"))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "taken" in done.stderr
+
+
+def test_command_refuses_a_port_in_use(tmp_path: Path) -> None:
+    """A port somebody else listens on ends with code 2 and its number."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = emulate("--directory", str(tmp_path), "--port", str(port))
+    assert done.returncode == 2
+    assert str(port) in done.stderr

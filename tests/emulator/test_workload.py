@@ -1,0 +1,156 @@
+"""The traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.workload import ChatMix, ChatWorkload, Finished, Request
+from servescope.errors import UsageError
+
+QUIET = ChatMix(abort_share=0.0, oversized_share=0.0)
+
+
+class Client:
+    """Serves every request in a fixed time, and keeps it."""
+
+    def __init__(self, clock: VirtualClock, outcome: str = "ok") -> None:
+        self.requests: list[Request] = []
+        self.clock = clock
+        self.outcome = outcome
+
+    def send(self, request: Request, finished: Finished) -> None:
+        self.requests.append(request)
+        self.clock.schedule(3.0, lambda: finished(self.outcome))
+
+
+def generate(mix: ChatMix, seconds: float, *, seed: int = 1, shares: tuple[float, ...] = (1.0,)) -> list[Client]:
+    """What each of several deployments is sent."""
+    clock = VirtualClock()
+    clients = [Client(clock) for _ in shares]
+    sends = [(share, client.send) for share, client in zip(shares, clients, strict=True)]
+    ChatWorkload(mix, clock=clock, seed=seed, block_tokens=32, sends=sends).start()
+    clock.run_until(seconds)
+    return clients
+
+
+def test_one_seed_gives_one_traffic() -> None:
+    """The same seed gives the same requests, another seed others."""
+    first, again, other = (generate(ChatMix(), 120.0, seed=seed)[0].requests for seed in (7, 7, 8))
+    assert first == again
+    assert first != other
+
+
+def test_rate_is_what_was_asked_for() -> None:
+    """Over whole days, bursts included, requests come at the rate of the mix."""
+    seconds = 4 * QUIET.day_seconds
+    (client,) = generate(replace(QUIET, requests_per_second=4.0), seconds)
+    assert len(client.requests) / seconds == pytest.approx(4.0, rel=0.1)
+
+
+def test_traffic_varies_over_the_day() -> None:
+    """More arrives in the first half of a day than in the second."""
+    (client,) = generate(replace(QUIET, day_amplitude=0.8, burst_factor=1.0, turns=1.0), QUIET.day_seconds)
+    half = [generated.number for generated in client.requests]
+    assert half == sorted(half)
+    (morning,) = generate(replace(QUIET, day_amplitude=0.8, burst_factor=1.0, turns=1.0), QUIET.day_seconds / 2)
+    assert len(morning.requests) > 1.5 * (len(client.requests) - len(morning.requests))
+
+
+def test_traffic_is_split_by_share() -> None:
+    """Each deployment gets its share of the conversations; one with share 0 gets nothing."""
+    three_quarters, quarter, nothing = generate(QUIET, 1500.0, shares=(0.75, 0.25, 0.0))
+    total = len(three_quarters.requests) + len(quarter.requests)
+    assert len(quarter.requests) / total == pytest.approx(0.25, abs=0.05)
+    assert nothing.requests == []
+
+
+def test_sizes_are_those_of_the_mix() -> None:
+    """Prompts stay within the client's limit, outputs within their range."""
+    (client,) = generate(QUIET, 600.0)
+    assert all(400 <= request.input_tokens <= 6000 for request in client.requests)
+    assert all(50 <= request.output_tokens <= 400 for request in client.requests)
+    assert min(request.output_tokens for request in client.requests) < 80
+    assert max(request.input_tokens for request in client.requests) > 5000
+
+
+def test_turns_extend_what_was_said_before() -> None:
+    """A turn's prompt begins with the blocks of the turn before, its answer included, and is longer."""
+    (client,) = generate(QUIET, 300.0)
+    conversations: dict[int, list[Request]] = {}
+    for request in client.requests:
+        conversations.setdefault(request.block_ids[-1] >> 20, []).append(request)
+    followed = [turns for turns in conversations.values() if len(turns) > 1]
+    assert len(followed) > 50
+    for turns in followed:
+        for before, after in pairwise(turns):
+            assert after.block_ids[: len(before.block_ids)] == before.block_ids
+            assert after.input_tokens > before.input_tokens + before.output_tokens
+
+
+def test_conversations_share_system_prompts_and_nothing_else() -> None:
+    """Two conversations have a block in common only at their front, where the application's prompt is."""
+    (client,) = generate(QUIET, 300.0)
+    requests = {request.block_ids[-1] >> 20: request for request in client.requests}
+    fronts = {request.block_ids[0] for request in requests.values()}
+    assert len(fronts) <= QUIET.applications < len(requests)
+    blocks = [block for request in requests.values() for block in request.block_ids]
+    shared = {block for block in blocks if block >> 20 < QUIET.applications}
+    own = [block for block in blocks if block not in shared]
+    assert len(own) == len(set(own))
+
+
+def test_blocks_cover_prompt_and_output() -> None:
+    """A request names every full block of its prompt and of the output that follows."""
+    (client,) = generate(QUIET, 60.0)
+    for request in client.requests:
+        assert len(request.block_ids) == (request.input_tokens + request.output_tokens) // 32
+        assert len(set(request.block_ids)) == len(request.block_ids)
+
+
+def test_failed_request_starts_the_conversation_afresh() -> None:
+    """After an error the next turn shares nothing with the last but the system prompt."""
+    clock = VirtualClock()
+    client = Client(clock, outcome="error")
+    ChatWorkload(QUIET, clock=clock, seed=1, block_tokens=32, sends=[(1.0, client.send)]).start()
+    clock.run_until(120.0)
+    streams = [request.block_ids[-1] >> 20 for request in client.requests]
+    assert len(streams) == len(set(streams))
+
+
+def test_some_clients_hang_up_and_some_ask_too_much() -> None:
+    """Impatient clients and oversized prompts come in the shares of the mix."""
+    (client,) = generate(ChatMix(abort_share=0.2, oversized_share=0.1), 900.0)
+    impatient = [request for request in client.requests if request.patience_seconds is not None]
+    oversized = [request for request in client.requests if request.input_tokens == 50_000]
+    assert len(impatient) / len(client.requests) == pytest.approx(0.2, abs=0.02)
+    assert len(oversized) / len(client.requests) == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("requests_per_second", 0.0),
+        ("requests_per_second", float("nan")),
+        ("applications", 0),
+        ("turns", 0.5),
+        ("day_amplitude", 1.0),
+        ("burst_factor", 0.5),
+        ("abort_share", 1.5),
+        ("oversized_share", -0.1),
+        ("think_seconds", 0.0),
+    ],
+)
+def test_impossible_mixes_are_refused(name: str, value: float) -> None:
+    """A mix that cannot be is refused, naming the parameter and its value."""
+    with pytest.raises(UsageError, match=f"{name} is {value!r}, expected"):
+        ChatMix(**{name: value})  # type: ignore[arg-type] # each is a number
+
+
+def test_shares_cannot_all_be_zero() -> None:
+    """Traffic that nobody gets is refused."""
+    with pytest.raises(UsageError, match="expected one above 0"):
+        generate(QUIET, 1.0, shares=(0.0, 0.0))

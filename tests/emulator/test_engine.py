@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.engine import Engine, EngineParameters, Serving, Speculation, StepCost
+from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.workload import Request
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
@@ -36,15 +37,18 @@ class Bench:
 
     def __post_init__(self) -> None:
         speculation = self.parameters.speculation
+        gpu = EmulatedGpu(clock=self.clock, memory_bytes=self.parameters.gpu_memory_bytes)
         self.instruments = EngineInstruments(
             Identity("m", "d", "v2", replica="engine-0"),
             clock=self.clock.read,
             draft_length=speculation.draft_length if speculation else 1,
+            resources=gpu,
         )
         self.engine = Engine(
             self.parameters,
             clock=self.clock,
             instruments=self.instruments,
+            gpu=gpu,
             seed=self.seed,
             publish=self.changes.append,
         )
@@ -239,6 +243,18 @@ def test_in_flight_tokens_follow_the_phases() -> None:
     assert bench.engine.in_flight_tokens == (160 - 144) + 300
     bench.clock.run_until(10.0 + 0.026 + 0.010 + 0.001)
     assert bench.engine.in_flight_tokens == (160 + 2) + 300
+
+
+def test_gpu_is_busy_while_it_computes() -> None:
+    """Of the time since the last look it was busy as long as there were steps; its memory is weights and cache."""
+    bench = Bench()
+    bench.submit(100, 11)
+    bench.clock.run_until(2.0)
+    assert bench.read("gpu_usage", gpu="0") == pytest.approx(0.210 / 2.0)
+    bench.clock.run_until(4.0)
+    assert bench.read("gpu_usage", gpu="0") == 0.0
+    assert bench.read("gpu_memory_usage", gpu="0") == 70e9 + 16_000 * 327_680
+    assert not [sample for sample in bench.instruments.samples() if sample.name in ("cpu_usage", "memory_usage")]
 
 
 def test_every_change_of_the_cache_is_published() -> None:

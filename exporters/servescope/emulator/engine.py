@@ -11,6 +11,7 @@ from operator import mul
 
 from servescope.emulator.cache import BlockCache, CacheChanges, Lease
 from servescope.emulator.clock import VirtualClock
+from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.workload import Finished, Request
 from servescope.engine import EngineInstruments
 from servescope.engine import Request as ObservedRequest
@@ -58,7 +59,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class EngineParameters:
-    """How an engine is built; sizes in tokens, blocks or requests, shares 0 to 1.
+    """How an engine is built; sizes in tokens, blocks, requests or bytes, shares 0 to 1.
 
     `error_share` of the requests fail while they are served. `speculation` is None when it is off.
     """
@@ -71,6 +72,8 @@ class EngineParameters:
     block_tokens: int = 32
     cache_blocks: int = 3000
     error_share: float = 0.002
+    weights_bytes: int = 70_000_000_000
+    cache_bytes_per_token: int = 327_680
     cost: StepCost = StepCost()
     speculation: Speculation | None = None
 
@@ -87,6 +90,11 @@ class EngineParameters:
                 f"max_num_tokens is {self.max_num_tokens!r}, expected {self.tokens_per_decode} or more: "
                 "what one sequence decodes in one step"
             )
+
+    @property
+    def gpu_memory_bytes(self) -> int:
+        """What the engine reserves: the weights, and the whole cache."""
+        return self.weights_bytes + self.cache_blocks * self.block_tokens * self.cache_bytes_per_token
 
     @property
     def tokens_per_decode(self) -> int:
@@ -155,6 +163,7 @@ class Engine:
         *,
         clock: VirtualClock,
         instruments: EngineInstruments,
+        gpu: EmulatedGpu,
         seed: str,
         publish: Callable[[CacheChanges], None] = lambda changes: None,
     ) -> None:
@@ -162,6 +171,7 @@ class Engine:
         self.instruments = instruments
         self.cache = BlockCache(capacity=parameters.cache_blocks, block_tokens=parameters.block_tokens)
         self._clock = clock
+        self._gpu = gpu
         self._random = random.Random(seed)
         self._publish = publish
         self._running: list[Serving] = []
@@ -244,6 +254,7 @@ class Engine:
                 decoding=len(decodes),
                 context_tokens=sum(serving.computed for serving in decodes),
             )
+            self._gpu.work(seconds)
             self._clock.schedule(seconds, lambda: self._end_step(prefills, decodes))
 
     def _plan_running(self, budget: int) -> tuple[int, list[tuple[Serving, int]], list[Serving]]:

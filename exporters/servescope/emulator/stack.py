@@ -18,6 +18,7 @@ from servescope.emulator.autoscaler import (
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.engine import Engine, EngineParameters, Speculation
+from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.router import BlockEvent, KvRouter, KvRouterParameters, LeastLoadRouter, Router
 from servescope.emulator.workload import ChatMix, ChatWorkload, Finished, Request
 from servescope.engine import EngineInstruments
@@ -178,14 +179,19 @@ class Deployment:
     def _create_replica(self) -> Replica:
         identity = self._identify(f"engine-{self._born}", "aggregated")
         self._born += 1
-        speculation = self.plan.engine.speculation
+        parameters = self.plan.engine
+        gpu = EmulatedGpu(clock=self._clock, memory_bytes=parameters.gpu_memory_bytes)
         instruments = EngineInstruments(
-            identity, clock=self._clock.read, draft_length=speculation.draft_length if speculation else 1
+            identity,
+            clock=self._clock.read,
+            draft_length=parameters.speculation.draft_length if parameters.speculation else 1,
+            resources=gpu,
         )
         engine = Engine(
-            self.plan.engine,
+            parameters,
             clock=self._clock,
             instruments=instruments,
+            gpu=gpu,
             seed=f"{identity.replica}-{self._seed}",
             publish=lambda changes: self._publish(replica, changes),
         )

@@ -1,0 +1,37 @@
+"""The GPU of an emulated engine: how busy it is, and the memory that weights and cache take."""
+
+from __future__ import annotations
+
+from servescope.emulator.clock import VirtualClock
+from servescope.resources import LEAST_SECONDS, Gpu, Resources
+
+
+class EmulatedGpu:
+    """One device, read as a real one is; what the host does is not emulated, so CPU and memory stay unknown.
+
+    `memory_bytes` are taken from the start, as engines reserve their cache, and stay so.
+    """
+
+    def __init__(self, *, clock: VirtualClock, memory_bytes: int) -> None:
+        self._clock = clock
+        self._memory_bytes = memory_bytes
+        self._worked = 0.0
+        self._works_until = 0.0
+        self._read_at = clock.now
+        self._worked_at_read = 0.0
+        self._busy_ratio = 0.0
+
+    def work(self, seconds: float) -> None:
+        """Be busy for `seconds` from now; it does one thing at a time."""
+        self._worked += seconds
+        self._works_until = self._clock.now + seconds
+
+    def read(self) -> Resources:
+        """Share of the time since the last reading in which it was busy; a reading just taken is given again."""
+        now = self._clock.now
+        if now - self._read_at >= LEAST_SECONDS:
+            worked = self._worked - max(self._works_until - now, 0.0)
+            # Floating point may find a nanosecond more work than time.
+            self._busy_ratio = min((worked - self._worked_at_read) / (now - self._read_at), 1.0)
+            self._read_at, self._worked_at_read = now, worked
+        return Resources(gpus=(Gpu("0", self._busy_ratio, self._memory_bytes),))

@@ -1,0 +1,353 @@
+"""The running collector: discover, scrape, derive, store, each in its own rhythm.
+
+All of it runs on one event loop; only the store is written, and read, in other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from servescope.collector.config import Configuration
+from servescope.collector.derive import Derivation, Ring, count_targets, derive_figures
+from servescope.collector.scrape import Fetch, Limits, Reader, Scrape, scrape_target
+from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus
+from servescope.collector.targets import Discovery, Target
+from servescope.collector.telemetry import Telemetry
+from servescope.identity import Deployment
+from servescope.samples import Sample
+
+_logger = logging.getLogger(__name__)
+
+_PRUNE_EVERY_MS = 60_000
+# The first scrapes come at once rather than within an interval, but not all in one instant.
+_FIRST_SCRAPES_APART_MS = 10
+_REPLICA_ROLES = ("aggregated", "prefill", "decode")
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One target under watch: how it is read, its recent scrapes, its health."""
+
+    target: Target
+    reader: Reader
+    ring: Ring
+    status: TargetStatus
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment the target belongs to."""
+        return self.target.identity.deployment()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All figures at one instant, in milliseconds."""
+
+    at_ms: int = 0
+    deployments: dict[Deployment, Derivation] = field(default_factory=dict)
+
+
+class Collector:
+    """Scrapes the targets of a configuration and keeps figures; `run` does it until cancelled.
+
+    `discover`, `scrape` and `evaluate` are its single steps, for callers who set the pace themselves. `store` is
+    written in a thread of its own from here on and closed by `close`; `history` is another, read-only, view of the same
+    file. `clock` is the wall clock in seconds. Not thread safe: all methods belong to one event loop.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        store: Store,
+        history: Store,
+        fetch: Fetch,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.settings = settings = configuration.collector
+        self.discovery = Discovery(configuration)
+        self.history = history
+        self.telemetry = Telemetry()
+        self.evaluation: Evaluation | None = None
+        self._fetch, self._clock, self._sleep = fetch, clock, sleep
+        self._limits = Limits(settings.scrape_timeout_ms / 1000, settings.max_body_bytes, settings.max_series)
+        self._watched: dict[str, Watched] = {}
+        # Targets that are no longer listed count until their last samples have left the window.
+        self._leaving: dict[str, Watched] = {}
+        self._scrapes: list[tuple[str, int, Sequence[Sample] | None]] = []
+        self._pruned_ms = 0
+        self._writer = StoreWriter(
+            store,
+            on_written=self.telemetry.store_seconds.observe,
+            on_error=self._on_store_error,
+            on_dropped=self._on_dropped_round,
+        )
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock in milliseconds."""
+        return round(self._clock() * 1000)
+
+    @property
+    def watched(self) -> list[Watched]:
+        """Every target of the configuration as it stands, by target id."""
+        return [self._watched[target_id] for target_id in sorted(self._watched)]
+
+    def is_fresh(self, watched: Watched) -> bool:
+        """Whether the target's last scrape succeeded, and is no older than two scrapes may take."""
+        settings, status = self.settings, watched.status
+        oldest = self.now_ms - 2 * settings.scrape_interval_ms - settings.scrape_timeout_ms
+        return status.healthy and status.last_success_ms is not None and status.last_success_ms >= oldest
+
+    async def run(self) -> None:
+        """Discover, scrape and evaluate, each at its interval, until cancelled."""
+        await self.discover()
+        async with asyncio.TaskGroup() as tasks:
+            self._start_scraping(tasks)
+            tasks.create_task(self._discover_regularly(tasks))
+            tasks.create_task(self._evaluate_regularly())
+
+    def close(self) -> None:
+        """Write what was scraped since the last evaluation and close the store; `run` must have ended."""
+        self._submit(Round())
+        if not self._writer.close():
+            _logger.error("the store is still being written; the last scrapes may be lost")
+        self.history.close()
+
+    # --- Discovery ----------------------------------------------------------------------------------------------------
+
+    async def discover(self) -> None:
+        """Read the lists of targets that changed, take up the new targets and let go of those no longer listed."""
+        self.discovery.refresh()
+        listed = {target.target_id: target for target in self.discovery.targets}
+        for target_id in [target_id for target_id in self._watched if target_id not in listed]:
+            self._let_go(target_id)
+        for target_id, target in listed.items():
+            known = self._watched.get(target_id)
+            if known is None:
+                self._watched[target_id] = await self._take_up(target)
+            elif known.target != target:
+                self._change(known, target)
+        self._forget_spent()
+
+    async def _take_up(self, target: Target) -> Watched:
+        returning = self._leaving.pop(target.target_id, None)
+        if returning is not None:
+            if returning.target != target:
+                self._change(returning, target)
+            return returning
+        ring = Ring(self.settings.window_ms, 2 * self.settings.scrape_interval_ms)
+        await self._refill(ring, target.target_id)
+        return Watched(target, Reader(target), ring, _unscraped(target))
+
+    async def _refill(self, ring: Ring, target_id: str) -> None:
+        """Take the scrapes that are still in the window from the store, as after a restart."""
+        now = self.now_ms
+        try:
+            scrapes = await asyncio.to_thread(self.history.read_scrapes, target_id, now - ring.hold_ms, now)
+        except StoreError as error:
+            self._on_store_error(error)
+            return
+        for time_ms, samples in scrapes:
+            ring.append(time_ms, samples)
+
+    def _change(self, watched: Watched, target: Target) -> None:
+        """The same target at another address, or read in another way."""
+        if target.source != watched.target.source:
+            watched.reader = Reader(target)
+        watched.target = target
+        watched.status = replace(watched.status, url=target.url)
+
+    def _let_go(self, target_id: str) -> None:
+        watched = self._watched.pop(target_id)
+        _stop(watched)
+        # Its series end here, as behind the stale markers of Prometheus.
+        self._append(watched, self.now_ms, None)
+        self._leaving[target_id] = watched
+        _logger.info("%s is no longer listed", target_id)
+
+    def _forget_spent(self) -> None:
+        now = self.now_ms
+        self._leaving = {name: watched for name, watched in self._leaving.items() if not watched.ring.is_spent(now)}
+
+    async def _discover_regularly(self, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            await self._sleep(self.settings.discovery_interval_ms / 1000)
+            await self.discover()
+            self._start_scraping(tasks)
+
+    # --- Scraping -----------------------------------------------------------------------------------------------------
+
+    async def scrape(self, watched: Watched) -> Scrape:
+        """Scrape one target now and book what came of it."""
+        scrape = await scrape_target(watched.target, watched.reader, self._fetch, self._limits, clock=self._clock)
+        if not self._append(watched, scrape.time_ms, scrape.samples):
+            message = f"{watched.target.url}: the clock stands before the last scrape; this one is left out"
+            scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
+        self.telemetry.count_scrape(scrape)
+        _tell_change(watched, scrape)
+        watched.status = _status_after(watched, scrape)
+        return scrape
+
+    def _append(self, watched: Watched, time_ms: int, samples: list[Sample] | None) -> bool:
+        """Keep a scrape in memory and for the store; False when it is not after the last one."""
+        last_ms = watched.ring.last_ms
+        if last_ms is not None and time_ms < last_ms - watched.ring.hold_ms:
+            # The clock was set back by more than all that is held: what is held is of no use any more.
+            watched.ring = Ring(self.settings.window_ms, 2 * self.settings.scrape_interval_ms)
+        elif last_ms is not None and time_ms <= last_ms:
+            return False
+        watched.ring.append(time_ms, samples)
+        self._scrapes.append((watched.target.target_id, time_ms, samples))
+        return True
+
+    def _start_scraping(self, tasks: asyncio.TaskGroup) -> None:
+        spread_ms = min(self.settings.scrape_interval_ms, _FIRST_SCRAPES_APART_MS * len(self._watched))
+        for watched in self._watched.values():
+            if watched.task is None:
+                watched.task = tasks.create_task(self._scrape_regularly(watched, spread_ms))
+
+    async def _scrape_regularly(self, watched: Watched, spread_ms: int) -> None:
+        interval = self.settings.scrape_interval_ms
+        offset = scrape_offset_ms(watched.target.target_id, interval)
+        await self._sleep(offset * spread_ms / interval / 1000)
+        due = 0
+        while True:
+            await self.scrape(watched)
+            due = next_due_ms(self.now_ms, interval, offset, after_ms=due)
+            await self._sleep_until(due)
+
+    async def _sleep_until(self, due_ms: int) -> None:
+        await self._sleep(max(0, due_ms - self._clock() * 1000) / 1000)
+
+    # --- Figures ------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, at_ms: int) -> Evaluation:
+        """Derive the figures of every deployment at an instant, show them and hand them to the store."""
+        started = time.perf_counter()
+        by_deployment: dict[Deployment, list[Watched]] = {}
+        for watched in (*self._watched.values(), *self._leaving.values()):
+            by_deployment.setdefault(watched.deployment, []).append(watched)
+        evaluation = Evaluation(
+            at_ms,
+            {deployment: self._derive(deployment, members, at_ms) for deployment, members in by_deployment.items()},
+        )
+        self.evaluation = evaluation
+        self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
+        series = sum(len(watched.ring) for members in by_deployment.values() for watched in members)
+        self.telemetry.set_state(series=series, problems=len(self.discovery.problems))
+        self._submit(Round(figures=[(name, at_ms, each.figures) for name, each in evaluation.deployments.items()]))
+        return evaluation
+
+    def _derive(self, deployment: Deployment, members: Sequence[Watched], at_ms: int) -> Derivation:
+        healthy = [
+            watched.status.healthy
+            for watched in members
+            if watched.target.target_id in self._watched
+            and watched.target.identity.role in _REPLICA_ROLES
+            and watched.status.last_scrape_ms is not None
+        ]
+        return derive_figures(
+            [watched.ring.window() for watched in members],
+            at_ms=at_ms,
+            window_ms=self.settings.window_ms,
+            counted=count_targets(deployment, healthy) if healthy else (),
+        )
+
+    async def _evaluate_regularly(self) -> None:
+        due = 0
+        while True:
+            due = next_due_ms(self.now_ms, self.settings.evaluation_interval_ms, 0, after_ms=due)
+            await self._sleep_until(due)
+            self.evaluate(due)
+
+    # --- Store --------------------------------------------------------------------------------------------------------
+
+    def _submit(self, round_: Round) -> None:
+        """Have a round written, with all that was scraped since the last one."""
+        round_.scrapes, self._scrapes = self._scrapes, []
+        round_.targets = [watched.status for watched in self.watched]
+        now = self.now_ms
+        if now - self._pruned_ms >= _PRUNE_EVERY_MS:
+            self._pruned_ms = now
+            round_.prune_before_ms = now - self.settings.retention_ms
+        self._writer.submit(round_)
+
+    def _on_store_error(self, error: StoreError) -> None:
+        self.telemetry.store_errors.inc()
+        _logger.error("%s; what was scraped waits to be written", error)
+
+    def _on_dropped_round(self, round_: Round) -> None:
+        lost = sum(len(samples) for _, _, samples in round_.scrapes if samples is not None)
+        self.telemetry.count_dropped({"store": lost})
+        _logger.error("the store has failed for too long; an evaluation with %d samples is not stored", lost)
+
+
+def scrape_offset_ms(target_id: str, interval_ms: int) -> int:
+    """Where in each interval a target is scraped: by hash, so that targets spread and a restart changes nothing."""
+    digest = hashlib.blake2b(target_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % interval_ms
+
+
+def next_due_ms(now_ms: int, interval_ms: int, offset_ms: int, *, after_ms: int) -> int:
+    """The next instant at `offset_ms` within an interval, later than now; never `after_ms` itself again.
+
+    A sleep may end a moment early, and would otherwise meet the instant it was for a second time.
+    """
+    due = (now_ms - offset_ms) // interval_ms * interval_ms + offset_ms + interval_ms
+    return due + interval_ms if due == after_ms else due
+
+
+def _stop(watched: Watched) -> None:
+    if watched.task is not None:
+        watched.task.cancel()
+        watched.task = None
+
+
+def _unscraped(target: Target) -> TargetStatus:
+    return TargetStatus(
+        target_id=target.target_id,
+        url=target.url,
+        identity=target.identity,
+        source=target.source or "",
+        versions="",
+        healthy=False,
+        last_scrape_ms=None,
+        last_success_ms=None,
+        duration_seconds=None,
+        samples=0,
+        error=None,
+    )
+
+
+def _status_after(watched: Watched, scrape: Scrape) -> TargetStatus:
+    former, reader = watched.status, watched.reader
+    healthy = scrape.samples is not None
+    return replace(
+        former,
+        source=reader.source or former.source,
+        versions=reader.versions,
+        healthy=healthy,
+        last_scrape_ms=scrape.time_ms,
+        last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
+        duration_seconds=scrape.duration_seconds,
+        samples=len(scrape.samples) if scrape.samples is not None else 0,
+        error=scrape.error,
+        coverage=reader.coverage if healthy else former.coverage,
+    )
+
+
+def _tell_change(watched: Watched, scrape: Scrape) -> None:
+    """Log a target's failure once, and its recovery."""
+    former = watched.status
+    if scrape.error is not None and (former.error is None or former.healthy):
+        _logger.warning("%s: %s", watched.target.target_id, scrape.error)
+    elif scrape.error is None and former.error is not None:
+        _logger.info("%s answers again", watched.target.target_id)

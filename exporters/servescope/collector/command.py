@@ -1,0 +1,162 @@
+"""`servescope collect`: scrape targets, derive figures, store and serve them, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servescope.collector.config import (
+    Configuration,
+    configure_targets,
+    parse_address,
+    read_configuration,
+)
+from servescope.errors import ServescopeError, UsageError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from servescope.collector.collector import Collector
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_FILE = "servescope.toml"
+# Clients still reading when the collector ends have this long to finish.
+_GOODBYE_SECONDS = 1.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `servescope collect`."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"configuration (default: {DEFAULT_FILE})")
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="[NAME=]URL",
+        help="scrape this URL, without a configuration; repeat it, with one NAME for the replicas of one deployment",
+    )
+    parser.add_argument("--model-name", metavar="NAME", help="model of all --target deployments (default: default)")
+    parser.add_argument("--inference-stack", metavar="NAME", help="stack of all --target deployments (default: NAME)")
+    parser.add_argument("--store", type=Path, metavar="FILE", help="store, in place of the configuration's")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address to serve on, in place of the configuration's")
+    parser.add_argument("--verbose", action="store_true", help="log more")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Collect until SIGINT or SIGTERM."""
+    _require_extra()
+    configuration = read_arguments(arguments)
+    level = logging.DEBUG if arguments.verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("asyncio").setLevel(logging.INFO)
+    asyncio.run(_collect_until_signalled(configuration))
+    return 0
+
+
+def read_arguments(arguments: argparse.Namespace) -> Configuration:
+    """The configuration that a command line asks for."""
+    configuration = _choose_configuration(arguments)
+    settings = configuration.collector
+    if arguments.store is not None:
+        settings = replace(settings, store=arguments.store)
+    if arguments.listen is not None:
+        try:
+            settings = replace(settings, listen=parse_address(arguments.listen))
+        except ValueError:
+            raise UsageError(f"--listen {arguments.listen!r} is not HOST:PORT, such as 127.0.0.1:9900") from None
+    return replace(configuration, collector=settings)
+
+
+def _choose_configuration(arguments: argparse.Namespace) -> Configuration:
+    if arguments.config is not None and arguments.target:
+        raise UsageError("--config and --target are both given, expected one of them")
+    if arguments.target:
+        model_name, stack = arguments.model_name or "default", arguments.inference_stack
+        return configure_targets(arguments.target, model_name=model_name, inference_stack=stack)
+    for option in ("model_name", "inference_stack"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option.replace('_', '-')} goes with --target; the configuration names its own")
+    path = arguments.config or Path(DEFAULT_FILE)
+    if arguments.config is None and not path.exists():
+        raise UsageError(f"no --target given and no {DEFAULT_FILE} here; expected --config FILE or --target [NAME=]URL")
+    return read_configuration(path)
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("aiohttp") is None:
+        raise UsageError("extra 'collector' is not installed: pip install 'servescope[collector]'")
+
+
+async def _collect_until_signalled(configuration: Configuration) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await collect(configuration, stop)
+
+
+async def collect(configuration: Configuration, stop: asyncio.Event) -> None:
+    """Scrape, derive, store and serve until `stop` is set; then the store is closed. Raises ServescopeError."""
+    import aiohttp
+
+    from servescope.collector.collector import Collector
+    from servescope.collector.scrape import HttpFetch
+    from servescope.collector.store import Store
+
+    store = Store(configuration.collector.store)
+    history = Store(configuration.collector.store, read_only=True)
+    # Targets share the session, not each other's cookies; connections are bounded by one scrape per target.
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
+    try:
+        collector = Collector(configuration, store, history, HttpFetch(session))
+    except BaseException:
+        store.close()
+        history.close()
+        await session.close()
+        raise
+    try:
+        runner = await _serve(collector)
+        try:
+            await _run_until(collector, stop)
+        finally:
+            await runner.cleanup()
+    finally:
+        await asyncio.to_thread(collector.close)
+        await session.close()
+
+
+async def _run_until(collector: Collector, stop: asyncio.Event) -> None:
+    running = asyncio.create_task(collector.run())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    running.cancel()
+    try:
+        await running
+    except asyncio.CancelledError:
+        _logger.info("stopping")
+
+
+async def _serve(collector: Collector) -> web.AppRunner:
+    from aiohttp import web
+
+    from servescope.collector.serve import make_application
+
+    host, port = collector.settings.listen
+    runner = web.AppRunner(make_application(collector), access_log=None, shutdown_timeout=_GOODBYE_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise ServescopeError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    for address in runner.addresses:
+        _logger.info("serving http://%s:%d/metrics", *address[:2])
+    return runner

@@ -1,0 +1,267 @@
+"""One scrape: fetch a target's text within bounds, recognise its source, translate it into the contract.
+
+Whatever a target does costs only its own scrape: every failure is a ScrapeError that names target, line and cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final, Protocol
+
+import aiohttp
+from yarl import URL
+
+from servescope import __version__
+from servescope.catalog import PROCESS_RATIOS
+from servescope.collector.access import AccessError
+from servescope.collector.parse import Exposition, ParseError, parse_exposition
+from servescope.collector.targets import Target
+from servescope.errors import ServescopeError
+from servescope.samples import Labels, Sample
+from servescope.sources import SUPPLIED, Source, identify, load_sources
+from servescope.translate import Coverage, translate
+
+_logger = logging.getLogger(__name__)
+
+OUTCOMES = (
+    "ok", "unreachable", "timeout", "status", "redirect", "truncated", "too_large", "malformed", "too_many_series",
+    "unknown_source", "credentials", "clock", "internal",
+)  # fmt: skip
+"""How a scrape can end."""
+
+_HEADERS: Final = {
+    "Accept": "text/plain;version=0.0.4,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+    "User-Agent": f"servescope/{__version__}",
+}
+_MAX_REDIRECTS = 5
+_CHUNK_BYTES = 1 << 16
+
+
+class ScrapeError(ServescopeError):
+    """A scrape that brought nothing; `outcome` is one of `OUTCOMES`."""
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one scrape may cost: seconds, bytes after decompression, native samples."""
+
+    timeout_seconds: float
+    max_body_bytes: int
+    max_series: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What one scrape brought; `samples` is None when it failed, and `error` then says why."""
+
+    time_ms: int
+    duration_seconds: float
+    outcome: str
+    samples: list[Sample] | None = None
+    error: str | None = None
+    native_samples: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+class Fetch(Protocol):
+    """Gets the text of a target; raises ScrapeError."""
+
+    async def __call__(self, target: Target, limits: Limits, /) -> bytes:
+        """The body of the target's answer."""
+
+
+class HttpFetch:
+    """Fetches over HTTP; one session for all targets, owned by the caller."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def __call__(self, target: Target, limits: Limits, /) -> bytes:
+        """The body of the target's answer, decompressed; raises ScrapeError."""
+        try:
+            headers = {**_HEADERS, **target.access.request_headers()}
+            headers["X-Prometheus-Scrape-Timeout-Seconds"] = f"{limits.timeout_seconds:g}"
+            async with asyncio.timeout(limits.timeout_seconds):
+                return await self._get(URL(target.url), headers, limits.max_body_bytes)
+        except AccessError as error:
+            raise ScrapeError("credentials", str(error)) from error
+        except TimeoutError:
+            raise ScrapeError("timeout", f"no complete answer within {limits.timeout_seconds:g} s") from None
+        except aiohttp.ClientConnectionError as error:
+            raise ScrapeError("unreachable", _connection_cause(error)) from error
+        except aiohttp.ClientPayloadError as error:
+            raise ScrapeError("truncated", f"the answer ended early: {error}") from error
+        except (aiohttp.ClientError, ValueError) as error:
+            raise ScrapeError("unreachable", f"{type(error).__name__}: {error}") from error
+
+    async def _get(self, url: URL, headers: Mapping[str, str], max_bytes: int) -> bytes:
+        origin = url.origin()
+        for _ in range(_MAX_REDIRECTS + 1):
+            async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+                if response.status not in (301, 302, 303, 307, 308):
+                    return await _read_body(response, max_bytes)
+                url = _follow(url, response.headers.get("Location"), origin)
+        raise ScrapeError("redirect", f"more than {_MAX_REDIRECTS} redirects, the last to {str(url)!r}")
+
+
+def _follow(url: URL, location: str | None, origin: URL) -> URL:
+    if not location:
+        raise ScrapeError("redirect", f"{str(url)!r} redirects without saying where to")
+    target = url.join(URL(location))
+    # Headers may be secrets of this origin, so they go to no other.
+    if target.origin() != origin:
+        raise ScrapeError("redirect", f"redirects to another origin, {str(target)!r}; give that URL if it is meant")
+    return target
+
+
+async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    if response.status != 200:
+        raise ScrapeError("status", f"HTTP status {response.status} {response.reason or ''}".rstrip())
+    chunks, size = [], 0
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        size += len(chunk)
+        if size > max_bytes:
+            raise ScrapeError("too_large", f"the answer exceeds {max_bytes} bytes (max_body_bytes)")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _connection_cause(error: aiohttp.ClientConnectionError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect: {error.os_error.strerror or error.os_error}"
+    return f"connection lost: {str(error) or type(error).__name__}"
+
+
+class Reader:
+    """How one target's texts are understood: its source, kept from its first success, and what it covers.
+
+    When a metric that was observed is observed no more, the source is identified anew: the target may have been
+    upgraded to a release with other names. A source pinned in the configuration stays.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._source: Source | None = None
+        self._observed: frozenset[str] = frozenset()
+        self._coverage: Mapping[str, Coverage] = {}
+        self.versions = ""
+        # Kept from scrape to scrape while it stays the same, which it nearly always does.
+        self.coverage: dict[str, dict[str, str | None]] = {}
+        self._admitted = _Admission()
+
+    @property
+    def source(self) -> str | None:
+        """The name of the source, None until the first success."""
+        return self._source.name if self._source else None
+
+    def read(self, body: bytes, max_series: int) -> tuple[list[Sample], int, Mapping[str, int]]:
+        """The contract samples of a text, how many native ones it had, and how many were dropped by reason.
+
+        Raises ScrapeError.
+        """
+        exposition = self._parse(body, max_series)
+        source = self._source or self._identify(exposition)
+        translation = translate(exposition, source, self._target.identity)
+        observed = _observed(translation.coverage)
+        if not self._observed <= observed:
+            again = self._identify(exposition)
+            if again is not source:
+                source, translation = again, translate(exposition, again, self._target.identity)
+                observed = _observed(translation.coverage)
+        self._source, self._observed = source, observed
+        self._keep_coverage(translation.coverage)
+        samples, dropped = self._admitted.admit(translation.samples)
+        dropped["not_finite"] += exposition.dropped
+        return samples, len(exposition.samples) + exposition.dropped, dropped
+
+    def _keep_coverage(self, coverage: Mapping[str, Coverage]) -> None:
+        if coverage != self._coverage:
+            self._coverage = coverage
+            self.coverage = {name: asdict(each) for name, each in coverage.items()}
+
+    def _parse(self, body: bytes, max_series: int) -> Exposition:
+        try:
+            exposition = parse_exposition(body)
+        except ParseError as error:
+            raise ScrapeError("malformed", f"line {error.line}: {error.cause} in {_shortened(error.text)}") from error
+        if len(exposition.samples) > max_series:
+            count = len(exposition.samples)
+            raise ScrapeError("too_many_series", f"{count} samples, above the limit of {max_series} (max_series)")
+        return exposition
+
+    def _identify(self, exposition: Exposition) -> Source:
+        if self._target.source is not None:
+            source = load_sources()[self._target.source]
+            self.versions = source.tell_versions(exposition)
+            return source
+        found = identify(exposition)
+        if found.source is None:
+            near = f"; the nearest is {found.nearest!r}" if found.nearest else ""
+            raise ScrapeError("unknown_source", f"no known source: {found.reason}{near}")
+        self.versions = found.versions
+        return found.source
+
+
+class _Admission:
+    """Lets through what may be stored: finite values, each series once, no ratio of a single process."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._labels: list[Labels] = []
+
+    def admit(self, samples: list[Sample]) -> tuple[list[Sample], Counter[str]]:
+        names, labels = [sample.name for sample in samples], [sample.labels for sample in samples]
+        same_series = names == self._names and labels == self._labels
+        if same_series and all(map(math.isfinite, [sample.value for sample in samples])):
+            return samples, Counter()
+        kept: dict[tuple[str, Labels], Sample] = {}
+        dropped: Counter[str] = Counter()
+        for sample in samples:
+            if sample.name in PROCESS_RATIOS:
+                continue
+            if not math.isfinite(sample.value):
+                dropped["not_finite"] += 1
+            elif (sample.name, sample.labels) in kept:
+                dropped["duplicate"] += 1
+            else:
+                kept[sample.name, sample.labels] = sample
+        if len(kept) == len(samples):
+            self._names, self._labels = names, labels
+        return list(kept.values()), dropped
+
+
+async def scrape_target(
+    target: Target, reader: Reader, fetch: Fetch, limits: Limits, *, clock: Callable[[], float]
+) -> Scrape:
+    """One scrape of a target, stamped with the wall clock at its start; never raises ScrapeError."""
+    time_ms, started = round(clock() * 1000), time.perf_counter()
+    try:
+        body = await fetch(target, limits)
+        samples, native, dropped = reader.read(body, limits.max_series)
+    except ScrapeError as error:
+        return Scrape(time_ms, time.perf_counter() - started, error.outcome, error=f"{target.url}: {error}")
+    except Exception as error:
+        # A mistake of ours on one target's text must not stop the others.
+        _logger.exception("%s: %s: scrape failed inside the collector", target.target_id, target.url)
+        message = f"{target.url}: a fault in the collector: {type(error).__name__}: {error}"
+        return Scrape(time_ms, time.perf_counter() - started, "internal", error=message)
+    return Scrape(time_ms, time.perf_counter() - started, "ok", samples, None, native, dropped)
+
+
+def _observed(coverage: Mapping[str, Coverage]) -> frozenset[str]:
+    return frozenset(name for name, each in coverage.items() if each.status in SUPPLIED)
+
+
+def _shortened(text: str, limit: int = 80) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "…")

@@ -1,0 +1,73 @@
+"""What the collector says about itself: the `servescope_*` series of its `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+
+from servescope import __version__
+from servescope.collector.scrape import OUTCOMES, Scrape
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Telemetry:
+    """Counts of the collector's own work; every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._scrapes = Counter("servescope_scrapes", "Scrapes, by how they ended.", ["outcome"], registry=registry)
+        for outcome in OUTCOMES:
+            self._scrapes.labels(outcome)
+        self._scrape_seconds = Histogram(
+            "servescope_scrape_duration_seconds",
+            "From the start of a scrape until its samples were translated.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._samples = Counter("servescope_samples_scraped", "Native samples read from targets.", registry=registry)
+        self._dropped = Counter(
+            "servescope_dropped_samples", "Samples left out, by reason.", ["reason"], registry=registry
+        )
+        self._series = Gauge("servescope_series", "Contract series held in memory.", registry=registry)
+        self._problems = Gauge(
+            "servescope_discovery_problems", "Things wrong with the lists of targets now.", registry=registry
+        )
+        self.evaluation_seconds = Histogram(
+            "servescope_evaluation_duration_seconds",
+            "Deriving the figures of all deployments once.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.store_seconds = Histogram(
+            "servescope_store_append_duration_seconds",
+            "Writing one evaluation's scrapes and figures to the store.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.store_errors = Counter("servescope_store_errors", "Writes to the store that failed.", registry=registry)
+        build = Gauge("servescope_build_info", "1, with the version as label.", ["version"], registry=registry)
+        build.labels(__version__).set(1)
+
+    def count_scrape(self, scrape: Scrape) -> None:
+        """Book one scrape."""
+        self._scrapes.labels(scrape.outcome).inc()
+        self._scrape_seconds.observe(scrape.duration_seconds)
+        self._samples.inc(scrape.native_samples)
+        self.count_dropped(scrape.dropped)
+
+    def count_dropped(self, samples: Mapping[str, int]) -> None:
+        """Book samples that were left out, by reason."""
+        for reason, count in samples.items():
+            self._dropped.labels(reason).inc(count)
+
+    def set_state(self, *, series: int, problems: int) -> None:
+        """Keep how many series are held and how many discovery problems there are."""
+        self._series.set(series)
+        self._problems.set(problems)
+
+    def collect(self) -> Iterable[Metric]:
+        """The series as prometheus_client's families."""
+        return self._registry.collect()

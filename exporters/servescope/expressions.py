@@ -16,6 +16,7 @@ fraction_above
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -166,7 +167,7 @@ def promql(expression: Expression, *, window: str, by: Sequence[str]) -> str:
         case Quantile(quantile, histogram):
             buckets = f"sum by ({', '.join((*by, 'le'))}) (rate({histogram}_bucket[{window}]))"
             # A histogram without observations has the quantile NaN, which no comparison lets through.
-            return f"histogram_quantile({quantile!r}, {buckets}) >= 0"
+            return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
         case FractionAbove(edge, histogram):
             below = counter("rate", f"{histogram}_bucket", (("le", (format_edge(edge),)),))
             return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
@@ -188,7 +189,7 @@ def _selector(name: str, where: Matchers) -> str:
 def _matcher(label: str, values: tuple[str, ...]) -> str:
     if len(values) == 1:
         return f'{label}="{escape_label_value(values[0])}"'
-    return f'{label}=~"{"|".join(escape_label_value(value) for value in values)}"'
+    return f'{label}=~"{"|".join(escape_label_value(re.escape(value)) for value in values)}"'
 
 
 # --- Evaluation -------------------------------------------------------------------------------------------------------
@@ -283,8 +284,8 @@ _OVER: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "avg": _avera
 def bucket_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
     """The quantile of cumulative bucket counts by upper edge, as Prometheus' `histogram_quantile` finds it.
 
-    None when there is no observation, no `+Inf` bucket, or no other bucket. Above the highest finite edge it is that
-    edge.
+    None when there is no observation, no `+Inf` bucket, or no other bucket, and for the quantile 0 of a histogram whose
+    lowest bucket is empty. Above the highest finite edge it is that edge.
     """
     edges = sorted(buckets)
     if len(edges) < 2 or edges[-1] != math.inf:
@@ -299,6 +300,8 @@ def bucket_quantile(quantile: float, buckets: Mapping[float, float]) -> float | 
     if index == 0 and edges[0] <= 0:
         return edges[0]
     start, below = (edges[index - 1], counts[index - 1]) if index else (0.0, 0.0)
+    if counts[index] == below:  # only for the quantile 0: 0 ÷ 0, which is NaN in Prometheus
+        return None
     return start + (edges[index] - start) * ((rank - below) / (counts[index] - below))
 
 
@@ -376,7 +379,8 @@ def _edges_by_group(by_edge: Vector) -> dict[Labels, dict[float, float]]:
         edge = next((text for name, text in labels if name == "le"), None)
         if edge is not None:
             group = tuple(pair for pair in labels if pair[0] != "le")
-            groups.setdefault(group, {})[float(edge)] = value
+            edges = groups.setdefault(group, {})
+            edges[float(edge)] = edges.get(float(edge), 0.0) + value
     return groups
 
 

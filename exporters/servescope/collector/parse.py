@@ -16,8 +16,10 @@ from functools import cached_property
 from servescope.errors import ServescopeError
 from servescope.samples import Labels, Sample, format_edge, make_labels
 
-_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_BLOCK = r'\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\}'
+# Quantifiers are possessive: nothing is tried twice, however hostile a line is.
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*+"
+_TEXT = r'"(?:[^"\\]++|\\.)*+"'
+_BLOCK = rf'\{{((?:[^"{{}}]++|{_TEXT})*+)\}}'
 _NUMBER = r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
 _SAMPLE = re.compile(
     rf"({_NAME})(?:[ \t]*{_BLOCK}[ \t]*|[ \t]+)"

@@ -207,6 +207,19 @@ def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files:
     assert rows["request_error_share"]["value"] == 0.5
 
 
+def test_a_fresh_server_has_counts_and_no_means(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Before its first request counters are 0, and means have no data, which is said."""
+    (tmp_path / "x.txt").write_text(
+        "dynamo_frontend_disconnected_clients 0\ndynamo_frontend_event_loop_stall_total 0\n"
+        'dynamo_frontend_model_context_length{model="tiny"} 4096\n'
+    )
+    rows = rows_by_name(inspect_as_json(capsys, str(tmp_path / "x.txt")))
+    assert rows["output_tokens_total"]["value"] == 0
+    assert rows["output_tokens_per_request"]["value"] is None
+    assert rows["output_tokens_per_request"]["reason"].startswith("no data: nothing to divide by")
+    assert rows["request_duration_seconds"]["reason"].startswith("no observation")
+
+
 def test_an_approximate_part_makes_a_figure_approximate(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str]
 ) -> None:

@@ -334,7 +334,8 @@ def _as_metric(entry: Entry, own: Coverage) -> Entry:
     """The entry of a figure that bears the name of a metric: the metric's own coverage counts."""
     if own.status not in SUPPLIED:
         return replace(entry, status=own.status, value=None, native=own.native, reason=own.reason, parts=())
-    return replace(entry, status=own.status, native=own.native or entry.native, reason=own.reason or entry.reason)
+    reasons = dict.fromkeys((entry.reason, own.reason) if entry.value is None else (own.reason or entry.reason,))
+    return replace(entry, status=own.status, native=own.native or entry.native, reason=_joined(*reasons))
 
 
 def _metric_entry(metric: Metric, by_name: Mapping[str, list[Sample]], own: Coverage, span: Span) -> Entry:

@@ -116,10 +116,11 @@ class Collector:
 
     def close(self) -> None:
         """Write what was scraped since the last evaluation and close the store; `run` must have ended."""
+        # The writer's connection closes last: it takes the write-ahead log along, a reader's cannot.
+        self.history.close()
         self._submit(Round())
         if not self._writer.close():
             _logger.error("the store is still being written; the last scrapes may be lost")
-        self.history.close()
 
     # --- Discovery ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -156,7 +157,13 @@ async def _serve(collector: Collector) -> web.AppRunner:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         await runner.cleanup()
-        raise ServescopeError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise ServescopeError(f"cannot listen on {host}:{port}: {_cause(error)}") from error
     for address in runner.addresses:
         _logger.info("serving http://%s:%d/metrics", *address[:2])
     return runner
+
+
+def _cause(error: OSError) -> str:
+    # asyncio puts a sentence of its own into strerror; look-ups that fail have negative numbers.
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else str(error)

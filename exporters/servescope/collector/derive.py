@@ -108,7 +108,7 @@ class Ring:
             # The tuple is replaced only here and when series come: evaluation caches by its identity.
             self._series = tuple(self._series[row] for row in living)
             self._rows = {series: row for row, series in enumerate(self._series)}
-            self._names, self._labels = [], []
+            self._names, self._labels, self._placed = [], [], np.zeros(0, dtype=np.intp)
         return living
 
     def _place(self, samples: Sequence[Sample]) -> NDArray[np.intp]:

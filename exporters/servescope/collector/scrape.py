@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -100,6 +102,8 @@ class HttpFetch:
             raise ScrapeError("timeout", f"no complete answer within {limits.timeout_seconds:g} s") from None
         except aiohttp.ClientConnectionError as error:
             raise ScrapeError("unreachable", _connection_cause(error)) from error
+        except zlib.error as error:
+            raise ScrapeError("malformed", f"not gzip, as its Content-Encoding says: {error}") from error
         except aiohttp.ClientPayloadError as error:
             raise ScrapeError("truncated", f"the answer ended early: {error}") from error
         except (aiohttp.ClientError, ValueError) as error:
@@ -108,7 +112,9 @@ class HttpFetch:
     async def _get(self, url: URL, headers: Mapping[str, str], max_bytes: int) -> bytes:
         origin = url.origin()
         for _ in range(_MAX_REDIRECTS + 1):
-            async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+            async with self._session.get(
+                url, headers=headers, allow_redirects=False, auto_decompress=False
+            ) as response:
                 if response.status not in (301, 302, 303, 307, 308):
                     return await _read_body(response, max_bytes)
                 url = _follow(url, response.headers.get("Location"), origin)
@@ -128,18 +134,28 @@ def _follow(url: URL, location: str | None, origin: URL) -> URL:
 async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     if response.status != 200:
         raise ScrapeError("status", f"HTTP status {response.status} {response.reason or ''}".rstrip())
+    encoding = response.headers.get("Content-Encoding", "identity").lower()
+    if encoding not in ("gzip", "identity"):
+        raise ScrapeError("malformed", f"unknown Content-Encoding {encoding!r}, supported: gzip, identity")
+    inflate = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
     chunks, size = [], 0
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        size += len(chunk)
+        # One byte more than is allowed tells that there is too much, whatever a small chunk would expand to.
+        part = inflate.decompress(chunk, max_bytes + 1 - size) if inflate else chunk
+        size += len(part)
         if size > max_bytes:
             raise ScrapeError("too_large", f"the answer exceeds {max_bytes} bytes (max_body_bytes)")
-        chunks.append(chunk)
+        chunks.append(part)
+    if inflate and not inflate.eof:
+        raise ScrapeError("truncated", "the answer ended early: incomplete gzip")
     return b"".join(chunks)
 
 
 def _connection_cause(error: aiohttp.ClientConnectionError) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"cannot connect: {error.os_error.strerror or error.os_error}"
+        # asyncio puts its own words into strerror; those of a failed look-up are told by negative numbers.
+        number = error.os_error.errno or 0
+        return f"cannot connect: {os.strerror(number) if number > 0 else error.os_error.strerror or error.os_error}"
     return f"connection lost: {str(error) or type(error).__name__}"
 
 

@@ -1,0 +1,447 @@
+"""The running collector: targets that come, go and fail, restarts, and the command from its start to its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from servescope.collector import command
+from servescope.collector.collector import Collector, next_due_ms, scrape_offset_ms
+from servescope.collector.config import read_configuration
+from servescope.collector.scrape import Limits, ScrapeError
+from servescope.collector.store import Store, StoreError
+from servescope.collector.targets import Target
+from servescope.errors import UsageError
+from servescope.identity import Deployment
+
+START = 1_800_000_000
+COLLECT = (sys.executable, "-m", "servescope.cli", "collect")
+CHAT = Deployment("llama", "chat", "v1")
+CONFIGURATION = """
+[collector]
+listen = "127.0.0.1:0"
+{settings}
+[[deployments]]
+deployment_id = "chat"
+model_name = "llama"
+inference_stack = "v1"
+[[deployments.file_sd]]
+files = ["targets.json"]
+"""
+
+
+def page(count: float) -> str:
+    return (
+        f'requests_total{{deployment_id="x",outcome="ok"}} {count}\noutput_tokens_total{{deployment_id="x"}} {count}\n'
+        'queued_requests{deployment_id="x"} 2\n'
+    )
+
+
+def write_targets(folder: Path, *names: str, labels: dict[str, str] | None = None) -> None:
+    groups = [{"targets": [f"{name}:80"], "labels": {"replica": name, **(labels or {})}} for name in names]
+    (folder / "fresh").write_text(json.dumps(groups))
+    (folder / "fresh").replace(folder / "targets.json")
+
+
+class World:
+    """A collector under test, its clock and what its targets answer, by replica; None is a failure."""
+
+    def __init__(self, folder: Path, *, settings: str = "") -> None:
+        self.folder = folder
+        self.seconds = float(START)
+        self.answers: dict[str, float | None] = {}
+        self.asked: list[str] = []
+        (folder / "servescope.toml").write_text(CONFIGURATION.format(settings=settings))
+        self.open()
+
+    def open(self) -> None:
+        """Start a collector on the folder's store."""
+        configuration = read_configuration(self.folder / "servescope.toml")
+        path = configuration.collector.store
+        store = Store(path)
+        history = Store(path, read_only=True)
+        self.collector = Collector(configuration, store, history, self.fetch, clock=lambda: self.seconds)
+
+    async def fetch(self, target: Target, _: Limits, /) -> bytes:
+        self.asked.append(target.url)
+        count = self.answers.get(target.identity.replica)
+        if count is None:
+            raise ScrapeError("unreachable", "cannot connect: Connection refused")
+        return page(count).encode()
+
+    async def step(self, count: float | None = None, *, seconds: float = 15.0) -> dict[str, float]:
+        """Let every target count to `count`, discover, scrape, evaluate: the figures of the deployment."""
+        self.seconds += seconds
+        if count is not None:
+            self.answers = {name: count for name, former in self.answers.items() if former is not None}
+        await self.collector.discover()
+        for watched in self.collector.watched:
+            await self.collector.scrape(watched)
+        evaluation = self.collector.evaluate(self.collector.now_ms)
+        return evaluation.deployments[CHAT].figures if CHAT in evaluation.deployments else {}
+
+
+def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        try:
+            await act(world)
+        finally:
+            await asyncio.to_thread(world.collector.close)
+
+    asyncio.run(run())
+
+
+def test_figures_follow_the_targets(tmp_path: Path) -> None:
+    """Replicas that come and go change sums and counts; the one that went still counts for what it did."""
+    write_targets(tmp_path, "a", "b")
+    world = World(tmp_path)
+    world.answers = {"a": 0, "b": 0, "c": 0}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(2.0)
+        assert figures["queued_requests"] == 4
+        assert figures['replica_count_by_status{status="active"}'] == 2
+
+        write_targets(tmp_path, "a", "c")
+        for count in (30, 31):
+            figures = await world.step(count * 15)
+        assert figures["queued_requests"] == 4
+        assert figures['replica_count_by_status{status="active"}'] == 2
+        assert 1.9 < figures["output_tokens_per_second"] < 2.1
+        for count in range(32, 60):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(2.0)
+        assert world.collector._leaving == {}
+
+    play(world, act)
+
+
+def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its gauges end at once, the others' go on; it is logged once when it fails, and once when it is back."""
+    write_targets(tmp_path, "a", "b")
+    world = World(tmp_path)
+    world.answers = {"a": 0, "b": 0}
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        world.answers["b"] = None
+        figures = [await world.step(1), await world.step(2)]
+        world.answers["b"] = 3
+        figures.append(await world.step(3))
+
+        assert [each["queued_requests"] for each in figures] == [2, 2, 4]
+        assert [each['replica_count_by_status{status="unhealthy"}'] for each in figures] == [1, 1, 0]
+
+    with caplog.at_level(logging.INFO):
+        play(world, act)
+    told = [record.getMessage() for record in caplog.records if "chat/aggregated/b" in record.getMessage()]
+    assert len(told) == 2
+    assert told[0].endswith("http://b:80/metrics: cannot connect: Connection refused")
+    assert told[1].endswith("answers again")
+
+
+def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
+    """A new collector on the same store has the figures of the old one at its first evaluation."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def before(world: World) -> None:
+        for count in range(30):
+            await world.step(count * 15)
+
+    async def after(world: World) -> None:
+        figures = await world.step(30 * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+        assert len(world.collector.watched[0].ring.window().times) >= 21
+
+    play(world, before)
+    world.open()
+    play(world, after)
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        table = store.read_figures(CHAT, 0, START * 2000)
+        (window,) = store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)
+    assert len(table.times) == 31
+    assert window.values[0].tolist() == [count * 15.0 for count in range(31)]
+
+
+def test_what_was_scraped_is_written_at_the_end(tmp_path: Path) -> None:
+    """Scrapes since the last evaluation are stored when the collector is closed."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 1}
+
+    async def act(world: World) -> None:
+        await world.collector.discover()
+        await world.collector.scrape(world.collector.watched[0])
+
+    play(world, act)
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        assert [status.healthy for status in store.targets()] == [True]
+        assert len(store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)) == 1
+
+
+def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> None:
+    """Their samples stay, with the end of their series among them."""
+    write_targets(tmp_path, "a", "b")
+    world = World(tmp_path)
+    world.answers = {"a": 1, "b": 1}
+
+    async def act(world: World) -> None:
+        await world.step(1)
+        write_targets(tmp_path, "b")
+        await world.step(2)
+
+    play(world, act)
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        assert [status.identity.replica for status in store.targets()] == ["b"]
+        gone, kept = store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)
+    assert (len(gone.times), len(kept.times)) == (2, 2)
+    assert gone.values[0, 0] == 1
+    assert gone.values[0, 1] != gone.values[0, 1]
+
+
+def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> None:
+    """Gone for one look at the list only: nothing is forgotten, and it may answer at another address."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            await world.step(count * 15)
+        write_targets(tmp_path)
+        await world.step(seconds=1.0)
+        write_targets(tmp_path, "a", labels={"__metrics_path__": "/elsewhere"})
+        await world.step(30 * 15, seconds=14.0)
+        figures = await world.step(31 * 15)
+
+        assert world.asked[-1] == "http://a:80/elsewhere"
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+
+    play(world, act)
+
+
+def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
+    """A little: the scrape is left out and says so. By hours: the window starts anew."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        await world.step(1, seconds=-10.0)
+        (watched,) = world.collector.watched
+        assert watched.status.error == (
+            "http://a:80/metrics: the clock stands before the last scrape; this one is left out"
+        )
+        await world.step(2, seconds=-7200.0)
+        figures = await world.step(17)
+        assert figures["output_tokens_per_second"] > 0
+
+    play(world, act)
+
+
+def test_scrapes_are_spread_and_stay_in_place() -> None:
+    """Targets are scraped at a moment of their own in every interval, the same after a restart."""
+    offsets = [scrape_offset_ms(f"chat/aggregated/r{number}", 15_000) for number in range(200)]
+
+    assert offsets == [scrape_offset_ms(f"chat/aggregated/r{number}", 15_000) for number in range(200)]
+    assert all(sum(low <= offset < low + 5000 for offset in offsets) > 40 for low in (0, 5000, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("now", "after", "due"),
+    [(0, 0, 3), (2, 0, 3), (3, 0, 15_003), (15_002, 15_003, 30_003), (15_010, 15_003, 30_003), (99_999, 3, 105_003)],
+)
+def test_due_times_are_multiples_and_never_repeat(now: int, after: int, due: int) -> None:
+    """The next offset within an interval, also when a sleep ended a moment too early."""
+    assert next_due_ms(now, 15_000, 3, after_ms=after) == due
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    return parser.parse_args(words)
+
+
+def test_arguments_win_over_the_configuration(tmp_path: Path) -> None:
+    """--store and --listen replace what the file says."""
+    path = tmp_path / "servescope.toml"
+    path.write_text(CONFIGURATION.format(settings=""))
+    found = command.read_arguments(parse("--config", str(path), "--store", "/x.db", "--listen", "0.0.0.0:80")).collector
+
+    assert (found.store, found.listen) == (Path("/x.db"), ("0.0.0.0", 80))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no --target given and no servescope.toml here; expected --config FILE or --target"),
+        (["--config", "a.toml", "--target", "b"], "--config and --target are both given, expected one of them"),
+        (["--config", "a.toml"], "no configuration file 'a.toml'"),
+        (["--config", "a.toml", "--model-name", "m"], "--model-name goes with --target"),
+        (["--target", "v1=ftp://x"], "target v1: 'ftp://x' is not a URL"),
+        (["--target", "a", "--listen", "9900"], "--listen '9900' is not HOST:PORT"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    """Each names the argument and what was expected."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        command.read_arguments(parse(*words))
+
+    assert message in str(refused.value)
+
+
+class _Engine(BaseHTTPRequestHandler):
+    """An engine whose count rises with every scrape; it answers only who has the token."""
+
+    count = 0
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] != "Bearer t0ps3cret":
+            self.send_error(401)
+            return
+        type(self).count += 10
+        body = page(type(self).count).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Engine)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def collecting(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "collect.log").open("wb") as log:
+        process = subprocess.Popen([*COLLECT, *words], cwd=folder, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def get(url: str) -> Any:
+    with urlopen(url, timeout=5) as answer:
+        return answer.read().decode()
+
+
+def wait_until(ready: Callable[[], object], log: Path, *, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if ready():
+                return
+        except (URLError, OSError, StoreError):
+            pass
+        time.sleep(0.05)
+    pytest.fail(f"not within {seconds} s: {log.read_text()}")
+
+
+@pytest.mark.slow
+def test_the_command_collects_until_sigterm(tmp_path: Path, engine: str) -> None:
+    """Figures appear in the store and on /metrics, no secret anywhere, and SIGTERM ends it cleanly and soon."""
+    port = free_port()
+    (tmp_path / "token").write_text("t0ps3cret")
+    (tmp_path / "targets.json").write_text(
+        json.dumps([{"targets": [engine.split("/")[2]]}, {"targets": [f"127.0.0.1:{free_port()}"]}])
+    )
+    settings = 'scrape_interval = "500ms"\nevaluation_interval = "500ms"\nwindow = "3s"'
+    text = CONFIGURATION.format(settings=settings).replace(":0", f":{port}") + 'bearer_token_file = "token"\n'
+    (tmp_path / "servescope.toml").write_text(text)
+    log, base = tmp_path / "collect.log", f"http://127.0.0.1:{port}"
+
+    with collecting(folder=tmp_path) as process:
+        wait_until(lambda: "output_tokens_per_second{" in get(f"{base}/metrics"), log)
+        with Store(tmp_path / "servescope.db", read_only=True) as store:
+            wait_until(lambda: "output_tokens_per_second" in store.latest_figures()[CHAT][1], log)
+        healthy, failing = sorted(
+            json.loads(get(f"{base}/api/v1/targets"))["targets"], key=lambda target: not target["healthy"]
+        )
+        seen = [get(f"{base}{path}") for path in ("/metrics", "/api/v1/targets", "/api/v1/deployments")]
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(10)
+        seconds = time.monotonic() - started
+
+    assert (code, seconds < 2.5) == (0, True), log.read_text()
+    assert (healthy["source"], healthy["error"]) == ("servescope", None)
+    assert failing["error"].endswith("/metrics: cannot connect: Connection refused")
+    assert "t0ps3cret" not in "".join(seen) + log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not (tmp_path / "servescope.db-wal").exists()
+
+
+@pytest.mark.slow
+def test_a_second_collector_is_refused(tmp_path: Path) -> None:
+    """Neither the store nor the port may be shared; the first goes on."""
+    port, target = free_port(), f"a=http://127.0.0.1:{free_port()}"
+    listen = f"127.0.0.1:{port}"
+    with collecting("--target", target, "--listen", listen, folder=tmp_path) as first:
+        wait_until(lambda: get(f"http://{listen}/-/healthy"), tmp_path / "collect.log")
+        same_store = subprocess.run(
+            [*COLLECT, "--target", target, "--listen", "127.0.0.1:0"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+        same_port = subprocess.run(
+            [*COLLECT, "--target", target, "--listen", listen, "--store", "b.db"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+        still_there = get(f"http://{listen}/-/healthy")
+        first.send_signal(signal.SIGINT)
+        code = first.wait(10)
+
+    assert (code, still_there) == (0, "ok\n")
+    assert (same_store.returncode, same_port.returncode) == (1, 1)
+    assert same_store.stderr == (
+        f"servescope: store servescope.db: another collector (process {first.pid}) is writing it; "
+        f"one store has one writer\n"
+    )
+    assert same_port.stderr.endswith(f"servescope: cannot listen on {listen}: Address already in use\n")
+    assert "Traceback" not in same_port.stderr

@@ -187,6 +187,17 @@ def test_preempted_requests_still_finish() -> None:
     assert bench.read("time_to_first_token_seconds_count") == 4
 
 
+def test_preempted_request_comes_before_those_who_wait() -> None:
+    """Who was preempted is taken up again before a request that had not begun."""
+    bench = Bench(replace(PLAIN, cache_blocks=20, max_batch_size=2))
+    bench.submit(100, 150)
+    bench.submit(100, 150)
+    bench.submit(100, 150)
+    bench.clock.run_until(600.0)
+    assert bench.read("preemptions_total") > 0
+    assert list(bench.outcomes) == [1, 2, 3]
+
+
 def test_queue_that_is_full_rejects() -> None:
     """Beyond the batch and the queue a request is rejected at once; the others are served."""
     bench = Bench(replace(PLAIN, max_batch_size=1, max_queue=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from servescope.emulator import server
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.stack import V2, EmulatedStack
+from servescope.errors import ServescopeError
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +127,19 @@ def test_failed_emulation_does_not_look_alive(tmp_path: Path) -> None:
             get(listed(running.file_sd_paths[0])["engine-0"]["url"])
         assert answer.value.code == 500
         answer.value.close()
+    finally:
+        running.close()
+
+
+def test_lost_directory_ends_the_emulation(tmp_path: Path) -> None:
+    """When the lists of targets can no longer be written, the emulation ends and names the file."""
+    scaling = TokenScaling(min_replica=1, initial_replicas=3, max_replica=3, autoscaling_window=5, scale_down_delay=5)
+    stack = EmulatedStack(share_v2=0.0, v2=replace(V2, scaling=scaling))
+    running = server.start(tmp_path, warm_up_seconds=0.0, speed_up=100.0, stack=stack)
+    try:
+        shutil.rmtree(tmp_path / "targets")
+        with pytest.raises(ServescopeError, match=r"cannot write '.*chat-v1\.json'"):
+            running.wait(20.0)
     finally:
         running.close()
 

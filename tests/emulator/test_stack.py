@@ -193,6 +193,8 @@ def test_draining_replica_finishes_what_it_has() -> None:
     clock.run_until(120.0)
     assert list(deployment.replicas) == ["engine-0"]
     assert len(outcomes) == 7
+    with pytest.raises(KeyError):
+        deployment.router.index.cached_blocks("engine-1")  # type: ignore[attr-defined] # v2's router has one
 
 
 def test_share_of_v2_decides_where_conversations_go() -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from servescope.errors import UsageError
+from servescope.errors import ServescopeError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -102,16 +102,19 @@ class WallClockRunner:
         return self._ended.wait(seconds)
 
     def close(self) -> None:
-        """Stop time; returns when the thread has ended."""
+        """Stop time; returns when the thread has ended. Without effect on one that never started."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         try:
             self._follow()
+        except ServescopeError as failure:
+            self.failure = failure
         except Exception as failure:
             self.failure = failure
-            logger.exception("the emulator stopped")
+            logger.exception("the emulation stopped")
         finally:
             self._ended.set()
 

@@ -31,7 +31,6 @@ class RunningEmulator:
         self._stack = stack
         self._runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
         self._paths: dict[str, Target] = {}
-        self._gone: set[str] = set()
         self._written_generation = -1
         _make_directory(directory / "targets")
         self._server = _bind(port, self)
@@ -54,8 +53,11 @@ class RunningEmulator:
     def wait(self, seconds: float | None = None) -> None:
         """Wait until the emulation ends, at most `seconds`; raises ServescopeError when it failed."""
         self._runner.wait(seconds)
-        if self._runner.failure is not None:
-            raise ServescopeError(f"the emulator failed: {self._runner.failure!r}") from self._runner.failure
+        failure = self._runner.failure
+        if isinstance(failure, ServescopeError):
+            raise failure
+        if failure is not None:
+            raise ServescopeError(f"the emulation failed: {failure!r}") from failure
 
     def close(self) -> None:
         """Stop time and the server; the files stay."""
@@ -75,8 +77,8 @@ class RunningEmulator:
                 return HTTPStatus.OK, render(target.instruments)
             if path == "/":
                 return HTTPStatus.OK, "".join(f"{self.url}{path}\n" for path in self._paths).encode()
-        if path in self._gone:
-            return HTTPStatus.GONE, b"this replica is gone\n"
+            if any(deployment.is_gone(path) for deployment in self._stack.deployments):
+                return HTTPStatus.GONE, b"this replica is gone\n"
         return HTTPStatus.NOT_FOUND, b"nothing here, / lists what there is\n"
 
     def _follow_targets(self) -> None:
@@ -87,7 +89,6 @@ class RunningEmulator:
             self._written_generation = self._stack.generation
             by_deployment = [deployment.targets() for deployment in self._stack.deployments]
             paths = {target.path: target for targets in by_deployment for target in targets}
-            self._gone = (self._gone | self._paths.keys()) - paths.keys()
             self._paths = paths
         for path, targets in zip(self.file_sd_paths, by_deployment, strict=True):
             _replace_file(path, format_file_sd(targets, f"{_ADDRESS}:{self._server.server_port}"))
@@ -106,9 +107,13 @@ def start(
     The first `warm_up_seconds` of its life pass at once, so that there is traffic from the first scrape on.
     """
     stack = stack or EmulatedStack()
-    running = RunningEmulator(stack, directory, port=port, speed_up=speed_up)
     stack.clock.run_until(warm_up_seconds)
-    running.start()
+    running = RunningEmulator(stack, directory, port=port, speed_up=speed_up)
+    try:
+        running.start()
+    except BaseException:
+        running.close()
+        raise
     return running
 
 
@@ -150,8 +155,11 @@ def format_configuration(deployments: list[Deployment]) -> str:
 def _replace_file(path: Path, text: str) -> None:
     """Write a file in one move: whoever reads it sees the old text or the new, never half of one."""
     unfinished = path.with_name(f".{path.name}.new")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise ServescopeError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
 def _make_directory(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -150,6 +151,11 @@ class Deployment:
             Target(self._identify(_ROUTER, "router"), self.router.instruments),
             Target(self._identify(_AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
         ]
+
+    def is_gone(self, path: str) -> bool:
+        """Whether the path was that of a replica that is no more."""
+        found = re.fullmatch(rf"/{re.escape(self.plan.identity.deployment_id)}/engine-(\d{{1,9}})/metrics", path)
+        return found is not None and int(found[1]) < self._born and f"engine-{found[1]}" not in self.replicas
 
     def count_replicas(self) -> dict[str, int]:
         """How many replicas there are in each status."""

@@ -1,0 +1,213 @@
+"""Run the proof on real engines: `python -m tests.real`, or `--help`.
+
+Ends with 0 when every claim holds, 1 when one does not or an engine cannot be had, 2 for wrong arguments. Everything
+listens on 127.0.0.1 and is ended by its process id.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from servescope.errors import ServescopeError
+from tests.real import claims
+from tests.real.client import Counts, merge, send_all
+from tests.real.collector import SCRAPE_SECONDS, WINDOW, Collector, run_collector
+from tests.real.coverage import claim_coverage, claim_inspection
+from tests.real.engines import RUNNERS, Engine
+from tests.real.processes import read
+from tests.real.report import Section, print_claims, render, write
+from tests.real.textless import claim_textless
+from tests.real.traffic import make_burst, make_traffic
+
+ROOT = Path(__file__).parents[2]
+CONCURRENCY = 4
+BURST = 40
+BURSTS_AT_MOST = 4
+WARM_UP = 24
+
+Ledgers = dict[str, Counts]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the proof as the arguments ask."""
+    arguments = _parse(words)
+    signal.signal(signal.SIGTERM, _end)
+    folder = Path(tempfile.mkdtemp(prefix="servescope-real-"))
+    try:
+        return _prove(arguments, folder)
+    except ServescopeError as error:
+        print(f"tests.real: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if arguments.keep:
+            print(f"logs, configuration and store are kept in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parse(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.real",
+        description="Real engines under traffic, and the contract against what the client counted.",
+    )
+    parser.add_argument("--engines", type=_engine_names, default=list(RUNNERS), help="of vllm, dynamo (default: both)")
+    parser.add_argument("--requests", type=int, default=160, metavar="N", help="requests to be finished by each engine")
+    parser.add_argument(
+        "--environments", type=Path, default=ROOT / ".cache" / "real", help="where engines are installed"
+    )
+    parser.add_argument("--capture", type=Path, metavar="DIR", help="save each target's /metrics there")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="put the results into this page")
+    parser.add_argument("--keep", action="store_true", help="keep logs, configuration and store")
+    parser.add_argument(
+        "--hold", type=float, default=0.0, metavar="SECONDS", help="go on with light traffic at the end"
+    )
+    return parser.parse_args(words)
+
+
+def _engine_names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in RUNNERS:
+            raise argparse.ArgumentTypeError(f"unknown engine {name!r}, supported: {', '.join(RUNNERS)}")
+    return names
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _prove(arguments: argparse.Namespace, folder: Path) -> int:
+    start = time.monotonic()
+    with ExitStack() as stack:
+        runs = [RUNNERS[name](arguments.environments, folder) for name in arguments.engines]
+        engines = [stack.enter_context(run) for run in runs]
+        _capture(engines, arguments.capture, "fresh")
+        # Every series exists, and counts, before the collector first looks: what it sees rise is what was sent since.
+        warm_up = asyncio.run(_send(engines, seed=1, requests=WARM_UP))
+        _capture(engines, arguments.capture, "1")
+        collector = stack.enter_context(run_collector(engines, folder))
+        measured = asyncio.run(_send(engines, seed=2, requests=arguments.requests))
+        collector.wait_for_scrapes()
+        _capture(engines, arguments.capture, "2")
+        sections = _compare(engines, collector, warm_up, measured)
+        if "dynamo" in arguments.engines:
+            sections.append(Section("Tokens without text", claim_textless(arguments.environments, folder)))
+        _hold(engines, collector, arguments.hold)
+    return _conclude(arguments, sections, _facts(engines, measured, time.monotonic() - start))
+
+
+async def _send(engines: Sequence[Engine], *, seed: int, requests: int) -> Ledgers:
+    """The mix, then bursts until each engine has refused some; every engine gets the same, at the same time."""
+
+    async def send(engine: Engine) -> Counts:
+        parts = [await send_all(engine.base_url, make_traffic(seed, requests), concurrency=CONCURRENCY)]
+        for burst in range(BURSTS_AT_MOST):
+            parts.append(await send_all(engine.base_url, make_burst(seed * 100 + burst, BURST), concurrency=BURST))
+            if parts[-1].of("rejected"):
+                break
+        return merge(parts)
+
+    ledgers = await asyncio.gather(*map(send, engines))
+    return {engine.name: counts for engine, counts in zip(engines, ledgers, strict=True)}
+
+
+def _compare(engines: Sequence[Engine], collector: Collector, warm_up: Ledgers, measured: Ledgers) -> list[Section]:
+    """Everything a user can read of the engines, beside what the client counted."""
+    totals, targets = collector.totals(), collector.targets()
+    counted: list[claims.Claim] = []
+    ordered: list[claims.Claim] = []
+    stored: list[claims.Claim] = []
+    derived: list[claims.Claim] = []
+    covered: list[claims.Claim] = []
+    for engine in engines:
+        name, own = engine.name, totals[engine.name]
+        collected = [target for target in targets if target["identity"]["deployment_id"] == name]
+        counted += claims.claim_totals(name, merge([warm_up[name], measured[name]]), own)
+        ordered += claims.claim_order(name, own)
+        stored += claims.claim_increases(name, measured[name], collector.stored_increases(name, claims.STORED))
+        derived += claims.claim_figures(name, measured[name], collector.latest(name))
+        derived += claims.claim_history(name, BURST, collector.figures(name)["concurrent_requests"])
+        covered += claim_coverage(name, collected, own)
+        for target in engine.targets:
+            covered += claim_inspection(name, target, collected)
+    return [
+        Section("Totals on /metrics", counted),
+        Section("Between counters", ordered),
+        Section("Increases in the store", stored),
+        Section(f"Figures of the last {WINDOW} on the API", derived),
+        Section("Coverage", covered),
+    ]
+
+
+def _capture(engines: Sequence[Engine], folder: Path | None, moment: str) -> None:
+    """Save the targets' `/metrics`, one of the mock workers for all."""
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for engine in engines:
+        for target, part in zip(engine.targets, engine.captured_as, strict=False):
+            body = read(target.url)
+            assert body is not None, target.url
+            (folder / f"{part}-{engine.version}-{moment}.txt").write_bytes(body)
+
+
+def _hold(engines: Sequence[Engine], collector: Collector, seconds: float) -> None:
+    """Go on with light traffic, so that a person can look at the collector."""
+    end = time.monotonic() + seconds
+    if seconds:
+        print(f"collector {collector.url}, store {collector.store}; light traffic for {seconds:.0f} s", flush=True)
+    for seed in range(1000, 2000):
+        if time.monotonic() > end:
+            return
+        asyncio.run(_send_lightly(engines, seed))
+
+
+async def _send_lightly(engines: Sequence[Engine], seed: int) -> None:
+    await asyncio.gather(*(send_all(engine.base_url, make_traffic(seed, 6), concurrency=2) for engine in engines))
+
+
+def _facts(engines: Sequence[Engine], measured: Ledgers, seconds: float) -> dict[str, str]:
+    sent = {name: len(counts.exchanges) for name, counts in measured.items()}
+    targets = sum(len(engine.targets) for engine in engines)
+    return {
+        "Run": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s, {os.cpu_count()} cores, {platform.machine()}",
+        "Engines": ", ".join(f"{engine.name} {engine.version}" for engine in engines),
+        "Collected": f"{targets} targets every {SCRAPE_SECONDS} s by `servescope collect`",
+        "Measured": ", ".join(f"{count} requests to {name}" for name, count in sent.items()),
+        **{f"Seen by the client of {name}": _tell_outcomes(counts) for name, counts in measured.items()},
+    }
+
+
+def _tell_outcomes(counts: Counts) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.outcomes().items()))
+
+
+def _conclude(arguments: argparse.Namespace, sections: Sequence[Section], facts: dict[str, str]) -> int:
+    for section in sections:
+        print_claims(section)
+    made = [claim for section in sections for claim in section.claims]
+    failed = [claim for claim in made if not claim.holds]
+    if arguments.report is not None:
+        write(arguments.report, render({**facts, "Claims": f"{len(made) - len(failed)} of {len(made)} hold"}, sections))
+    print(f"\n{len(made) - len(failed)} of {len(made)} claims hold")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -192,7 +192,7 @@ def test_preempted_request_comes_before_those_who_wait() -> None:
     bench = Bench(replace(PLAIN, cache_blocks=20, max_batch_size=2))
     bench.submit(100, 150)
     bench.submit(100, 150)
-    bench.submit(100, 150)
+    bench.submit(200, 5)  # no room for it beside either of the others
     bench.clock.run_until(600.0)
     assert bench.read("preemptions_total") > 0
     assert list(bench.outcomes) == [1, 2, 3]

@@ -106,7 +106,9 @@ def test_vllm_0_13_has_its_local_cache_only(reference: Path) -> None:
     assert total(found, "kv_cache_eligible_tokens_total") == 0
     assert found.coverage["kv_cache_eligible_tokens_total"].native == "vllm:prefix_cache_queries_total"
     assert found.coverage["kv_cache_reused_tokens_total"].status == "approximate"
-    assert total(found, "requests_total", outcome="rejected") == 0
+    # It was read behind another server, which is the one that refuses.
+    assert set(show(found, "requests_total").values()) == {0, 2}
+    assert not [key for key in show(found, "requests_total") if "rejected" in key or "client_error" in key]
     assert found.coverage["spec_decode_num_draft_tokens_total"].status == "impossible"
     assert "speculation is off" in (found.coverage["spec_decode_num_draft_tokens_total"].reason or "")
 
@@ -218,6 +220,37 @@ def test_every_way_to_finish_is_an_outcome() -> None:
     assert 'requests_total{engine="0",finished_reason="stop",outcome="ok"}' in show(found)
 
 
+def test_vllm_api_server_counts_what_never_reaches_the_engine() -> None:
+    """Its 4xx answers to completions are the client's errors: not its 5xx, nor the errors of other pages."""
+    server = VLLM + 'vllm:request_success_total{engine="0",finished_reason="stop"} 1\n'
+    server += "http_request_duration_highr_seconds_count 0\n"
+    fresh = show(translate_identified(parse_exposition(server)), "requests_total")
+    used = show(
+        translate_identified(
+            parse_exposition(
+                server + 'http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 3\n'
+                'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} 4\n'
+                'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 10\n'
+                'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 20\n'
+                'http_requests_total{handler="none",method="GET",status="4xx"} 40\n'
+            )
+        ),
+        "requests_total",
+    )
+    assert set(used) == set(fresh)
+    assert fresh['requests_total{outcome="client_error"}'] == fresh['requests_total{outcome="rejected"}'] == 0
+    assert used['requests_total{outcome="client_error"}'] == 7
+    assert sum(used.values()) == 1 + 7
+
+
+def test_an_engine_behind_another_server_refuses_nothing_itself() -> None:
+    """Without vLLM's API server there are no refusals to tell, which is not none."""
+    found = translate_identified(
+        parse_exposition(VLLM + 'vllm:request_success_total{engine="0",finished_reason="stop"} 1\n')
+    )
+    assert set(show(found, "requests_total")) == {'requests_total{engine="0",finished_reason="stop",outcome="ok"}'}
+
+
 @pytest.mark.parametrize(
     ("status", "error_type", "outcome"),
     [
@@ -261,6 +294,17 @@ def test_a_fresh_frontend_stands_at_zero() -> None:
     assert used['requests_total{model="tiny",outcome="ok"}'] == 7
     assert used['kv_cache_eligible_tokens_total{model="tiny"}'] == 8
     assert {f'requests_total{{model="tiny",outcome="{outcome}"}}' for outcome in OUTCOMES} <= set(fresh)
+
+
+def test_tokens_without_text_are_output_too() -> None:
+    """The frontend's live counter misses them in streams; what it observes at the end of a request does not."""
+    text = 'dynamo_frontend_output_tokens_total{model="tiny"} 53\n'
+    text += 'dynamo_frontend_output_sequence_tokens_sum{model="tiny"} 1800\n'
+    found = translate_identified(parse_exposition(FRONTEND + text))
+    assert total(found, "output_tokens_total") == 1800
+    # It is no counter to fall back on before the first request has ended: the native would change in mid-flight.
+    found = translate_identified(parse_exposition(FRONTEND + text.partition("\n")[0] + "\n"))
+    assert total(found, "output_tokens_total") == 0
 
 
 def test_a_histogram_is_all_zeros_or_all_its_own() -> None:

@@ -22,7 +22,11 @@ from servescope.samples import Labels, make_labels
 
 Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
 Absence = Literal["unknown", "zero", "off"]
-Layer = Literal["process", "frontend", "engine"]
+Layer = Literal["frontend", "process", "engine"]
+
+LAYERS: tuple[Layer, ...] = get_args(Layer)
+"""Where a source sees a deployment from, outermost first. Of two that supply the same metric the outer one is taken:
+what a frontend measures is what users meet, and what our own instruments say is more exact than an engine's page."""
 
 SUPPLIED: tuple[Status, ...] = ("present", "derived", "approximate")
 """Statuses of a metric the source has a value for, or would have once there is traffic."""

@@ -54,6 +54,28 @@ def page(count: float) -> str:
     )
 
 
+def dynamo_page(count: float) -> str:
+    """What a Dynamo frontend shows of `count` tokens in as many requests."""
+    return (
+        "dynamo_frontend_disconnected_clients 0\n"
+        f'dynamo_frontend_output_sequence_tokens_sum{{model="m"}} {count}\n'
+        f'dynamo_frontend_output_sequence_tokens_count{{model="m"}} {count}\n'
+        f'dynamo_frontend_output_tokens_total{{model="m"}} {count}\n'
+        f'dynamo_frontend_queued_requests{{model="m"}} 3\n'
+    )
+
+
+def vllm_page(count: float) -> str:
+    """What a vLLM worker shows of the same tokens."""
+    label = '{engine="0",model_name="m"}'
+    return (
+        f"vllm:num_requests_running{label} 1\nvllm:num_requests_waiting{label} 5\n"
+        f"vllm:generation_tokens_total{label} {count}\nvllm:kv_cache_usage_perc{label} 0.5\n"
+        f"vllm:prefix_cache_queries_total{label} {count}\nvllm:prefix_cache_hits_total{label} 0\n"
+        f"vllm:inter_token_latency_seconds_sum{label} 1\nvllm:inter_token_latency_seconds_count{label} 1\n"
+    )
+
+
 def write_targets(folder: Path, *names: str, labels: dict[str, str] | None = None) -> None:
     groups = [{"targets": [f"{name}:80"], "labels": {"replica": name, **(labels or {})}} for name in names]
     (folder / "fresh").write_text(json.dumps(groups))
@@ -67,6 +89,7 @@ class World:
         self.folder = folder
         self.seconds = float(START)
         self.answers: dict[str, float | None] = {}
+        self.pages: dict[str, Callable[[float], str]] = {}
         self.asked: list[str] = []
         (folder / "servescope.toml").write_text(CONFIGURATION.format(settings=settings))
         self.open()
@@ -84,7 +107,7 @@ class World:
         count = self.answers.get(target.identity.replica)
         if count is None:
             raise ScrapeError("unreachable", "cannot connect: Connection refused")
-        return page(count).encode()
+        return self.pages.get(target.identity.replica, page)(count).encode()
 
     async def step(self, count: float | None = None, *, seconds: float = 15.0) -> dict[str, float]:
         """Let every target count to `count`, discover, scrape, evaluate: the figures of the deployment."""
@@ -131,6 +154,31 @@ def test_figures_follow_the_targets(tmp_path: Path) -> None:
             figures = await world.step(count * 15)
         assert figures["output_tokens_per_second"] == pytest.approx(2.0)
         assert world.collector._leaving == {}
+
+    play(world, act)
+
+
+def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
+    """A worker behind a frontend adds what the frontend cannot know, and never what it has counted already."""
+    write_targets(tmp_path, "frontend", "worker")
+    world = World(tmp_path)
+    world.answers = {"frontend": 0, "worker": 0}
+    world.pages = {"frontend": dynamo_page, "worker": vllm_page}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+        assert figures["queued_requests"] == 3
+        assert figures["kv_cache_usage"] == 0.5
+        worker = next(each for each in world.collector.watched if each.target.identity.replica == "worker")
+        assert worker.status.coverage["output_tokens_total"]["status"] == "elsewhere"
+        assert "chat/aggregated/frontend" in str(worker.status.coverage["output_tokens_total"]["reason"])
+
+        world.answers["frontend"] = None
+        for count in range(30, 60):
+            figures = await world.step(count * 15)
+        assert "output_tokens_per_second" not in figures, "the worker's count stands in for the frontend's"
 
     play(world, act)
 

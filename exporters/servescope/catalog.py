@@ -443,6 +443,18 @@ _AUTOSCALER_METRICS = (
 
 METRICS: Mapping[str, Metric] = _by_name((*_ENGINE_METRICS, *_ROUTER_METRICS, *_AUTOSCALER_METRICS))
 
+
+def _sample_families() -> Mapping[str, str]:
+    families = {name: name for name in METRICS}
+    for metric in METRICS.values():
+        if metric.kind == "histogram":
+            families |= {f"{metric.name}{part}": metric.name for part in ("_bucket", "_sum", "_count")}
+    return MappingProxyType(families)
+
+
+SAMPLE_FAMILIES: Mapping[str, str] = _sample_families()
+"""The metric that a sample's name belongs to: a histogram has samples of three names."""
+
 PROCESS_RATIOS = (
     "speculation_rate",
     "kv_cache_hit_rate",

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from servescope.collector.config import Configuration
@@ -20,6 +20,7 @@ from servescope.collector.targets import Discovery, Target
 from servescope.collector.telemetry import Telemetry
 from servescope.identity import Deployment
 from servescope.samples import Sample
+from servescope.sources import Layer
 
 _logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class Collector:
         self._watched: dict[str, Watched] = {}
         # Targets that are no longer listed count until their last samples have left the window.
         self._leaving: dict[str, Watched] = {}
+        self._members: dict[Deployment, list[Watched]] = {}
         self._scrapes: list[tuple[str, int, Sequence[Sample] | None]] = []
         self._pruned_ms = 0
         self._writer = StoreWriter(
@@ -136,6 +138,7 @@ class Collector:
                 self._watched[target_id] = await self._take_up(target)
             elif known.target != target:
                 self._change(known, target)
+        self._members = _by_deployment(self._watched.values())
         self._forget_spent()
 
     async def _take_up(self, target: Target) -> Watched:
@@ -146,7 +149,16 @@ class Collector:
             return returning
         ring = Ring(self.settings.window_ms, 2 * self.settings.scrape_interval_ms)
         await self._refill(ring, target.target_id)
-        return Watched(target, Reader(target), ring, _unscraped(target))
+        return Watched(target, self._reader(target), ring, _unscraped(target))
+
+    def _reader(self, target: Target) -> Reader:
+        deployment = target.identity.deployment()
+
+        def outer(layer: Layer) -> dict[str, str]:
+            members = self._members.get(deployment, ())
+            return {name: each.target.target_id for each in members for name in each.reader.supplies_outside(layer)}
+
+        return Reader(target, outer)
 
     async def _refill(self, ring: Ring, target_id: str) -> None:
         """Take the scrapes that are still in the window from the store, as after a restart."""
@@ -162,7 +174,7 @@ class Collector:
     def _change(self, watched: Watched, target: Target) -> None:
         """The same target at another address, or read in another way."""
         if target.source != watched.target.source:
-            watched.reader = Reader(target)
+            watched.reader = self._reader(target)
         watched.target = target
         watched.status = replace(watched.status, url=target.url)
 
@@ -233,9 +245,7 @@ class Collector:
     def evaluate(self, at_ms: int) -> Evaluation:
         """Derive the figures of every deployment at an instant, show them and hand them to the store."""
         started = time.perf_counter()
-        by_deployment: dict[Deployment, list[Watched]] = {}
-        for watched in (*self._watched.values(), *self._leaving.values()):
-            by_deployment.setdefault(watched.deployment, []).append(watched)
+        by_deployment = _by_deployment((*self._watched.values(), *self._leaving.values()))
         evaluation = Evaluation(
             at_ms,
             {deployment: self._derive(deployment, members, at_ms) for deployment, members in by_deployment.items()},
@@ -304,6 +314,13 @@ def next_due_ms(now_ms: int, interval_ms: int, offset_ms: int, *, after_ms: int)
     """
     due = (now_ms - offset_ms) // interval_ms * interval_ms + offset_ms + interval_ms
     return due + interval_ms if due == after_ms else due
+
+
+def _by_deployment(targets: Iterable[Watched]) -> dict[Deployment, list[Watched]]:
+    members: dict[Deployment, list[Watched]] = {}
+    for watched in targets:
+        members.setdefault(watched.deployment, []).append(watched)
+    return members
 
 
 def _stop(watched: Watched) -> None:

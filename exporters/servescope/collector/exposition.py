@@ -9,12 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import FIGURES, METRICS
+from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
 from servescope.collector.store import TargetStatus
 from servescope.collector.telemetry import Telemetry
 from servescope.samples import Sample, Series, format_series, format_value
-
-_HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 class Scraped(NamedTuple):
@@ -72,20 +70,8 @@ class PageRenderer:
         known = self._layouts.get(scraped.target_id)
         if known is not None and known.series is scraped.series:
             return known
-        places = [(_FAMILIES.get(series.name, series.name), format_series(*series)) for series in scraped.series]
+        places = [(SAMPLE_FAMILIES.get(series.name, series.name), format_series(*series)) for series in scraped.series]
         return _Layout(scraped.series, places)
-
-
-def _families_of_samples() -> dict[str, str]:
-    """Sample name to family name, for every sample a contract metric can have."""
-    names = {name: name for name in METRICS}
-    for metric in METRICS.values():
-        if metric.kind == "histogram":
-            names |= {f"{metric.name}{suffix}": metric.name for suffix in _HISTOGRAM_SUFFIXES}
-    return names
-
-
-_FAMILIES = _families_of_samples()
 
 
 def _empty_families() -> dict[str, _Family]:
@@ -99,7 +85,7 @@ def _empty_families() -> dict[str, _Family]:
 
 
 def _add(families: dict[str, _Family], sample_name: str, line: str) -> None:
-    families.setdefault(_FAMILIES.get(sample_name, sample_name), _Family("untyped", "")).lines.append(line)
+    families.setdefault(SAMPLE_FAMILIES.get(sample_name, sample_name), _Family("untyped", "")).lines.append(line)
 
 
 def _add_scraped(families: dict[str, _Family], places: list[tuple[str, str]], values: list[float]) -> None:

@@ -20,13 +20,13 @@ import aiohttp
 from yarl import URL
 
 from servescope import __version__
-from servescope.catalog import PROCESS_RATIOS
+from servescope.catalog import PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.collector.access import AccessError
 from servescope.collector.parse import Exposition, ParseError, parse_exposition
 from servescope.collector.targets import Target
 from servescope.errors import ServescopeError
 from servescope.samples import Labels, Sample
-from servescope.sources import SUPPLIED, Source, identify, load_sources
+from servescope.sources import LAYERS, SUPPLIED, Layer, Source, identify, load_sources
 from servescope.translate import Coverage, translate
 
 _logger = logging.getLogger(__name__)
@@ -159,16 +159,25 @@ def _connection_cause(error: aiohttp.ClientConnectionError) -> str:
     return f"connection lost: {str(error) or type(error).__name__}"
 
 
+Outer = Callable[[Layer], Mapping[str, str]]
+"""Metrics that targets of the same deployment supply from further out than a layer, each with such a target's name."""
+
+
 class Reader:
     """How one target's texts are understood: its source, kept from its first success, and what it covers.
+
+    A metric that another target of the deployment supplies from further out (`outer`) is left to that one, never added
+    to it: a frontend and the workers behind it see the same requests.
 
     When a metric that was observed is observed no more, the source is identified anew: the target may have been
     upgraded to a release with other names. A source pinned in the configuration stays.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, outer: Outer = lambda _layer: {}) -> None:
         self._target = target
+        self._outer = outer
         self._source: Source | None = None
+        self._ever_supplied: frozenset[str] = frozenset()
         self._observed: frozenset[str] = frozenset()
         self._coverage: Mapping[str, Coverage] = {}
         self.versions = ""
@@ -180,6 +189,15 @@ class Reader:
     def source(self) -> str | None:
         """The name of the source, None until the first success."""
         return self._source.name if self._source else None
+
+    def supplies_outside(self, layer: Layer) -> frozenset[str]:
+        """The metrics this target has ever supplied, if it sees its deployment from further out than the layer.
+
+        Once taken from here a metric is never handed back: a figure must not jump when this target fails.
+        """
+        if self._source is None or LAYERS.index(self._source.layer) >= LAYERS.index(layer):
+            return frozenset()
+        return self._ever_supplied
 
     def read(self, body: bytes, max_series: int) -> tuple[list[Sample], int, Mapping[str, int]]:
         """The contract samples of a text, how many native ones it had, and how many were dropped by reason.
@@ -196,8 +214,11 @@ class Reader:
                 source, translation = again, translate(exposition, again, self._target.identity)
                 observed = _observed(translation.coverage)
         self._source, self._observed = source, observed
-        self._keep_coverage(translation.coverage)
-        samples, dropped = self._admitted.admit(translation.samples)
+        self._ever_supplied |= observed
+        elsewhere = self._outer(source.layer)
+        self._keep_coverage(_hand_over(translation.coverage, elsewhere))
+        taken = [sample for sample in translation.samples if SAMPLE_FAMILIES.get(sample.name) not in elsewhere]
+        samples, dropped = self._admitted.admit(taken)
         dropped["not_finite"] += exposition.dropped
         return samples, len(exposition.samples) + exposition.dropped, dropped
 
@@ -273,6 +294,18 @@ async def scrape_target(
         message = f"{target.url}: a fault in the collector: {type(error).__name__}: {error}"
         return Scrape(time_ms, time.perf_counter() - started, "internal", error=message)
     return Scrape(time_ms, time.perf_counter() - started, "ok", samples, None, native, dropped)
+
+
+def _hand_over(coverage: Mapping[str, Coverage], elsewhere: Mapping[str, str]) -> Mapping[str, Coverage]:
+    """The coverage of a target whose metrics in `elsewhere` are taken from the targets named there."""
+    return {
+        name: Coverage(
+            "elsewhere", each.native, f"taken from {elsewhere[name]}, which sees the deployment from outside"
+        )
+        if name in elsewhere and each.status in SUPPLIED
+        else each
+        for name, each in coverage.items()
+    }
 
 
 def _observed(coverage: Mapping[str, Coverage]) -> frozenset[str]:

@@ -1,0 +1,261 @@
+"""The charts: small multiples of figures over time, with their bands behind them, as Vega-Lite.
+
+They are written as plain specifications: a page of thirty is then built in a tenth of the time that Altair's classes
+take, and the tests have Altair validate them. They hold no colours of the page: Streamlit's theme gives text, grid and
+background, so that they are right in light and dark. Lines have mid-tones that read on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from app import display
+from app.selection import TimeRange
+from servescope.catalog import Band
+
+Spec = dict[str, Any]
+"""A part of a Vega-Lite specification."""
+
+HEIGHT = 190
+COLUMNS = 3
+# The colour of each status with its opacity as the last two digits.
+_BAND_COLORS = {"good": "#2ba35f14", "warning": "#d9920a22", "critical": "#d9434e24"}
+_TIME_FORMAT = "%a %d %b %H:%M:%S"
+# A day's name at midnight, the time of day elsewhere.
+_TIME_LABEL = "timeFormat(datum.value, hours(datum.value) + minutes(datum.value) == 0 ? '%d %b' : '%H:%M')"
+_POINTER_COLOR = "#8a94a0"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart: what the legend calls it, its values over time by `time_ms`, and its look."""
+
+    label: str
+    values: pd.Series[float]
+    color: str
+    dash: tuple[int, int] = (1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart: its title, its data with a column `y0`, `y1` … per line, and its specification."""
+
+    title: str
+    data: pd.DataFrame
+    spec: Spec
+
+
+def draw_lines(lines: Sequence[Line], *, title: str, unit: str, span: TimeRange, band: Band | None = None) -> Chart:
+    """The lines over the range, one y axis in `unit`, the band as shaded stretches; missing values stay gaps."""
+    data = _join(lines)
+    domain = value_domain(data, band, unit)
+    x = {
+        "field": "time_ms",
+        "type": "temporal",
+        "scale": {"domain": [_moment(span.start_ms), _moment(span.end_ms)]},
+        "axis": {"title": None, "grid": False, "tickCount": 5, "labelOverlap": True, "labelExpr": _TIME_LABEL},
+    }
+    y = {"field": "value", "type": "quantitative", "scale": {"domain": domain, "nice": False}, "axis": _axis(unit)}
+    layers = [] if band is None else [_draw_band(band, domain, y)]
+    layers += [_draw_paths(lines, x, y), *_draw_lonely(data, lines, x, y), _draw_pointer(lines, x, unit)]
+    spec = {
+        "title": {"text": title, "anchor": "start", "fontSize": 13, "offset": 8},
+        "height": HEIGHT,
+        "layer": layers,
+        "config": {"view": {"stroke": None}},
+    }
+    return Chart(title, data, spec)
+
+
+def _moment(time_ms: int) -> Spec:
+    # Streamlit interprets Vega's expressions, and its interpreter takes a lone timestamp for a year.
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    date = {"year": moment.year, "month": moment.month, "date": moment.day}
+    return {**date, "hours": moment.hour, "minutes": moment.minute, "seconds": moment.second, "utc": True}
+
+
+def show_grid(charts: Sequence[Chart]) -> None:
+    """The charts as small multiples, three beside each other where there is room."""
+    for start in range(0, len(charts), COLUMNS):
+        row = charts[start : start + COLUMNS]
+        for column, chart in zip(st.columns(COLUMNS, gap="medium"), row, strict=False):
+            column.vega_lite_chart(chart.data, chart.spec, width="stretch", key=f"chart_{chart.title}")
+
+
+def _join(lines: Sequence[Line]) -> pd.DataFrame:
+    columns = {f"y{place}": line.values for place, line in enumerate(lines)}
+    return pd.DataFrame(columns).rename_axis("time_ms").reset_index()
+
+
+def value_domain(data: pd.DataFrame, band: Band | None, unit: str) -> list[float]:
+    """The y axis: from 0 for what cannot be negative, wide enough for the values and for the band's edges."""
+    values = data.filter(regex="^y").to_numpy(dtype=float)
+    edges = [step.start for step in band.steps] if band else []
+    ends = [0.0, *edges, *values[np.isfinite(values)].tolist()]
+    low, high = min(ends), max(ends)
+    if high <= low:
+        high = low + (0.01 if unit == "ratio" else 1.0)
+    # The highest line must not run along the edge of the chart; beyond a band's last edge its reading must be seen.
+    margin = (0.15 if edges else 0.08) * (high - low)
+    return [low - margin if low < 0 else low, high + margin]
+
+
+def _axis(unit: str) -> Spec:
+    return {
+        "title": "share" if unit == "ratio" else unit,
+        "titleFontWeight": "normal",
+        "labelExpr": _axis_label(unit),
+        "tickCount": 4,
+        "domain": False,
+        "ticks": False,
+    }
+
+
+def _axis_label(unit: str) -> str:
+    if unit == "ratio":
+        return "format(datum.value, '~%')"
+    if unit == "seconds":
+        return (
+            "datum.value == 0 ? '0' : abs(datum.value) < 1 ? format(datum.value * 1000, '.4~r') + ' ms' : "
+            "format(datum.value, '.4~r') + ' s'"
+        )
+    if unit == "bytes":
+        return "datum.value == 0 ? '0' : format(datum.value, '.4~s') + 'B'"
+    return "abs(datum.value) < 1 ? format(datum.value, '.3~r') : format(datum.value, '.4~s')"
+
+
+def _draw_band(band: Band, domain: Sequence[float], y: Spec) -> Spec:
+    low, high = domain
+    stretches = [
+        {"low": max(start, low), "high": min(end, high), "status": verdict.status, "reading": verdict.label}
+        for start, end, verdict in display.band_ranges(band)
+        if min(end, high) > max(start, low)
+    ]
+    return {
+        "data": {"values": stretches},
+        "mark": {"type": "rect"},
+        "encoding": {
+            "y": {**y, "field": "low"},
+            "y2": {"field": "high"},
+            "fill": {
+                "field": "status",
+                "type": "nominal",
+                "scale": {"domain": list(_BAND_COLORS), "range": list(_BAND_COLORS.values())},
+                "legend": None,
+            },
+            "tooltip": {"field": "reading", "type": "nominal", "title": "band"},
+        },
+    }
+
+
+def _draw_paths(lines: Sequence[Line], x: Spec, y: Spec) -> Spec:
+    return {
+        "transform": _fold(lines),
+        "mark": {"type": "line", "strokeWidth": 1.7, "invalid": "break-paths-show-path-domains"},
+        "encoding": {"x": x, "y": y, **_looks(lines)},
+    }
+
+
+def _fold(lines: Sequence[Line]) -> list[Spec]:
+    """One row per line and moment, missing values included: they are where a path breaks."""
+    keys = [f"y{place}" for place in range(len(lines))]
+    return [{"fold": keys, "as": ["line", "value"]}]
+
+
+def _looks(lines: Sequence[Line]) -> Spec:
+    """Colour and dash by line in one legend; no legend for a single line, which the title names."""
+    keys = [f"y{place}" for place in range(len(lines))]
+    names = ", ".join(f"{key}: {_quoted(line.label)}" for key, line in zip(keys, lines, strict=True))
+    legend = None
+    if len(lines) > 1:
+        legend = {
+            "title": None,
+            "orient": "top",
+            "labelExpr": f"({{{names}}})[datum.value]",
+            "labelLimit": 170,
+            "symbolType": "stroke",
+            "symbolStrokeWidth": 2.2,
+            "symbolSize": 200,
+            "columnPadding": 12,
+            "offset": 2,
+            "padding": 0,
+        }
+
+    def channel(values: Sequence[Any]) -> Spec:
+        scale = {"domain": keys, "range": list(values)}
+        return {"field": "line", "type": "nominal", "scale": scale, "legend": legend}
+
+    return {
+        "color": channel([line.color for line in lines]),
+        "strokeDash": channel([list(line.dash) for line in lines]),
+    }
+
+
+def _draw_lonely(data: pd.DataFrame, lines: Sequence[Line], x: Spec, y: Spec) -> list[Spec]:
+    """Dots for values whose neighbours are both missing: no path would show them."""
+    rows = [
+        {"time_ms": time_ms, "value": value, "line": f"y{place}"}
+        for place in range(len(lines))
+        for time_ms, value in lonely_points(data["time_ms"], data[f"y{place}"])
+    ]
+    if not rows:
+        return []
+    encoding = {"x": x, "y": y, "color": _looks(lines)["color"]}
+    return [{"data": {"values": rows}, "mark": {"type": "circle", "size": 16, "opacity": 1}, "encoding": encoding}]
+
+
+def lonely_points(times: pd.Series[int], values: pd.Series[float]) -> list[tuple[int, float]]:
+    """The moments and values that have a missing value, or nothing, on both sides."""
+    there = values.notna().to_numpy()
+    padded = np.concatenate([[False], there, [False]])
+    lonely = there & ~padded[:-2] & ~padded[2:]
+    return list(zip(times[lonely].tolist(), values[lonely].tolist(), strict=True))
+
+
+def _draw_pointer(lines: Sequence[Line], x: Spec, unit: str) -> Spec:
+    """A rule at the moment under the pointer, and a tooltip with every line's value there."""
+    keys = [f"y{place}" for place in range(len(lines))]
+    texts = [{"calculate": _value_text(f"datum.{key}", unit), "as": f"{key}_text"} for key in keys]
+    tooltip = [{"field": "time_ms", "type": "temporal", "title": "time", "format": _TIME_FORMAT}]
+    tooltip += [
+        {"field": f"{key}_text", "type": "nominal", "title": line.label} for key, line in zip(keys, lines, strict=True)
+    ]
+    near = {"param": "near", "empty": False, "value": 0.8}
+    return {
+        "transform": [{"filter": " || ".join(f"isValid(datum.{key})" for key in keys)}, *texts],
+        "params": [
+            {
+                "name": "near",
+                "select": {
+                    "type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout", "fields": ["time_ms"]
+                },
+            }
+        ],
+        "mark": {"type": "rule", "color": _POINTER_COLOR, "strokeWidth": 1},
+        "encoding": {"x": x, "opacity": {"condition": near, "value": 0}, "tooltip": tooltip},
+    }  # fmt: skip
+
+
+def _value_text(field: str, unit: str) -> str:
+    """A Vega expression that writes the value as `display.format_value` does."""
+    if unit == "ratio":
+        written = f"format({field}, '.2%')"
+    elif unit == "seconds":
+        written = f"abs({field}) < 1 ? format({field} * 1000, '.3~r') + ' ms' : format({field}, '.3~r') + ' s'"
+    elif unit == "bytes":
+        written = f"format({field}, '.3~s') + 'B'"
+    else:
+        written = f"(abs({field}) < 1 ? format({field}, '.3~r') : format({field}, '.3~s')) + {_quoted(f' {unit}')}"
+    return f"isValid({field}) ? ({written}) : {_quoted(display.ABSENT)}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ")
+    return f"'{escaped}'"

@@ -1,0 +1,41 @@
+"""The console's entry, for `streamlit run`: the pages and what they share. The store's path is in SERVESCOPE_STORE."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+HERE = Path(__file__).resolve().parent
+
+
+def register_package() -> None:
+    """Let the pages import `app`, whatever this directory is called: in a wheel it is `servescope/_app`."""
+    if "app" in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location("app", HERE / "__init__.py", submodule_search_locations=[str(HERE)])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no package in {HERE}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["app"] = module
+    spec.loader.exec_module(module)
+
+
+def main() -> None:
+    """Set the page up and run the one selected."""
+    register_package()
+    st.set_page_config(page_title="servescope", page_icon=":material/monitoring:", layout="wide")
+    st.html(HERE / "style.css")
+    st.logo(HERE / "logo.svg", size="medium")
+    pages = [
+        st.Page(HERE / "pages" / "fleet.py", title="Fleet", icon=":material/view_list:", default=True),
+        st.Page(HERE / "pages" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
+        st.Page(HERE / "pages" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
+        st.Page(HERE / "pages" / "sources.py", title="Sources", icon=":material/sensors:"),
+    ]
+    st.navigation(pages, position="top").run()
+
+
+main()

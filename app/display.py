@@ -1,0 +1,130 @@
+"""How values, times and units read: the same words in tables, tiles and tooltips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+
+from servescope.catalog import REPLICA_STATUSES, Band, Figure, Verdict
+
+ABSENT = "–"
+"""What stands where there is no value; never 0 and never NaN."""
+
+# Mid-tones that keep a contrast of at least 3 : 1 on both the light and the dark background.
+PALETTE = (
+    "#2f7ed8", "#e0701a", "#0d9a86", "#9562e8", "#d6457f", "#4c9a2a", "#1a93b8", "#b07d12", "#6f7fd0", "#b5651d",
+)  # fmt: skip
+_DASHES = ((1, 0), (6, 3), (2, 2))
+REPLICA_COLORS: Mapping[str, str] = dict(
+    zip(REPLICA_STATUSES, ("#4a90d9", "#2ba35f", "#8a94a0", "#d9920a", "#d9434e"), strict=True)
+)
+
+_SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def series_style(index: int) -> tuple[str, tuple[int, int]]:
+    """Colour and dash of the deployment at this place in the sorted list; different for the first thirty."""
+    return PALETTE[index % len(PALETTE)], _DASHES[index // len(PALETTE) % len(_DASHES)]
+
+
+def is_absent(value: float | None) -> bool:
+    """Whether there is no value: None, or the NaN that stands for it in a frame."""
+    return value is None or math.isnan(value)
+
+
+def format_value(value: float | None, unit: str) -> str:
+    """The value with three significant digits and its unit; an en dash for None and NaN."""
+    if value is None or is_absent(value):
+        return ABSENT
+    if unit == "ratio":
+        return format_share(value)
+    if unit == "seconds":
+        return format_seconds(value)
+    if unit == "bytes":
+        return f"{format_number(value)}B"
+    return f"{format_number(value)} {unit}"
+
+
+def format_bare(value: float | None, unit: str) -> str:
+    """The value under a heading that names its unit: shares and durations keep theirs, other units are left out."""
+    if value is None or is_absent(value):
+        return ABSENT
+    return format_value(value, unit) if unit in ("ratio", "seconds", "bytes") else format_number(value)
+
+
+def format_share(value: float) -> str:
+    """A share as percent; small ones keep two digits so that 0.04 % does not read as nothing."""
+    if value == 0:
+        return "0 %"
+    percent = 100 * value
+    if 0 < abs(percent) < 0.005:
+        return "< 0.01 %"
+    digits = 2 if 0 < abs(percent) < 1 else 1 if abs(percent) < 99.95 else 0
+    return f"{percent:.{digits}f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def format_seconds(value: float) -> str:
+    """A duration in the unit a person would say it in: `182 ms`, `1.24 s`, `3.5 min`."""
+    if value == 0:
+        return "0 s"
+    if abs(value) < 0.001:
+        return f"{_three_digits(value * 1e6)} µs"
+    if abs(value) < 1:
+        return f"{_three_digits(value * 1e3)} ms"
+    if abs(value) < 120:
+        return f"{_three_digits(value)} s"
+    return f"{_three_digits(value / 60)} min"
+
+
+def format_number(value: float) -> str:
+    """A number with three significant digits, thousands as k, M, G, T."""
+    for scale, letter in _SCALES:
+        # 999.6 would round to 1000: it belongs to the next scale.
+        if abs(value) >= scale * 0.9995:
+            return f"{_three_digits(value / scale)} {letter}"
+    return _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9))
+    text = f"{value:.{min(digits, 6)}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def format_age(seconds: float) -> str:
+    """How long ago: `now`, `12 s`, `4 min`, `3 h`, `2 d`."""
+    if seconds < 1:
+        return "now"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size or (seconds >= size and unit != "min"):
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def format_time(time_ms: float, zone: tzinfo) -> str:
+    """A moment in the reader's time zone: `20 Nov 14:05:30`."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, zone):%-d %b %H:%M:%S}"
+
+
+def judge(figure: Figure, value: float | None) -> Verdict | None:
+    """Where the value stands in the figure's band; None when it has none or there is no value."""
+    if figure.band is None or value is None or is_absent(value):
+        return None
+    return figure.band.judge(value)
+
+
+def band_ranges(band: Band) -> list[tuple[float, float, Verdict]]:
+    """The band as stretches (from, to, verdict) that follow each other from -inf to +inf."""
+    starts = [-math.inf, *(step.start for step in band.steps)]
+    verdicts = [band.lowest, *(step.verdict for step in band.steps)]
+    return list(zip(starts, [*starts[1:], math.inf], verdicts, strict=True))
+
+
+def short_title(figure: Figure) -> tuple[str, str]:
+    """The figure's title as what it measures and which reading of it: (`Time to first token`, `p95`)."""
+    base, _, reading = figure.title.partition(", ")
+    return base, reading

@@ -1,0 +1,1 @@
+"""One script per page; each composes queries, charts and tables."""

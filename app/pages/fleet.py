@@ -1,0 +1,165 @@
+"""Every deployment in one table: what it runs, what is asked of it, how well it answers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+import pandas as pd
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app import display, frame, queries, selection, tables
+from app.queries import Record, Shown
+from app.selection import TimeRange
+from servescope.catalog import FIGURES, REPLICA_STATUSES, Figure, figure_key
+
+ALL = "all"
+_SEVERITY = {"critical": 2, "warning": 1, "good": 0}
+SORTS = {
+    "name": "Name",
+    "attention": "Attention first",
+    **{name: FIGURES[name].title for name in tables.FLEET_FIGURES},
+}
+
+
+def show() -> None:
+    """The page."""
+    span, notes = frame.head("Fleet")
+    store = frame.open_store()
+    known = frame.deployments(store)
+    shown, sort = _select(notes, list(known.values()))
+
+    def draw(span: TimeRange) -> None:
+        fleet = queries.read_fleet(store, shown, span)
+        if fleet.empty:
+            st.info("No deployment matches.", icon=":material/filter_alt_off:")
+            return
+        newest = fleet["time_ms"].max()
+        outside = math.isnan(newest) or newest < span.start_ms
+        ordered = sort_fleet(fleet, shown, sort)
+        frame.describe_range(span, None if outside else newest, tables.fleet_rows(fleet, ordered), "fleet")
+        if outside:
+            frame.nothing_in_range(store)
+            return
+        targets = queries.targets_by_deployment(store)
+
+        def explain(name: str, figure: Figure) -> str:
+            if not queries.fleet_row(fleet, name)["time_ms"] >= span.start_ms:
+                return "no figures in this range"
+            return queries.explain_absence(figure, targets.get(known[name].deployment, []))
+
+        now_ms = selection.now_ms() if span.live else span.end_ms
+        st.html(tables.draw_tiles(summarise(fleet, shown, now_ms)))
+        trends = queries.read_trends(store, shown, span, tables.SPARK_FIGURE)
+        parameters = selection.range_parameters()
+        st.html(tables.draw_fleet(fleet, ordered, trends, explain, now_ms=now_ms, parameters=parameters))
+
+    frame.render(draw, span)
+
+
+def _select(notes: DeltaGenerator, known: Sequence[Shown]) -> tuple[list[Shown], str]:
+    """The deployments that the filters leave, and how to sort them."""
+    stacks = sorted({one.deployment.inference_stack for one in known})
+    text_column, stack_column, sort_column = st.columns([2, 1, 1], vertical_alignment="bottom")
+    with text_column:
+        text = selection.type_text(
+            "find", "Find", placeholder="Find a deployment, model or environment", label_visibility="collapsed",
+            icon=":material/search:",
+        )  # fmt: skip
+    with stack_column:
+        stack = selection.choose(
+            notes, "stack", [ALL, *stacks], ALL, st.selectbox, label="Stack", label_visibility="collapsed",
+            format_func=lambda name: "All stacks" if name == ALL else name,
+        )  # fmt: skip
+    with sort_column:
+        sort = selection.choose(
+            notes, "sort", list(SORTS), "name", st.selectbox, label="Sort by", label_visibility="collapsed",
+            format_func=lambda name: f"Sort by: {SORTS[name]}",
+        )  # fmt: skip
+    wanted = [one for one in known if stack in (ALL, one.deployment.inference_stack) and _matches(one, text)]
+    return wanted, sort
+
+
+def _matches(one: Shown, text: str) -> bool:
+    words = " ".join(value for _, value in one.deployment.labels()).lower()
+    return all(part in words for part in text.lower().split())
+
+
+def worst_status(row: Record) -> str | None:
+    """The worst reading of a deployment's figures; None when no figure with a band has a value."""
+    verdicts = [display.judge(figure, row.get(name)) for name, figure in FIGURES.items() if figure.band]
+    statuses = [verdict.status for verdict in verdicts if verdict]
+    return max(statuses, key=_SEVERITY.__getitem__, default=None)
+
+
+def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[Shown]:
+    """The deployments by name, by need of attention, or by a figure, highest first and absent last."""
+
+    def key(one: Shown) -> tuple[float, int]:
+        row = queries.fleet_row(fleet, one.name)
+        if sort == "name":
+            return 0.0, one.index
+        if sort == "attention":
+            return -float(_SEVERITY.get(worst_status(row) or "", -1)), one.index
+        value = float(row.get(sort, float("nan")))
+        return (math.inf if math.isnan(value) else -value), one.index
+
+    return sorted(shown, key=key)
+
+
+def summarise(fleet: pd.DataFrame, shown: Sequence[Shown], now_ms: int) -> list[tuple[str, str, str]]:
+    """The tiles above the table: sums over the deployments that have figures now, and how many need attention."""
+    fleet = fleet[[tables.is_current(time_ms, now_ms) for time_ms in fleet["time_ms"]]]
+    stacks = Counter(one.deployment.inference_stack for one in shown).most_common(3)
+    replicas = {
+        status: _total(fleet, figure_key("replica_count_by_status", {"status": status})) for status in REPLICA_STATUSES
+    }
+    others = " · ".join(
+        f"{display.format_number(count)} {status}" for status, count in replicas.items() if count and status != "active"
+    )
+    return [
+        (
+            "Deployments",
+            str(len(shown)),
+            escape(" · ".join(f"{count} {stack}" for stack, count in stacks)),
+        ),
+        ("Active replicas", display.format_bare(replicas["active"], "replicas"), others or "none in transition"),
+        _total_tile(fleet, "request_rate", "concurrent_requests"),
+        _total_tile(fleet, "input_tokens_per_second", None),
+        _total_tile(fleet, "output_tokens_per_second", None),
+        ("Outside their band", *_attention(fleet)),
+    ]
+
+
+def _total_tile(fleet: pd.DataFrame, name: str, below: str | None) -> tuple[str, str, str]:
+    figure = FIGURES[name]
+    value = display.format_bare(_total(fleet, name), figure.unit)
+    if below is None:
+        return figure.title, value, figure.unit
+    other = FIGURES[below]
+    count = display.format_bare(_total(fleet, below), other.unit)
+    return figure.title, value, f"{figure.unit} · {count} {other.title.lower()}"
+
+
+def _total(fleet: pd.DataFrame, key: str) -> float | None:
+    if key not in fleet or fleet[key].isna().all():
+        return None
+    return float(fleet[key].sum())
+
+
+def _attention(fleet: pd.DataFrame) -> tuple[str, str]:
+    counts = Counter(worst_status(row) for row in queries.records(fleet))
+    outside = counts["critical"] + counts["warning"]
+    parts = [
+        tables.element("span", f"{counts[status]} {status}", f"value {status}")
+        for status in ("critical", "warning")
+        if counts[status]
+    ]
+    judged = outside + counts["good"]
+    return (str(outside), " · ".join(parts) or "all within") if judged else (display.ABSENT, "nothing to judge")
+
+
+show()

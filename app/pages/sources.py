@@ -1,0 +1,93 @@
+"""Where the figures come from: each target's health, and how it covers the contract."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from app import display, frame, queries, selection, tables
+from servescope.collector.store import Store, TargetStatus
+
+VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
+
+
+def show() -> None:
+    """The page."""
+    notes = st.container()
+    st.subheader("Sources", anchor=False)
+    store = frame.open_store()
+    names = sorted(target.target_id for target in store.targets())
+    if not names:
+        frame.invite_collector()
+        return
+    view = selection.choose(
+        notes, "view", list(VIEWS), "targets", st.segmented_control, label="View", label_visibility="collapsed",
+        format_func=VIEWS.__getitem__,
+    )  # fmt: skip
+    if view == "targets":
+        frame.repeat(lambda: draw_targets(store))
+    else:
+        chosen = selection.choose(notes, "target", names, names[0], st.selectbox, label="Target")
+        frame.repeat(lambda: draw_coverage(store, chosen))
+
+
+def draw_targets(store: Store) -> None:
+    """Every target, failing ones first."""
+    sources = queries.read_sources(store)
+    frame.describe("each target's last scrape", sources, "sources")
+    st.html(tables.draw_tiles(_summarise(sources)))
+    st.html(tables.draw_sources(sources, now_ms=selection.now_ms(), parameters=selection.range_parameters()))
+
+
+def draw_coverage(store: Store, chosen: str) -> None:
+    """One target's coverage of the contract, metric by metric."""
+    target = next((one for one in store.targets() if one.target_id == chosen), None)
+    if target is None:
+        st.info(f"{chosen} is no longer a target.", icon=":material/link_off:")
+        return
+    coverage = queries.read_coverage(target)
+    frame.describe("the contract at this target's last scrape", coverage, "coverage")
+    st.html(tables.draw_tiles(_describe(target)))
+    if coverage.empty:
+        st.info("Nothing was scraped from this target yet.", icon=":material/hourglass_empty:")
+        return
+    st.html(tables.draw_metrics(coverage))
+
+
+def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
+    identity = target.identity
+    health = ("healthy", "good") if target.healthy else ("failing", "critical")
+    bar, observed = tables.draw_coverage(queries.count_coverage(target))
+    return [
+        ("Deployment", escape(identity.deployment_id), escape(f"{identity.inference_stack} · {identity.model_name}")),
+        ("Role", escape(identity.role), escape(identity.replica or display.ABSENT)),
+        ("Source", escape(target.source or "not identified"), escape(target.versions or display.ABSENT)),
+        ("Health", tables.element("span", health[0], f"value {health[1]}"), escape(target.error or "no error")),
+        ("Scrape", display.format_value(target.duration_seconds, "seconds"), f"{target.samples} samples"),
+        ("Coverage", bar, observed),
+    ]
+
+
+def _summarise(sources: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """The tiles above the table: how many targets there are, and how they are."""
+    healthy = int(sources["healthy"].sum())
+    failing = len(sources) - healthy
+    kinds = sources["source"].replace("", "not identified").value_counts()
+    slowest = sources["duration_seconds"].max()
+    return [
+        ("Targets", str(len(sources)), f"of {sources['deployment_id'].nunique()} deployments"),
+        (
+            "Healthy",
+            tables.element("span", str(healthy), "value good" if healthy else "value"),
+            "answered the last scrape",
+        ),
+        ("Failing", tables.element("span", str(failing), "value critical" if failing else "value"), "did not"),
+        ("Slowest scrape", escape(display.format_value(slowest, "seconds")), "of each target's last"),
+        ("Samples", display.format_bare(float(sources["samples"].sum()), "1"), "in the last scrapes"),
+        ("Sources", str(len(kinds)), escape(" · ".join(f"{count} {name}" for name, count in kinds.items()))),
+    ]
+
+
+show()

@@ -1,0 +1,255 @@
+"""What the pages ask of the store, as data frames; no widgets here."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, Figure
+from servescope.collector.store import Store, TargetStatus
+from servescope.expressions import leaves
+from servescope.identity import DEPLOYMENT_LABELS, Deployment
+
+if TYPE_CHECKING:
+    from app.selection import TimeRange
+
+MAX_POINTS = 240
+"""Points a chart draws of one line; more could not be told apart at the width of a small multiple."""
+SPARK_POINTS = 60
+# A figure of the past is the last one written within this time before the range's end.
+_LAST_VALUE_MS = 5 * 60_000
+# Points further apart than this many usual steps have a hole between them.
+_HOLE_STEPS = 2.5
+WINDOW_WORDS = f"the collector's own window ({DEFAULT_WINDOW.removesuffix('m')} minutes by default)"
+OBSERVED = ("present", "derived", "approximate")
+"""The coverages under which a metric has a value."""
+COVERAGES = (*OBSERVED, "elsewhere", "impossible")
+
+
+Trend = list[tuple[float, float]]
+"""Where in a range (0 … 1), and the value there; NaN where absent."""
+Record = dict[str, Any]
+"""One row of a frame, by column name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A deployment as the console names it: `name` is unique in the store and stands in links; `index` gives its
+    colour.
+    """
+
+    deployment: Deployment
+    name: str
+    index: int
+
+
+def open_store(path: Path) -> Store:
+    """The collector's store, for reading."""
+    return Store(path, read_only=True)
+
+
+def list_deployments(store: Store) -> dict[str, Shown]:
+    """Every deployment of the store by its name, sorted."""
+    deployments = sorted(store.deployments(), key=lambda one: (one.deployment_id, one.inference_stack, one.labels()))
+    names = _name_deployments(deployments)
+    return {name: Shown(one, name, index) for index, (one, name) in enumerate(zip(deployments, names, strict=True))}
+
+
+def _name_deployments(deployments: Sequence[Deployment]) -> list[str]:
+    # The id alone wherever it is unique; during a cutover the same id may run on two stacks.
+    forms = [
+        [one.deployment_id for one in deployments],
+        [f"{one.deployment_id} · {one.inference_stack}" for one in deployments],
+        [" · ".join(getattr(one, label) for label in DEPLOYMENT_LABELS) for one in deployments],
+    ]
+    counts = [Counter(form) for form in forms]
+    return [
+        next((form[i] for form, count in zip(forms, counts, strict=True) if count[form[i]] == 1), forms[-1][i])
+        for i in range(len(deployments))
+    ]
+
+
+def read_fleet(store: Store, shown: Iterable[Shown], span: TimeRange) -> pd.DataFrame:
+    """One row per deployment, by its name: `time_ms` of its figures and a column per figure key, NaN where absent.
+
+    A live range shows the latest figures, another one the last before its end. A deployment that has none within the
+    range has NaN everywhere, but for `time_ms` when it has older ones.
+    """
+    latest = store.latest_figures() if span.live else {}
+    rows: dict[str, dict[str, float]] = {}
+    for one in shown:
+        found = latest.get(one.deployment) if span.live else _last_figures(store, one.deployment, span)
+        time_ms, values = found or (math.nan, {})
+        rows[one.name] = {"time_ms": float(time_ms), **(values if time_ms >= span.start_ms else {})}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _last_figures(store: Store, deployment: Deployment, span: TimeRange) -> tuple[int, dict[str, float]] | None:
+    start_ms = max(span.start_ms, span.end_ms - _LAST_VALUE_MS)
+    table = store.read_figures(deployment, start_ms, span.end_ms)
+    if not len(table.times):
+        return None
+    values = {key: float(column[-1]) for key, column in table.values.items() if not np.isnan(column[-1])}
+    return int(table.times[-1]), values
+
+
+def read_trends(store: Store, shown: Iterable[Shown], span: TimeRange, figure: str) -> dict[str, Trend]:
+    """One figure of each deployment over the range, coarsely; NaN where absent."""
+    return {one.name: _read_trend(store, one.deployment, span, figure) for one in shown}
+
+
+def _read_trend(store: Store, deployment: Deployment, span: TimeRange, figure: str) -> Trend:
+    table = store.read_figures(deployment, span.start_ms, span.end_ms, names=[figure], max_points=SPARK_POINTS)
+    frame = _mark_holes(pd.DataFrame(dict(table.values), index=table.times))
+    places = (frame.index.to_numpy() - span.start_ms) / (span.end_ms - span.start_ms)
+    return list(zip(places.tolist(), frame[figure].tolist(), strict=True))
+
+
+def read_history(
+    store: Store, deployment: Deployment, span: TimeRange, *, max_points: int = MAX_POINTS
+) -> pd.DataFrame:
+    """A deployment's figures over the range: indexed by `time_ms`, a column per figure key, NaN where absent.
+
+    Where nothing was written for a while a row of NaN stands in the hole, so that no line is drawn across it.
+    """
+    table = store.read_figures(deployment, span.start_ms, span.end_ms, max_points=max_points)
+    frame = pd.DataFrame(dict(table.values), index=pd.Index(table.times, name="time_ms"))
+    return _mark_holes(frame)
+
+
+def _mark_holes(frame: pd.DataFrame) -> pd.DataFrame:
+    times = frame.index.to_numpy()
+    steps = np.diff(times)
+    if len(steps) < 2:
+        return frame
+    holes = np.flatnonzero(steps > _HOLE_STEPS * np.median(steps))
+    if not len(holes):
+        return frame
+    middles = times[holes] + steps[holes] // 2
+    return frame.reindex(np.sort(np.concatenate([times, middles]))).rename_axis("time_ms")
+
+
+def figure_columns(frame: pd.DataFrame, figure: Figure) -> dict[str, str]:
+    """The figure's columns that hold any value: key by the value of its extra label, `""` where it has none."""
+    keys = [key for key in frame.columns if key == figure.name or key.startswith(f"{figure.name}{{")]
+    return {label_value(key): key for key in keys if frame[key].notna().any()}
+
+
+def label_value(key: str) -> str:
+    """The value of a figure key's first extra label: `active` of `replica_count_by_status{status="active"}`."""
+    return key.partition('="')[2].partition('"')[0]
+
+
+def read_comparison(
+    left: pd.DataFrame, right: pd.DataFrame, figures: Iterable[Figure] = tuple(FIGURES.values())
+) -> pd.DataFrame:
+    """Two histories figure by figure: `figure`, `label`, medians over the range `left` and `right`, and their `ratio`.
+
+    The median is over the values drawn, each of which covers its own window; the ratio is right ÷ left, NaN where
+    either is absent or left is 0.
+    """
+    rows = []
+    for figure in figures:
+        of_left, of_right = figure_columns(left, figure), figure_columns(right, figure)
+        for label in sorted({*of_left, *of_right}):
+            medians = [
+                float(frame[columns[label]].median()) if label in columns else float("nan")
+                for frame, columns in ((left, of_left), (right, of_right))
+            ]
+            ratio = medians[1] / medians[0] if medians[0] else float("nan")
+            rows.append((figure.name, label, *medians, ratio))
+    return pd.DataFrame(rows, columns=["figure", "label", "left", "right", "ratio"])
+
+
+def read_sources(store: Store) -> pd.DataFrame:
+    """One row per target, failing ones first: its state, and how many contract metrics have each coverage."""
+    targets = sorted(
+        store.targets(),
+        key=lambda one: (one.healthy, one.identity.deployment_id, one.identity.inference_stack, one.target_id),
+    )
+    return pd.DataFrame([_source_row(one) for one in targets], columns=list(_SOURCE_COLUMNS))
+
+
+_SOURCE_COLUMNS = (
+    "target_id", "url", "deployment_id", "inference_stack", "model_name", "role", "replica", "source", "versions",
+    "healthy", "last_scrape_ms", "last_success_ms", "duration_seconds", "samples", "error", *COVERAGES,
+)  # fmt: skip
+
+
+def _source_row(target: TargetStatus) -> tuple[object, ...]:
+    identity = target.identity
+    counts = count_coverage(target)
+    return (
+        target.target_id, target.url, identity.deployment_id, identity.inference_stack, identity.model_name,
+        identity.role, identity.replica, target.source, target.versions, target.healthy, target.last_scrape_ms,
+        target.last_success_ms, target.duration_seconds, target.samples, target.error,
+        *(counts[status] for status in COVERAGES),
+    )  # fmt: skip
+
+
+def count_coverage(target: TargetStatus) -> dict[str, int]:
+    """How many contract metrics have each coverage at this target."""
+    counts = Counter(entry["status"] for entry in target.coverage.values())
+    return {status: counts[status] for status in COVERAGES}
+
+
+def read_coverage(target: TargetStatus) -> pd.DataFrame:
+    """One row per contract metric: its component, how this target covers it, from what native series, and why not."""
+    rows = [
+        (name, metric.component, *(target.coverage.get(name, {}).get(part) for part in ("status", "native", "reason")))
+        for name, metric in METRICS.items()
+    ]
+    frame = pd.DataFrame(rows, columns=["metric", "component", "status", "native", "reason"])
+    return frame[frame["status"].notna()].reset_index(drop=True)
+
+
+def records(frame: pd.DataFrame) -> list[Record]:
+    """The rows, each by column name."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def fleet_row(fleet: pd.DataFrame, name: str) -> Record:
+    """A deployment's row of the fleet."""
+    return {str(column): value for column, value in fleet.loc[name].to_dict().items()}
+
+
+def targets_by_deployment(store: Store) -> Mapping[Deployment, list[TargetStatus]]:
+    """The targets of each deployment."""
+    grouped: dict[Deployment, list[TargetStatus]] = {}
+    for target in store.targets():
+        grouped.setdefault(target.identity.deployment(), []).append(target)
+    return grouped
+
+
+def explain_absence(figure: Figure, targets: Sequence[TargetStatus]) -> str:
+    """Why a deployment does not show a figure, as far as its targets' coverage tells."""
+    for metric in _metrics_of(figure):
+        reason = _explain_metric(metric, targets)
+        if reason:
+            return reason
+    return "nothing to measure in this window"
+
+
+def _metrics_of(figure: Figure) -> list[str]:
+    # The sum, count and buckets of a histogram are known by the histogram's name.
+    names = (
+        name if name in METRICS else name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket")
+        for name in leaves(figure.expression)
+    )
+    return sorted(dict.fromkeys(names))
+
+
+def _explain_metric(metric: str, targets: Sequence[TargetStatus]) -> str | None:
+    entries = [target.coverage[metric] for target in targets if metric in target.coverage]
+    if any(entry["status"] in OBSERVED for entry in entries):
+        return None
+    reasons = [entry["reason"] for entry in entries if entry["status"] == "impossible" and entry["reason"]]
+    known = METRICS.get(metric)
+    return f"{metric}: {reasons[0] if reasons else known.absent if known else 'not observed'}"

@@ -1,0 +1,239 @@
+"""What the reader has selected: kept in the link, so that a copied link shows the same page, and in the session, so
+that it survives going from page to page.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from servescope.errors import UsageError
+
+PRESETS: Mapping[str, int] = {
+    "15m": 15 * 60,
+    "1h": 3_600,
+    "3h": 3 * 3_600,
+    "6h": 6 * 3_600,
+    "24h": 86_400,
+    "2d": 2 * 86_400,
+    "7d": 7 * 86_400,
+}
+"""Ranges that end now, in seconds."""
+CUSTOM = "custom"
+DEFAULT_RANGE = "1h"
+# A live page's range moves in steps, so that charts are drawn anew only when there can be something new.
+_LIVE_STEP_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A stretch of time in milliseconds; `live` when it ends now and moves on."""
+
+    start_ms: int
+    end_ms: int
+    live: bool
+
+    def moved_to(self, now_ms: int) -> TimeRange:
+        """The same length of time, ending now."""
+        end_ms = -(-now_ms // _LIVE_STEP_MS) * _LIVE_STEP_MS
+        return TimeRange(end_ms - (self.end_ms - self.start_ms), end_ms, self.live)
+
+    def query(self) -> dict[str, str]:
+        """The query parameters that select an absolute range."""
+        return {"from": format_instant(self.start_ms), "to": format_instant(self.end_ms)}
+
+
+def parse_range(parameters: Mapping[str, str], now_ms: int) -> TimeRange:
+    """The range a link selects: `range=6h`, or `from` and `to` as ISO 8601; without either, the last hour.
+
+    Raises UsageError when a value is not understood.
+    """
+    name = parameters.get("range", DEFAULT_RANGE)
+    if name == CUSTOM:
+        return _absolute_range(parameters)
+    if name not in PRESETS:
+        raise UsageError(f"unknown range {name!r}, supported: {', '.join((*PRESETS, CUSTOM))}")
+    return TimeRange(now_ms - PRESETS[name] * 1000, now_ms, live=True).moved_to(now_ms)
+
+
+def _absolute_range(parameters: Mapping[str, str]) -> TimeRange:
+    start_ms = _parse_instant("from", parameters.get("from", ""))
+    end_ms = _parse_instant("to", parameters.get("to", ""))
+    if start_ms >= end_ms:
+        raise UsageError(f"from {parameters['from']!r} is not before to {parameters['to']!r}")
+    return TimeRange(start_ms, end_ms, live=False)
+
+
+def _parse_instant(name: str, text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{name} {text!r} is not a time, expected one like '2026-11-20T14:05:00Z'") from error
+    # A time without a zone is read as UTC: a link must mean the same to everybody.
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)
+
+
+def format_instant(time_ms: int) -> str:
+    """A moment as it stands in a link, in UTC."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def current(name: str) -> str | None:
+    """The selection in the link, else the one made earlier in this session, else None."""
+    if name in st.query_params:
+        chosen: str = st.query_params[name]
+        return chosen
+    return st.session_state.get(_memory(name))
+
+
+def remember(name: str, value: str | None) -> None:
+    """Put a selection in the link and in the session; None takes it out of both."""
+    if value is None:
+        st.session_state.pop(_memory(name), None)
+        if name in st.query_params:
+            del st.query_params[name]
+        return
+    st.session_state[_memory(name)] = value
+    if st.query_params.get(name) != value:
+        st.query_params[name] = value
+
+
+def choose(
+    notes: DeltaGenerator,
+    name: str,
+    options: Sequence[str],
+    default: str,
+    widget: Callable[..., Any],
+    **arguments: Any,
+) -> str:
+    """One of the options, by a widget whose choice is in the link; a link's unknown value is noted and replaced."""
+    value = current(name)
+    if value is not None and value not in options:
+        shown = ", ".join(options[:6]) + (" …" if len(options) > 6 else "")
+        note(notes, f"unknown {name} {value!r}, supported: {shown}; showing {default!r}")
+        value = None
+    value = default if value is None else value
+    remember(name, value)
+    key = f"choose_{name}"
+    if st.session_state.get(key) != value:
+        st.session_state[key] = value
+    # A segmented control can be emptied by a second click; that keeps the choice.
+    widget(options=options, key=key, on_change=lambda: remember(name, st.session_state[key] or value), **arguments)
+    return value
+
+
+def note(notes: DeltaGenerator, text: str) -> None:
+    """Say at the top of the page that a link could not be followed as it is."""
+    notes.warning(text, icon=":material/link_off:")
+
+
+def _memory(name: str) -> str:
+    return f"selected_{name}"
+
+
+def type_text(name: str, label: str, **arguments: Any) -> str:
+    """A text that is in the link."""
+    key = f"type_{name}"
+    value = current(name) or ""
+    if st.session_state.get(key) != value:
+        st.session_state[key] = value
+    st.text_input(label, key=key, on_change=lambda: remember(name, st.session_state[key] or None), **arguments)
+    return value
+
+
+def reader_zone() -> tzinfo:
+    """The time zone of the reader's browser; UTC when it is not known."""
+    try:
+        return ZoneInfo(st.context.timezone or "UTC")
+    except (ZoneInfoNotFoundError, ValueError):
+        return UTC
+
+
+def now_ms() -> int:
+    """The time now, in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def choose_range(notes: DeltaGenerator) -> TimeRange:
+    """The time range, by a picker whose choice is in the link; a link that is not understood shows the default."""
+    try:
+        chosen = parse_range(_link_parameters(), now_ms())
+    except UsageError as error:
+        note(notes, f"{error}; showing the last hour")
+        for name in ("range", "from", "to"):
+            remember(name, None)
+        chosen = parse_range({}, now_ms())
+    if not chosen.live:
+        _keep_ends(chosen)
+    choose(notes, "range", [*PRESETS, CUSTOM], DEFAULT_RANGE, _range_picker(chosen))
+    return chosen
+
+
+def range_parameters() -> dict[str, str]:
+    """The query parameters of the selected range, for links between pages."""
+    values = {name: current(name) for name in ("range", "from", "to")}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _link_parameters() -> dict[str, str]:
+    known = range_parameters()
+    # A hand-written link may give only the ends.
+    if "range" not in st.query_params and "from" in st.query_params:
+        known["range"] = CUSTOM
+        remember("range", CUSTOM)
+    return known
+
+
+def _range_picker(chosen: TimeRange) -> Callable[..., Any]:
+    def picker(*, key: str, on_change: Callable[[], None], options: Sequence[str]) -> None:
+        def changed() -> None:
+            _keep_ends(chosen if st.session_state[key] == CUSTOM else None)
+            on_change()
+
+        st.segmented_control(
+            "Time range",
+            options,
+            key=key,
+            on_change=changed,
+            format_func=lambda name: name.capitalize() if name == CUSTOM else name,
+            label_visibility="collapsed",
+        )
+
+    return picker
+
+
+def _keep_ends(chosen: TimeRange | None) -> None:
+    ends = chosen.query() if chosen else {"from": None, "to": None}
+    for name, value in ends.items():
+        remember(name, value)
+
+
+def choose_ends(chosen: TimeRange) -> None:
+    """The ends of an absolute range, by two pickers in the reader's time zone."""
+    zone = reader_zone()
+    start, end = st.columns(2)
+    for column, label, name, time_ms in (
+        (start, "From", "from", chosen.start_ms),
+        (end, "To", "to", chosen.end_ms),
+    ):
+        key = f"choose_{name}"
+        st.session_state[key] = datetime.fromtimestamp(time_ms / 1000, zone).replace(tzinfo=None, microsecond=0)
+        column.datetime_input(
+            f"{label} ({zone})",
+            key=key,
+            step=60,
+            on_change=lambda name=name, key=key: _remember_end(name, st.session_state[key], zone),
+        )
+
+
+def _remember_end(name: str, local: datetime | None, zone: tzinfo) -> None:
+    if local is not None:
+        remember(name, format_instant(round(local.replace(tzinfo=zone).timestamp() * 1000)))

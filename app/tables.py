@@ -1,0 +1,414 @@
+"""The tables and tiles, as HTML: dense rows that the browser lays out as cards where the window is narrow."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from urllib.parse import urlencode
+
+import pandas as pd
+
+from app import display
+from app.display import ABSENT
+from app.queries import COVERAGES, Record, Shown, Trend, figure_columns, fleet_row, records
+from servescope.catalog import FIGURES, REPLICA_STATUSES, Figure, figure_key
+from servescope.expressions import LOOKBACK_MS
+
+Explain = Callable[[str, Figure], str]
+"""Why a deployment, by name, does not show a figure."""
+
+LATE_SECONDS = 60
+"""Figures older than this are marked: by default the collector writes them every 15 s."""
+SPARK_FIGURE = "request_rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the fleet: one figure, or two above each other."""
+
+    upper: str
+    lower: str | None = None
+
+
+# The order in which an operator reads a deployment: demand, harm, speed, load, what makes it fast.
+FLEET_COLUMNS = (
+    Column("request_error_share", "request_rejected_share"),
+    Column("time_to_first_token_p50", "time_to_first_token_p95"),
+    Column("tps_per_request"),
+    Column("input_tokens_per_second", "output_tokens_per_second"),
+    Column("concurrent_requests", "queued_requests"),
+    Column("speculation_rate"),
+    Column("kv_cache_hit_rate", "kv_cache_best_prefix_hit_rate"),
+    Column("kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency"),
+    Column("autoscaler_in_flight_tokens"),
+)
+FLEET_FIGURES = (SPARK_FIGURE, *(name for column in FLEET_COLUMNS for name in (column.upper, column.lower) if name))
+
+
+def element(tag: str, content: str, classes: str = "", **attributes: str | None) -> str:
+    """An HTML element around content that is already HTML; an attribute that is None is left out."""
+    given = {"class": classes or None, **{name.replace("_", "-"): value for name, value in attributes.items()}}
+    written = "".join(f' {name}="{escape(value)}"' for name, value in given.items() if value is not None)
+    return f"<{tag}{written}>{content}</{tag}>"
+
+
+def link(page: str, text: str, parameters: Mapping[str, str], classes: str = "") -> str:
+    """A link to a page of the console."""
+    return element("a", escape(text), classes, href=f"{page}?{urlencode(parameters)}", target="_self")
+
+
+def swatch(index: int) -> str:
+    """The mark of a deployment in its colour and dash, as its lines are drawn."""
+    color, dash = display.series_style(index)
+    drawn = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="14" height="10"><line x1="0" y1="5" x2="14" y2="5" '
+        f'stroke="{color}" stroke-width="3.4" stroke-dasharray="{dash[0] if dash[1] else 14} {dash[1]}"/></svg>'
+    )
+    return _image(drawn, "swatch", "")
+
+
+def show_figure(figure: Figure, value: float | None, absence: str, *, bare: bool = True) -> str:
+    """A figure's value, coloured by its band with the reading on hover; an en dash with the reason where absent."""
+    write = display.format_bare if bare else display.format_value
+    text = write(value, figure.unit)
+    if text == ABSENT:
+        return element("span", ABSENT, "absent", data_tip=f"{figure.title}: {absence}", tabindex="0")
+    verdict = display.judge(figure, value)
+    if verdict is None:
+        return element("span", escape(text), "value")
+    tip = f"{figure.title} {text}: {verdict.label}\n{verdict.advice}"
+    return element("span", escape(text), f"value band {verdict.status}", data_tip=tip, tabindex="0")
+
+
+def draw_fleet(
+    fleet: pd.DataFrame,
+    shown: Sequence[Shown],
+    trends: Mapping[str, Trend],
+    explain: Explain,
+    *,
+    now_ms: int,
+    parameters: Mapping[str, str],
+) -> str:
+    """The fleet as a table, one row per deployment in the order given."""
+    rows = [_fleet_row(one, fleet_row(fleet, one.name), trends[one.name], explain, now_ms, parameters) for one in shown]
+    return _table("fleet", _fleet_head(), rows)
+
+
+def _fleet_head() -> list[str]:
+    request = FIGURES[SPARK_FIGURE]
+    return [
+        _head("Deployment", "model · environment"),
+        _head("Stack", "rollout"),
+        _head(FIGURES["replica_count_by_status"].title, "by status", tip=FIGURES["replica_count_by_status"].help),
+        _head(request.title, request.unit, tip=request.help, numeric=True),
+        *(_figure_head(column) for column in FLEET_COLUMNS),
+        _head("Updated", "ago", numeric=True),
+    ]
+
+
+def _figure_head(column: Column) -> str:
+    upper = FIGURES[column.upper]
+    unit = "" if upper.unit == "seconds" else "share" if upper.unit == "ratio" else upper.unit
+    if column.lower is None:
+        return _head(upper.title, unit, tip=upper.help, numeric=True)
+    lower = FIGURES[column.lower]
+    tip = f"{upper.title}: {upper.help}\n{lower.title}: {lower.help}"
+    base, reading = display.short_title(upper)
+    if display.short_title(lower)[0] == base:
+        return _head(base, f"{reading} · {display.short_title(lower)[1]}", tip=tip, numeric=True)
+    return _head(upper.title, lower.title, unit, tip=tip, numeric=True)
+
+
+def _head(*lines: str, tip: str | None = None, numeric: bool = False) -> str:
+    shown = "".join(element("span", escape(line), "sub" if place else "") for place, line in enumerate(lines) if line)
+    return element("th", shown, "number" if numeric else "", scope="col", data_tip=tip)
+
+
+def _fleet_row(
+    one: Shown,
+    row: Record,
+    trend: Trend,
+    explain: Explain,
+    now_ms: int,
+    parameters: Mapping[str, str],
+) -> str:
+    deployment = one.deployment
+    target = {"deployment": one.name, **parameters}
+    name = f"{swatch(one.index)}{link('deployment', one.name, target, 'name')}"
+    place = " · ".join(part for part in (deployment.model_name, deployment.environment) if part)
+    cells = [
+        _cell("Deployment", name, element("span", escape(place)), "identity"),
+        _cell("Stack", _chip(deployment.inference_stack), element("span", escape(deployment.rollout_phase or ABSENT))),
+        _cell(FIGURES["replica_count_by_status"].title, *_replicas(one, row, explain)),
+        _cell(
+            FIGURES[SPARK_FIGURE].title,
+            _figure(one, row, SPARK_FIGURE, explain),
+            draw_trend(trend, display.series_style(one.index)[0]),
+            "number",
+        ),
+        *(_figure_cell(one, row, column, explain) for column in FLEET_COLUMNS),
+        _cell("Updated", *_freshness(row["time_ms"], now_ms), "number"),
+    ]
+    return element("tr", "".join(cells), "" if is_current(row["time_ms"], now_ms) else "past")
+
+
+def is_current(time_ms: float, now_ms: int) -> bool:
+    """Whether figures of this time still describe the present: as long as Prometheus would show a gauge."""
+    return now_ms - time_ms <= LOOKBACK_MS
+
+
+def _figure_cell(one: Shown, row: Record, column: Column, explain: Explain) -> str:
+    base, reading = display.short_title(FIGURES[column.upper])
+    other, other_reading = display.short_title(FIGURES[column.lower or column.upper])
+    label = f"{base}, {reading} / {other_reading}" if base == other and reading else f"{base} / {other}"
+    lower = _figure(one, row, column.lower, explain) if column.lower else ""
+    return _cell(label if column.lower else base, _figure(one, row, column.upper, explain), lower, "number")
+
+
+def _figure(one: Shown, row: Record, name: str, explain: Explain) -> str:
+    value = row.get(name)
+    figure = FIGURES[name]
+    absence = explain(one.name, figure) if display.is_absent(value) else ""
+    return show_figure(figure, value, absence)
+
+
+def _replicas(one: Shown, row: Record, explain: Explain) -> tuple[str, str]:
+    counts = {
+        status: row.get(figure_key("replica_count_by_status", {"status": status}), float("nan"))
+        for status in REPLICA_STATUSES
+    }
+    known = {status: count for status, count in counts.items() if not math.isnan(count)}
+    if not known:
+        figure = FIGURES["replica_count_by_status"]
+        return show_figure(figure, None, explain(one.name, figure)), ""
+    others = [
+        element("span", f"{display.format_number(count)} {status}", f"replicas {status}")
+        for status, count in known.items()
+        if count and status != "active"
+    ]
+    active = element("span", f"{display.format_number(known.get('active', 0.0))} active", "value")
+    return active, " ".join(others) or element("span", "", "none")
+
+
+def _freshness(time_ms: float, now_ms: int) -> tuple[str, str]:
+    if math.isnan(time_ms):
+        return element("span", ABSENT, "absent", data_tip="no figures in this range", tabindex="0"), ""
+    age = max(0.0, (now_ms - time_ms) / 1000)
+    late = age > LATE_SECONDS
+    tip = "the collector has written nothing newer" if late else "the collector is writing"
+    return element("span", display.format_age(age), "value band warning" if late else "value", data_tip=tip), ""
+
+
+def draw_trend(trend: Trend, color: str) -> str:
+    """A sparkline over the whole range, from 0 upwards; missing values are gaps. Empty below two values."""
+    known = [value for _, value in trend if not math.isnan(value)]
+    if len(known) < 2:
+        return ""
+    width, height = 76, 16
+    top = max(*known, 1e-12)
+    path, pen = [], "M"
+    for place, value in trend:
+        if math.isnan(value):
+            pen = "M"
+            continue
+        path.append(f"{pen}{place * width:.1f} {height - 1 - value / top * (height - 3):.1f}")
+        pen = "L"
+    drawn = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">'
+        f'<path d="{"".join(path)}" fill="none" stroke="{color}" stroke-width="1.3" stroke-linejoin="round"/></svg>'
+    )
+    return _image(drawn, "trend", "over the selected range")
+
+
+def _image(svg: str, classes: str, alt: str) -> str:
+    # Streamlit's sanitiser keeps images and drops inline SVG.
+    source = base64.b64encode(svg.encode()).decode()
+    return f'<img class="{classes}" alt="{escape(alt)}" src="data:image/svg+xml;base64,{source}">'
+
+
+def draw_tiles(tiles: Iterable[tuple[str, str, str]]) -> str:
+    """A strip of tiles: title, value and a line below; the value and the line are HTML."""
+    drawn = (
+        element(
+            "div",
+            element("div", escape(title), "title") + element("div", value, "figure") + element("div", below, "below"),
+            "tile",
+        )
+        for title, value, below in tiles
+    )
+    return element("div", "".join(drawn), "tiles scope")
+
+
+def draw_comparison(table: pd.DataFrame, left: Shown, right: Shown, explain: Explain) -> str:
+    """Two deployments figure by figure, with the ratio and whether it is to the good."""
+    head = [
+        _head("Figure"),
+        element("th", swatch(left.index) + escape(left.name), "number", scope="col"),
+        element("th", swatch(right.index) + escape(right.name), "number", scope="col"),
+        _head("Ratio", numeric=True, tip=f"{right.name} ÷ {left.name}"),
+        _head("Better"),
+        _head("Reading"),
+    ]
+    rows: list[str] = []
+    group = ""
+    for record in records(table):
+        figure = FIGURES[record["figure"]]
+        if figure.group != group:
+            group = figure.group
+            rows.append(element("tr", element("th", escape(group), colspan="6", scope="colgroup"), "group"))
+        rows.append(_comparison_row(figure, record, left, right, explain))
+    return _table("comparison", head, rows)
+
+
+def _comparison_row(figure: Figure, record: Record, left: Shown, right: Shown, explain: Explain) -> str:
+    values = [float(record[side]) for side in ("left", "right")]
+    ratio = float(record["ratio"])
+    title = f"{figure.title}, {record['label']}" if record["label"] else figure.title
+    shown = [
+        show_figure(figure, value, explain(one.name, figure) if math.isnan(value) else "", bare=False)
+        for value, one in zip(values, (left, right), strict=True)
+    ]
+    direction = {"higher": "↑ higher", "lower": "↓ lower", None: ABSENT}[figure.better]
+    reading, status = read_ratio(figure, *values)
+    cells = [
+        element("th", escape(title), scope="row", data_tip=figure.help),
+        *(_cell(one.name, cell, "", "number") for one, cell in zip((left, right), shown, strict=True)),
+        _cell("Ratio", element("span", _format_ratio(ratio), "value"), "", "number"),
+        _cell("Better", element("span", direction, "quiet")),
+        _cell("Reading", element("span", reading, f"value reading {status}")),
+    ]
+    return element("tr", "".join(cells))
+
+
+def _format_ratio(ratio: float) -> str:
+    return ABSENT if math.isnan(ratio) else f"× {ratio:.2f}" if ratio < 100 else f"× {display.format_number(ratio)}"
+
+
+def read_ratio(figure: Figure, left: float, right: float) -> tuple[str, str]:
+    """What going from left to right means, and its status: `better`, `worse`, `same`, or an en dash without judgement.
+
+    Values that read the same are the same.
+    """
+    if math.isnan(left) or math.isnan(right) or figure.better is None:
+        return ABSENT, ""
+    if display.format_value(left, figure.unit) == display.format_value(right, figure.unit):
+        return "same", ""
+    higher = right > left
+    return ("better", "good") if higher == (figure.better == "higher") else ("worse", "critical")
+
+
+def draw_sources(sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str]) -> str:
+    """The targets as a table, in the order given."""
+    head = [
+        _head("Target"),
+        _head("Deployment", "model"),
+        _head("Role", "replica"),
+        _head("Source", "versions"),
+        _head("Health", "last success"),
+        _head("Scrape", "samples", numeric=True),
+        _head("Coverage", "of contract metrics"),
+    ]
+    rows = [_source_row(record, now_ms, parameters) for record in records(sources)]
+    return _table("sources", head, rows)
+
+
+def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str]) -> str:
+    text = {name: escape(str(record[name] or ABSENT)) for name in _SOURCE_TEXTS}
+    target = str(record["target_id"])
+    cells = [
+        _cell(
+            "Target",
+            link("sources", target, {**parameters, "view": "coverage", "target": target}, "name"),
+            element("span", text["url"]) if record["url"] != target else "",
+            "identity",
+        ),
+        _cell("Deployment", f"{text['deployment_id']} {_chip(str(record['inference_stack']))}", text["model_name"]),
+        _cell("Role", text["role"], text["replica"]),
+        _cell("Source", text["source"], text["versions"]),
+        _cell("Health", *_health(record, now_ms)),
+        _cell("Scrape", *_scrape(record), "number"),
+        _cell("Coverage", *draw_coverage({status: int(record[status]) for status in COVERAGES})),
+    ]
+    error = record["error"] if isinstance(record["error"], str) else ""
+    below = element("tr", element("td", escape(error), "error", colspan=str(len(cells))), "error") if error else ""
+    return element("tr", "".join(cells)) + below
+
+
+_SOURCE_TEXTS = ("url", "deployment_id", "model_name", "role", "replica", "source", "versions")
+
+
+def _health(record: Record, now_ms: int) -> tuple[str, str]:
+    state, status = ("healthy", "good") if record["healthy"] else ("failing", "critical")
+    success = record["last_success_ms"]
+    age = "never" if display.is_absent(success) else f"{display.format_age((now_ms - success) / 1000)} ago"
+    return element("span", state, f"value band {status}"), element("span", age)
+
+
+def _scrape(record: Record) -> tuple[str, str]:
+    duration = display.format_value(record["duration_seconds"], "seconds")
+    return element("span", duration, "value"), element("span", display.format_bare(record["samples"], "1"))
+
+
+def draw_coverage(counts: Mapping[str, int]) -> tuple[str, str]:
+    """A bar of how many contract metrics have each coverage, and the count of those with a value."""
+    total = sum(counts.values())
+    if not total:
+        return element("span", ABSENT, "absent", data_tip="nothing was scraped yet", tabindex="0"), ""
+    tip = "\n".join(f"{count} {status}" for status, count in counts.items() if count)
+    bar = "".join(
+        element("i", "", f"part {status}", style=f"flex-grow:{count}") for status, count in counts.items() if count
+    )
+    observed = sum(counts[status] for status in counts if status not in ("elsewhere", "impossible"))
+    return element("span", bar, "bar", data_tip=tip, tabindex="0"), f"{observed} of {total} with a value"
+
+
+def draw_metrics(coverage: pd.DataFrame) -> str:
+    """One target's coverage, metric by metric."""
+    head = [_head("Contract metric"), _head("Coverage"), _head("Native series"), _head("Reason")]
+    rows: list[str] = []
+    for component, metrics in coverage.groupby("component", sort=False):
+        rows.append(element("tr", element("th", escape(str(component)), colspan="4", scope="colgroup"), "group"))
+        rows.extend(_metric_row(record) for record in records(metrics))
+    return _table("metrics", head, rows)
+
+
+def _metric_row(record: Record) -> str:
+    native, reason = (str(record[name]) if record[name] else ABSENT for name in ("native", "reason"))
+    status = str(record["status"])
+    cells = [
+        element("th", element("code", escape(str(record["metric"]))), scope="row"),
+        _cell("Coverage", element("span", escape(status), f"value coverage {status}")),
+        _cell(
+            "Native series", element("code", escape(native)) if native != ABSENT else element("span", ABSENT, "quiet")
+        ),
+        _cell("Reason", element("span", escape(reason), "quiet")),
+    ]
+    return element("tr", "".join(cells))
+
+
+def _chip(text: str) -> str:
+    return element("span", escape(text), "chip")
+
+
+def _cell(label: str, upper: str, lower: str = "", classes: str = "") -> str:
+    below = element("div", lower, "lower") if lower else ""
+    return element("td", element("div", upper, "upper") + below, classes, data_label=label)
+
+
+def _table(name: str, head: Iterable[str], rows: Iterable[str]) -> str:
+    header = element("thead", element("tr", "".join(head)))
+    return element("div", element("table", header + element("tbody", "".join(rows)), name), "scope")
+
+
+def fleet_rows(fleet: pd.DataFrame, shown: Sequence[Shown]) -> pd.DataFrame:
+    """The fleet for a file: the labels of each deployment, then its figures."""
+    labels = pd.DataFrame([{**dict(one.deployment.labels())} for one in shown], index=[one.name for one in shown])
+    return labels.join(fleet).rename_axis("deployment").reset_index()
+
+
+def has_values(frame: pd.DataFrame, figure: Figure) -> bool:
+    """Whether a history holds any value of the figure."""
+    return bool(figure_columns(frame, figure))

@@ -1,0 +1,169 @@
+"""`servescope console`: the Streamlit console on a collector's store, as a child process on 127.0.0.1.
+
+The pages are in `app/` of a checkout and in `servescope/_app` of an installed wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from servescope.errors import ServescopeError, UsageError
+
+ADDRESS = "127.0.0.1"
+DEFAULT_PORT = 8501
+STORE_VARIABLE = "SERVESCOPE_STORE"
+"""The environment variable that tells the pages which store to read."""
+
+READY_SECONDS = 30.0
+END_SECONDS = 5.0
+_NEEDED = ("streamlit", "pandas", "altair")
+
+
+class ConsoleError(ServescopeError):
+    """The console cannot start, or ended by itself."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--store", type=Path, default=Path("servescope.db"), metavar="PATH",
+        help="the collector's store (default: servescope.db)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, metavar="N",
+        help=f"port on {ADDRESS} (default: {DEFAULT_PORT}; 0 takes a free one)",
+    )  # fmt: skip
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve the console until Ctrl-C or SIGTERM."""
+    _check_extra()
+    pages = find_app()
+    _check_store(arguments.store)
+    port = _free_port(arguments.port)
+    child = _launch(pages, arguments.store, port)
+    try:
+        _wait_until_ready(child, port)
+        url = f"http://{ADDRESS}:{port}"
+        print(f"servescope: the console is at {url}, on {arguments.store}; Ctrl-C ends it", flush=True)
+        if not arguments.no_browser:
+            _open_browser(url)
+        code = child.wait()
+    finally:
+        _end(child)
+    raise ConsoleError(f"the console ended by itself with code {code}")
+
+
+def find_app() -> Path:
+    """The console's entry script: of the installed wheel, else of the checkout this package is in."""
+    package = Path(__file__).resolve().parent
+    places = (package / "_app" / "console.py", package.parents[1] / "app" / "console.py")
+    for place in places:
+        if place.is_file():
+            return place
+    raise ConsoleError(f"the console's pages are in neither {places[0]} nor {places[1]}; install the wheel again")
+
+
+def _check_extra() -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"the console needs {', '.join(missing)}: pip install 'servescope[console]'")
+
+
+def _check_store(path: Path) -> None:
+    """Open the store once, so that what is wrong with it is said here and not on every page."""
+    from servescope.collector.store import Store
+
+    if not path.exists():
+        raise UsageError(
+            f"no store at {str(path)!r}: start `servescope collect --store {path}`, or name another with --store"
+        )
+    if path.is_dir():
+        raise UsageError(f"store {str(path)!r} is a directory, expected a collector's file")
+    Store(path, read_only=True).close()
+
+
+def _free_port(wanted: int) -> int:
+    """The port wanted, or a free one for 0; raises UsageError when it is taken or is no port."""
+    if not 0 <= wanted <= 65535:
+        raise UsageError(f"port {wanted!r} is not within 0 … 65535")
+    with socket.socket() as probe:
+        # As the server will bind it: a port whose last connections are still closing is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ADDRESS, wanted))
+        except OSError as error:
+            raise UsageError(
+                f"port {wanted} on {ADDRESS} cannot be used: {error.strerror}; name another with --port"
+            ) from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _launch(pages: Path, store: Path, port: int) -> subprocess.Popen[bytes]:
+    options = {
+        "server.address": ADDRESS,
+        "server.port": str(port),
+        # Headless: no question for an e-mail address, no browser of its own.
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "browser.serverAddress": ADDRESS,
+        "browser.gatherUsageStats": "false",
+        "logger.level": "warning",
+    }
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return subprocess.Popen(  # noqa: S603 - our own command line
+        [sys.executable, "-m", "streamlit", "run", str(pages), *flags],
+        stdin=subprocess.DEVNULL,
+        # Streamlit's own announcement would repeat ours.
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, STORE_VARIABLE: str(store.resolve())},
+        # A Ctrl-C in the terminal reaches us alone, and we end it.
+        start_new_session=True,
+    )
+
+
+def _wait_until_ready(child: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not _answers(port):
+        if child.poll() is not None:
+            raise ConsoleError(f"streamlit ended with code {child.returncode} before it served a page")
+        if time.monotonic() > deadline:
+            raise ConsoleError(f"streamlit did not answer on {ADDRESS}:{port} within {READY_SECONDS:.0f} s")
+        time.sleep(0.1)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urlopen(f"http://{ADDRESS}:{port}/_stcore/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def _open_browser(url: str) -> None:
+    import webbrowser
+
+    # Without one the address just printed is enough.
+    webbrowser.open(url)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,0 +1,197 @@
+"""Takes the pictures of the console: `make pictures` writes every page, light and dark, to docs/pictures/.
+
+`--first-paint` measures instead how long a browser waits for each page's content.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tests.console_store import append_now, write_day
+from tests.tools import chromium_binary
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+PAGES = {
+    "fleet": "?range=24h",
+    "deployment": "deployment?deployment=summarise-v2&range=24h",
+    "compare": "compare?left=chat-v1&right=chat-v2&range=24h",
+    "sources": "sources",
+    "coverage": "sources?view=coverage&target=127.0.0.1:8180",
+}
+# What a reader came for: the page has painted once this is there.
+CONTENT = {
+    "fleet": "table.fleet tbody tr:nth-child(20)",
+    "deployment": ".tiles .tile:nth-child(9)",
+    "compare": "table.comparison tbody tr:nth-child(20)",
+    "sources": "table.sources tbody tr:nth-child(20)",
+    "coverage": "table.metrics tbody tr:nth-child(20)",
+}
+THEMES = ("light", "dark")
+WIDE, NARROW = (1440, 900), (480, 900)
+TALLEST = 6000
+# A browser that talks to nobody but the console.
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@contextmanager
+def serve_console(store: Path) -> Iterator[str]:
+    """`servescope console` on the store, on a free port; gives its address and ends it."""
+    command = [sys.executable, "-m", "servescope.cli", "console", "--store", str(store), "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        announced = process.stdout.readline()
+        address = re.search(r"http://\S+?(?=,)", announced)
+        if address is None:
+            raise RuntimeError(f"the console did not start: {announced!r}")
+        yield address.group()
+    finally:
+        process.terminate()
+        process.wait(timeout=15)
+
+
+@contextmanager
+def keep_writing(store: Path) -> Iterator[None]:
+    """Go on writing as a collector does, so that the pages show a running platform."""
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(5.0):
+            append_now(store)
+
+    append_now(store)
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
+
+
+@contextmanager
+def open_browser(chromium: Path) -> Iterator[Browser]:
+    """A headless Chromium with an empty profile of its own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium), args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def open_page(browser: Browser, theme: str, size: tuple[int, int]) -> Page:
+    """An empty tab of this size that prefers this theme."""
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme="dark" if theme == "dark" else "light",
+        timezone_id="Europe/Berlin",
+    )
+    return context.new_page()
+
+
+def load(page: Page, address: str, name: str) -> float:
+    """Go to a page of the console and wait for its content; returns the seconds that took."""
+    started = time.perf_counter()
+    page.goto(f"{address}/{PAGES[name]}", wait_until="commit")
+    page.locator(CONTENT[name]).first.wait_for(timeout=30_000)
+    return time.perf_counter() - started
+
+
+def settle(page: Page) -> None:
+    """Wait until the script has run and every chart is drawn."""
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=30_000)
+    charts = page.locator("[data-testid=stVegaLiteChart]")
+    for place in range(charts.count()):
+        charts.nth(place).locator("canvas, svg").first.wait_for(timeout=30_000)
+    page.wait_for_timeout(700)
+
+
+def fit_height(page: Page, size: tuple[int, int]) -> None:
+    """Make the window as high as the page, so that a picture shows all of it."""
+    height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+    page.set_viewport_size({"width": size[0], "height": min(max(int(height), size[1]), TALLEST)})
+    settle(page)
+
+
+def take_pictures(address: str, browser: Browser, folder: Path, *, sizes: dict[str, tuple[int, int]]) -> list[Path]:
+    """A picture of every page in each theme and size; whole pages."""
+    taken = []
+    for theme in THEMES:
+        for label, size in sizes.items():
+            for name in PAGES:
+                page = open_page(browser, theme, size)
+                load(page, address, name)
+                settle(page)
+                fit_height(page, size)
+                path = folder / f"{name}-{theme}{label}.png"
+                page.screenshot(path=path)
+                page.context.close()
+                taken.append(path)
+    return taken
+
+
+def measure_first_paint(
+    address: str, browser: Browser, *, rounds: int, names: Iterable[str] = tuple(PAGES)
+) -> dict[str, list[float]]:
+    """Seconds from asking for a page until its content is there, each time with an empty cache."""
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in seconds:
+            page = open_page(browser, "light", WIDE)
+            seconds[name].append(load(page, address, name))
+            page.context.close()
+    return seconds
+
+
+def main() -> int:
+    """Take the pictures, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first-paint", action="store_true", help="measure instead of taking pictures")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each page is measured (default: 5)")
+    parser.add_argument("--folder", type=Path, default=PICTURES, help="where the pictures go")
+    parser.add_argument("--store", type=Path, help="an existing store instead of a made day of 20 deployments")
+    arguments = parser.parse_args()
+    chromium = chromium_binary()
+    if chromium is None:
+        print("chromium not found on PATH, and none could be installed", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as made:
+        store = arguments.store or Path(made) / "day.db"
+        if arguments.store is None:
+            write_day(store)
+        with keep_writing(store), serve_console(store) as address, open_browser(chromium) as browser:
+            if arguments.first_paint:
+                for name, seconds in measure_first_paint(address, browser, rounds=arguments.rounds).items():
+                    print(
+                        f"{name:<11} first {seconds[0]:.2f} s  median {median(seconds):.2f} s  max {max(seconds):.2f} s"
+                    )
+                return 0
+            arguments.folder.mkdir(parents=True, exist_ok=True)
+            for path in take_pictures(address, browser, arguments.folder, sizes={"": WIDE, "-narrow": NARROW}):
+                print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""`servescope console`: what it refuses, where it finds its pages, and that it ends what it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+
+from servescope import console
+from servescope.collector.store import Store
+from servescope.errors import UsageError
+from tests.conftest import ROOT
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does; only for what it refuses."""
+    return subprocess.run(
+        [sys.executable, "-m", "servescope.cli", "console", "--no-browser", *words],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def start(store: Path, **environment: str) -> tuple[subprocess.Popen[str], str]:
+    """Start the console on a free port; gives the process and the address it announced."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servescope.cli", "console", "--no-browser", "--port", "0", "--store", str(store)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert process.stdout is not None
+    announced = process.stdout.readline()
+    return process, announced.split(" is at ")[1].split(",")[0]
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A store without anything in it."""
+    path = tmp_path / "servescope.db"
+    Store(path).close()
+    return path
+
+
+def test_missing_store_is_named_with_the_remedy(tmp_path: Path) -> None:
+    """Without a store the command ends with code 2 and says how to get one."""
+    answer = run("--store", str(tmp_path / "none.db"))
+
+    assert answer.returncode == 2
+    assert "none.db" in answer.stderr
+    assert "servescope collect --store" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_foreign_store_is_refused(tmp_path: Path) -> None:
+    """A database of another program is refused by name, not shown empty."""
+    connection = sqlite3.connect(tmp_path / "other.db")
+    connection.execute("CREATE TABLE things (id INTEGER)")
+    connection.close()
+
+    answer = run("--store", str(tmp_path / "other.db"))
+
+    assert answer.returncode == 1
+    assert "another program" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_text_file_is_refused(tmp_path: Path) -> None:
+    """A file that is no database is refused by name."""
+    (tmp_path / "notes.txt").write_text("not a store, but long enough to be looked at as a database file\n" * 10)
+
+    answer = run("--store", str(tmp_path / "notes.txt"))
+
+    assert answer.returncode == 1
+    assert "notes.txt" in answer.stderr
+
+
+def test_busy_port_is_refused(empty: Path) -> None:
+    """A port that somebody listens on is named, with the flag that names another."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        answer = run("--store", str(empty), "--port", str(port))
+
+    assert answer.returncode == 2
+    assert str(port) in answer.stderr
+    assert "--port" in answer.stderr
+
+
+def test_impossible_port_is_refused(empty: Path) -> None:
+    """A number that is no port is refused with the range."""
+    answer = run("--store", str(empty), "--port", "70000")
+
+    assert answer.returncode == 2
+    assert "port 70000 is not within 0 … 65535" in answer.stderr
+
+
+def test_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Streamlit the error says what to install."""
+    monkeypatch.setattr(console, "find_spec", lambda name: None if name == "streamlit" else object())
+
+    with pytest.raises(UsageError, match=r"needs streamlit: pip install 'servescope\[console\]'"):
+        console._check_extra()
+
+
+def test_checkout_has_its_pages_in_app() -> None:
+    """In a checkout the pages of the working tree are shown."""
+    assert console.find_app() == ROOT / "app" / "console.py"
+
+
+@pytest.mark.slow
+def test_console_serves_on_loopback_and_ends_on_sigterm(empty: Path) -> None:
+    """It answers on 127.0.0.1 alone, and SIGTERM ends it and its server."""
+    process, address = start(empty)
+    try:
+        with urlopen(f"{address}/_stcore/health", timeout=10) as answer:
+            assert answer.status == 200
+        port = int(address.rpartition(":")[2])
+        assert _listeners(port) == {"0100007F"}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=15)
+
+    assert code == 130
+    assert _listeners(port) == set()
+
+
+@pytest.mark.slow
+def test_console_starts_from_the_wheel(empty: Path, tmp_path: Path) -> None:
+    """Installed from the wheel, without the checkout, the pages come from servescope/_app."""
+    built, installed = tmp_path / "built", tmp_path / "installed"
+    for command in (
+        ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(built), str(ROOT)],
+        ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed)],
+    ):
+        words = [*command, *(str(path) for path in built.glob("*.whl"))] if "pip" in command else command
+        subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=120)
+    environment = {"PYTHONPATH": str(installed)}
+    found = subprocess.run(
+        [sys.executable, "-c", "from servescope.console import find_app; print(find_app())"],
+        check=True, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **environment},
+    )  # fmt: skip
+
+    process, address = start(empty, **environment)
+    try:
+        with urlopen(f"{address}/_stcore/health", timeout=10) as answer:
+            assert answer.status == 200
+    finally:
+        process.terminate()
+        process.wait(timeout=15)
+
+    assert found.stdout.strip() == str(installed / "servescope" / "_app" / "console.py")
+    assert (installed / "servescope" / "_app" / ".streamlit" / "config.toml").is_file()
+
+
+def _listeners(port: int) -> set[str]:
+    """The addresses, as Linux writes them, that listen on a port."""
+    lines = [*Path("/proc/net/tcp").read_text().splitlines()[1:], *Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    sockets = [line.split() for line in lines]
+    return {
+        fields[1].rpartition(":")[0]
+        for fields in sockets
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from servescope.emulator.clock import VirtualClock, WallClockRunner
@@ -29,16 +31,6 @@ def test_events_may_schedule_events() -> None:
     assert seen == [1.0]
 
 
-def test_cancelled_timer_never_happens() -> None:
-    """A cancelled event does not happen, and cancelling it again changes nothing."""
-    clock, seen = VirtualClock(), []
-    timer = clock.schedule(1.0, lambda: seen.append("cancelled"))
-    timer.cancel()
-    timer.cancel()
-    clock.run_until(2.0)
-    assert seen == []
-
-
 def test_every_repeats() -> None:
     """A periodic action happens once per period, for the first time after one."""
     clock, seen = VirtualClock(), []
@@ -48,13 +40,14 @@ def test_every_repeats() -> None:
 
 
 def test_runner_follows_the_wall_clock() -> None:
-    """With a speed-up of 1000, a thousand seconds pass within about one."""
+    """With a speed-up of 1000, a thousand times as many seconds pass as outside, never more."""
     clock = VirtualClock()
     runner = WallClockRunner(clock, speed_up=1000.0)
+    began = time.monotonic()
     runner.start()
     assert not runner.wait(0.5)
     runner.close()
-    assert 100.0 < clock.now < 2000.0
+    assert 100.0 < clock.now <= 1000.0 * (time.monotonic() - began)
 
 
 def test_runner_keeps_the_failure_that_ended_it() -> None:

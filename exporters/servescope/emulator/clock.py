@@ -18,19 +18,6 @@ _TICK_SECONDS = 0.1
 _FORGIVEN_LAG_SECONDS = 1.0
 
 
-class Timer:
-    """One event to come; `cancel` makes it never happen."""
-
-    __slots__ = ("action",)
-
-    def __init__(self, action: Callable[[], object]) -> None:
-        self.action: Callable[[], object] | None = action
-
-    def cancel(self) -> None:
-        """Forget the event; without effect when it has happened."""
-        self.action = None
-
-
 class VirtualClock:
     """Seconds since the start of the emulation, and the events that lie ahead; for one thread at a time.
 
@@ -39,19 +26,17 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._ahead: list[tuple[float, int, Timer]] = []
+        self._ahead: list[tuple[float, int, Callable[[], object]]] = []
         self._scheduled = 0
 
     def read(self) -> float:
         """The time in seconds; the clock that instruments are given."""
         return self.now
 
-    def schedule(self, delay_seconds: float, action: Callable[[], object]) -> Timer:
+    def schedule(self, delay_seconds: float, action: Callable[[], object]) -> None:
         """Let `action` happen in `delay_seconds`, at once when that is zero or less."""
-        timer = Timer(action)
         self._scheduled += 1
-        heapq.heappush(self._ahead, (self.now + max(delay_seconds, 0.0), self._scheduled, timer))
-        return timer
+        heapq.heappush(self._ahead, (self.now + max(delay_seconds, 0.0), self._scheduled, action))
 
     def every(self, period_seconds: float, action: Callable[[], object]) -> None:
         """Let `action` happen each `period_seconds`, for the first time one period from now."""
@@ -66,10 +51,8 @@ class VirtualClock:
         """Let everything happen that is due up to and at `time_seconds`, and stand there."""
         ahead = self._ahead
         while ahead and ahead[0][0] <= time_seconds:
-            due, _, timer = heapq.heappop(ahead)
-            if timer.action is not None:
-                self.now = due
-                timer.action()
+            self.now, _, action = heapq.heappop(ahead)
+            action()
         self.now = max(self.now, time_seconds)
 
 

@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from alerts.recording import render_recording_rules
-from servescope.catalog import FIGURES, Figure
+from servescope.catalog import FIGURES, METRICS, Figure
 from servescope.expressions import (
     LOOKBACK_MS,
     Difference,
@@ -39,9 +39,10 @@ from servescope.expressions import (
     rate,
 )
 from servescope.identity import DEPLOYMENT_LABELS, Identity
-from servescope.samples import Labels, Series, Window
+from servescope.samples import Labels, Series, Window, make_labels
 from tests.fake_targets import FakeTarget, Incident, serving
 from tests.prometheus import Prometheus, Range, running
+from tests.replay import Figures, replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
@@ -54,7 +55,7 @@ ENOUGH = 5_000
 # No multiple of a scrape interval, so that rules are evaluated at every distance from a scrape.
 RULE_INTERVAL = "530ms"
 # A rule is evaluated at its time, while a scrape of just before may still be on its way into the store.
-COMMIT_MARGIN_MS = 40
+COMMIT_MARGIN_MS = 60
 
 _V1 = {"model_name": "llama-70b", "deployment_id": "chat-v1", "inference_stack": "v1"}
 _V2 = {
@@ -379,6 +380,38 @@ def test_every_figure_is_what_prometheus_computes(frozen: Frozen) -> None:
     comparison.report("figures")
     assert comparison.values > ENOUGH
     assert not [name for name in FIGURES if name not in comparison.present], "never present"
+
+
+def test_the_collector_derives_what_prometheus_computes(frozen: Frozen, tmp_path: Path) -> None:
+    """The same scrapes as pages through parser, translation, ring and derivation: the same figures."""
+    comparison = Comparison()
+    instants = _instants(frozen)[::3]
+    derived = replay(frozen.windows, instants, tmp_path, window_ms=WINDOW_MS)
+    # Where no autoscaler reports replicas, the collector counts its own targets.
+    counted = METRICS["replica_count_by_status"].name
+    expressions = {name: asked for name, asked in _figures().items() if name != counted}
+    for at_ms in instants:
+        theirs = _ask(frozen.prometheus, expressions, at_ms, WINDOW)
+        readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
+        for name, (expression, by) in expressions.items():
+            ours = _by_group(derived[at_ms], FIGURES[name])
+            comparison.compare(name, at_ms, ours, theirs[name], _flipped(expression, readings, by))
+
+    comparison.report("figures of the collector")
+    assert comparison.values > ENOUGH / 2
+
+
+def _by_group(derived: Figures, figure: Figure) -> Vector:
+    """One figure of all deployments, by its labels, from keys such as `name{label="value"}`."""
+    found: Vector = {}
+    for deployment, figures in derived.items():
+        for key, value in figures.items():
+            name, _, labels = key.partition("{")
+            if name == figure.name:
+                pairs = [pair.split("=", 1) for pair in labels.removesuffix("}").split(",") if pair]
+                own = [(label, quoted.strip('"')) for label, quoted in pairs]
+                found[make_labels((*deployment.labels(), *own))] = value
+    return found
 
 
 def test_other_expressions_and_windows_are_what_prometheus_computes(frozen: Frozen) -> None:

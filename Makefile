@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := exporters app alerts benchmarks tests
+SOURCES := exporters app alerts benchmarks docs tests
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check generate bench real capture pictures clean
@@ -30,13 +30,13 @@ test: $(VENV)/.develop  ## install what the tests need, then run them all
 	$(BIN)/python -m tests.tools
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/mypy exporters alerts app benchmarks tests
+	$(BIN)/mypy $(SOURCES)
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
-	$(BIN)/mypy exporters alerts app benchmarks tests
+	$(BIN)/mypy $(SOURCES)
 	$(BIN)/python -m pytest -q -m 'not slow and not real'
 
 generate: $(VENV)/.develop  ## write the files that are compiled from the catalog

@@ -137,7 +137,8 @@ class Figure:
     def record(self, window: str = DEFAULT_WINDOW) -> str:
         """The name of its recording rule, `deployment:metric:operation`."""
         metric, operation = self.recorded
-        return f"deployment:{metric}:{operation}{window if operation.endswith('rate') else ''}"
+        # Prometheus' own convention: a rate is no total any more.
+        return f"deployment:{metric.removesuffix('_total')}:{operation}{window if operation.endswith('rate') else ''}"
 
 
 def _by_name(metrics: Iterable[Metric]) -> Mapping[str, Metric]:
@@ -534,10 +535,10 @@ def _share_of_requests(name: str, title: str, outcome: str, text: str) -> Figure
 def _latency(name: str, metric: str, title: str, which: str) -> Figure:
     """A quantile (`p95`) or the mean of a latency histogram."""
     expression: Expression = mean(metric) if which == "mean" else Quantile(int(which[1:]) / 100, metric)
-    told = "Mean" if which == "mean" else f"{which[1:]}th percentile"
+    told = "Mean" if which == "mean" else "Median" if which == "p50" else f"{which[1:]}th percentile"
     return Figure(
         f"{name}_{which}", f"{title}, {which}", "Latency", "seconds", expression,
-        f"{told} of {METRICS[metric].help[0].lower()}{METRICS[metric].help[1:]}",
+        f"{told}: {METRICS[metric].help[0].lower()}{METRICS[metric].help[1:]}",
         better="lower", idle="absent", exposed=f"{metric}_{which}", recorded=(metric, f"{which}_rate"),
     )  # fmt: skip
 

@@ -254,7 +254,9 @@ def compute(expression: Expression, readings: Readings, by: Sequence[str]) -> Ve
         case Ratio(numerator, denominator):
             below = compute(denominator, readings, by)
             above = compute(numerator, readings, by)
-            return {group: value / below[group] for group, value in above.items() if below.get(group, 0.0) > 0.0}
+            ratios = {group: value / below[group] for group, value in above.items() if below.get(group, 0.0) > 0.0}
+            # A denormal denominator overflows; what cannot be told is absent, never infinite.
+            return {group: value for group, value in ratios.items() if math.isfinite(value)}
         case Difference(left, right):
             less = compute(right, readings, by)
             return {group: value - less[group] for group, value in compute(left, readings, by).items() if group in less}

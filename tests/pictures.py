@@ -43,7 +43,7 @@ CONTENT = {
 }
 THEMES = ("light", "dark")
 WIDE, NARROW = (1440, 900), (480, 900)
-TALLEST = 6000
+TALLEST = 2400
 # A browser that talks to nobody but the console.
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -55,17 +55,17 @@ FLAGS = (
 def serve_console(store: Path) -> Iterator[str]:
     """`servescope console` on the store, on a free port; gives its address and ends it."""
     command = [sys.executable, "-m", "servescope.cli", "console", "--store", str(store), "--port", "0", "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        announced = process.stdout.readline()
-        address = re.search(r"http://\S+?(?=,)", announced)
-        if address is None:
-            raise RuntimeError(f"the console did not start: {announced!r}")
-        yield address.group()
-    finally:
-        process.terminate()
-        process.wait(timeout=15)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            announced = process.stdout.readline()
+            address = re.search(r"http://\S+?(?=,)", announced)
+            if address is None:
+                raise RuntimeError(f"the console did not start: {announced!r}")
+            yield address.group()
+        finally:
+            process.terminate()
+            process.wait(timeout=15)
 
 
 @contextmanager
@@ -129,6 +129,7 @@ def settle(page: Page) -> None:
 
 def fit_height(page: Page, size: tuple[int, int]) -> None:
     """Make the window as high as the page, so that a picture shows all of it."""
+    # A picture of a long page shows its beginning.
     height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
     page.set_viewport_size({"width": size[0], "height": min(max(int(height), size[1]), TALLEST)})
     settle(page)

@@ -8,6 +8,8 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -29,15 +31,19 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def start(store: Path, **environment: str) -> tuple[subprocess.Popen[str], str]:
-    """Start the console on a free port; gives the process and the address it announced."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "servescope.cli", "console", "--no-browser", "--port", "0", "--store", str(store)],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert process.stdout is not None
-    announced = process.stdout.readline()
-    return process, announced.split(" is at ")[1].split(",")[0]
+@contextmanager
+def started(store: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The console on a free port, ended by SIGTERM; gives the process and the address it announced."""
+    words = ["-m", "servescope.cli", "console", "--no-browser", "--port", "0", "--store", str(store)]
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().split(" is at ")[1].split(",")[0]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=15)
 
 
 @pytest.fixture
@@ -118,17 +124,15 @@ def test_checkout_has_its_pages_in_app() -> None:
 @pytest.mark.slow
 def test_console_serves_on_loopback_and_ends_on_sigterm(empty: Path) -> None:
     """It answers on 127.0.0.1 alone, and SIGTERM ends it and its server."""
-    process, address = start(empty)
-    try:
-        with urlopen(f"{address}/_stcore/health", timeout=10) as answer:
-            assert answer.status == 200
+    with started(empty) as (process, address):
         port = int(address.rpartition(":")[2])
-        assert _listeners(port) == {"0100007F"}
-    finally:
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(timeout=15)
+        with urlopen(f"{address}/_stcore/health", timeout=10) as answer:
+            healthy = answer.status == 200
+        listening = _listeners(port)
 
-    assert code == 130
+    assert healthy
+    assert listening == {"0100007F"}
+    assert process.returncode == 130
     assert _listeners(port) == set()
 
 
@@ -148,14 +152,10 @@ def test_console_starts_from_the_wheel(empty: Path, tmp_path: Path) -> None:
         check=True, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **environment},
     )  # fmt: skip
 
-    process, address = start(empty, **environment)
-    try:
-        with urlopen(f"{address}/_stcore/health", timeout=10) as answer:
-            assert answer.status == 200
-    finally:
-        process.terminate()
-        process.wait(timeout=15)
+    with started(empty, **environment) as (_, address), urlopen(f"{address}/_stcore/health", timeout=10) as answer:
+        healthy = answer.status == 200
 
+    assert healthy
     assert found.stdout.strip() == str(installed / "servescope" / "_app" / "console.py")
     assert (installed / "servescope" / "_app" / ".streamlit" / "config.toml").is_file()
 

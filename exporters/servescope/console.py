@@ -52,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     pages = find_app()
     _check_store(arguments.store)
     port = _free_port(arguments.port)
+    # A closed terminal ends us as Ctrl-C does; the child, in its own session, would not hear of it.
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
     child = _launch(pages, arguments.store, port)
     try:
         _wait_until_ready(child, port)

@@ -1,0 +1,1 @@
+"""Ours beside its peers, as ratios from one run: `python -m benchmarks [NAME ...]`."""

@@ -1,0 +1,31 @@
+"""Run the named benchmarks, or all."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+import benchmarks
+
+
+def main() -> int:
+    """Print each benchmark's ratios; 0 when all ran."""
+    names = sorted(
+        module.name for module in pkgutil.iter_modules([str(Path(benchmarks.__file__).parent)]) if module.name[0] != "_"
+    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(names)}; all by default")
+    chosen = parser.parse_args().names or names
+    for name in chosen:
+        if name not in names:
+            parser.error(f"unknown benchmark {name!r}, there are: {', '.join(names)}")
+    for name in chosen:
+        importlib.import_module(f"benchmarks.{name}").run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

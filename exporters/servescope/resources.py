@@ -1,0 +1,315 @@
+"""CPU, memory and GPUs in use by this process's replica; what cannot be known is absent.
+
+    engine = EngineInstruments(identity, resources=ResourceMeter())
+
+CPU and memory are those of the container, which is its cgroup (version 1 or 2) unless that is the whole machine's;
+else those of the process alone. GPUs are read through NVML when the extra `gpu` is installed and a driver is there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from servescope.errors import UsageError
+
+_logger = logging.getLogger("servescope")
+
+LEAST_SECONDS = 1.0
+"""A reading younger than this is given again: CPU use over less says nothing, and NVML takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device: `index` as NVML counts, `0`, or `0:1` for a MIG slice; None where the driver does not tell."""
+
+    index: str
+    busy_ratio: float | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What is in use: CPU cores since the reading before, memory in bytes, GPUs; None where it is not known."""
+
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+
+class ResourceMeter:
+    """Reads the resources of this process or its container.
+
+    `scope` is `cgroup`, `process`, or `auto`: the cgroup when it is known and not the whole machine's, else the
+    process. `nvml` is the NVML module to use; by default pynvml when it is installed. `visible_gpus` lists devices
+    by index or UUID, as CUDA_VISIBLE_DEVICES does, which is the default; every device when that is not set. `proc`
+    and `cgroups` are where the kernel's file systems are mounted.
+
+    Any thread may read. Only the constructor raises: UsageError for a wrong scope.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: str = "auto",
+        nvml: Any = None,
+        visible_gpus: str | None = None,
+        proc: str | Path = "/proc",
+        cgroups: str | Path = "/sys/fs/cgroup",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if scope not in _SCOPES:
+            raise UsageError(f"unknown scope {scope!r}, supported: {', '.join(_SCOPES)}")
+        self._usage = _find_usage(scope, Path(proc), Path(cgroups))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible_gpus is None else visible_gpus
+        self._gpus = _find_gpus(nvml, visible)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._cpu_seconds = self._usage.cpu_seconds()
+        self._counted_at = clock()
+        self._last: Resources | None = None
+
+    def read(self) -> Resources:
+        """The resources in use; those read before when that was less than a second ago."""
+        with self._lock:
+            elapsed = self._clock() - self._counted_at
+            if self._last is None or elapsed >= LEAST_SECONDS:
+                cores = self._count_cores(elapsed) if elapsed >= LEAST_SECONDS else None
+                resources = Resources(cores, self._usage.memory_bytes(), tuple(self._read_gpus()))
+                # Within the first second there is no CPU use to keep.
+                self._last = None if elapsed < LEAST_SECONDS else resources
+                return resources
+            return self._last
+
+    def _count_cores(self, elapsed: float) -> float | None:
+        before, now = self._cpu_seconds, self._usage.cpu_seconds()
+        self._cpu_seconds = now
+        self._counted_at += elapsed
+        if before is None or now is None or now < before:
+            return None
+        return (now - before) / elapsed
+
+    def _read_gpus(self) -> Iterator[Gpu]:
+        for device in self._gpus:
+            try:
+                yield device.read()
+            except Exception as error:
+                _logger.debug("GPU %s cannot be read: %r", device.index, error)
+
+
+# --- CPU and memory ---------------------------------------------------------------------------------------------------
+
+
+class _Usage(Protocol):
+    def cpu_seconds(self) -> float | None: ...
+
+    def memory_bytes(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ProcessUsage:
+    directory: Path
+
+    def cpu_seconds(self) -> float | None:
+        return _known(self._cpu_seconds)
+
+    def memory_bytes(self) -> int | None:
+        return _known(self._memory_bytes)
+
+    def _cpu_seconds(self) -> float:
+        # The command's name, in parentheses, may hold anything; user and system time are the 12th and 13th after it.
+        fields = _text(self.directory / "stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _memory_bytes(self) -> int:
+        return int(_text(self.directory / "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class _CgroupV2Usage:
+    directory: Path
+
+    def cpu_seconds(self) -> float | None:
+        return _known(lambda: _field(self.directory / "cpu.stat", "usage_usec") * 1e-6)
+
+    def memory_bytes(self) -> int | None:
+        return _known(self._memory_bytes)
+
+    def _memory_bytes(self) -> int:
+        # As kubelet counts a working set: without the file cache that the kernel would give back first.
+        return _without_cache(
+            int(_text(self.directory / "memory.current")), self.directory / "memory.stat", "inactive_file"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _CgroupV1Usage:
+    cpu: Path
+    memory: Path
+
+    def cpu_seconds(self) -> float | None:
+        return _known(lambda: int(_text(self.cpu / "cpuacct.usage")) * 1e-9)
+
+    def memory_bytes(self) -> int | None:
+        return _known(self._memory_bytes)
+
+    def _memory_bytes(self) -> int:
+        used = int(_text(self.memory / "memory.usage_in_bytes"))
+        return _without_cache(used, self.memory / "memory.stat", "total_inactive_file")
+
+
+_SCOPES = ("auto", "cgroup", "process")
+
+
+def _find_usage(scope: str, proc: Path, cgroups: Path) -> _Usage:
+    """The first cgroup of this process that tells both CPU and memory; the process when there is none."""
+    process = _ProcessUsage(proc / "self")
+    if scope == "process":
+        return process
+    candidates: list[_Usage] = list(_cgroups_of_this_process(proc, cgroups))
+    for usage in candidates:
+        if usage.cpu_seconds() is not None and usage.memory_bytes() is not None:
+            return usage
+    if scope == "cgroup":
+        _logger.warning(
+            "no cgroup under %s tells CPU and memory of this process; they are those of the process", cgroups
+        )
+    return process
+
+
+def _cgroups_of_this_process(proc: Path, cgroups: Path) -> Iterator[_Usage]:
+    paths: dict[str, str] = {}
+    for line in (_known(lambda: _text(proc / "self" / "cgroup")) or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        paths.update(dict.fromkeys(controllers.split(","), path.strip("/")))
+    # Within a container the path may be the host's, while its own cgroup is what is mounted: then the mount's top.
+    if "" in paths:
+        # The machine's own cgroup tells no memory in version 2, so that it is never taken for a container's.
+        yield _CgroupV2Usage(cgroups / paths[""])
+        yield _CgroupV2Usage(cgroups)
+    if "cpuacct" in paths and "memory" in paths:
+        for cpu, memory in ((paths["cpuacct"], paths["memory"]), ("", "")):
+            usage = _CgroupV1Usage(cgroups / "cpuacct" / cpu, cgroups / "memory" / memory)
+            # Only the machine's own cgroup has a release agent.
+            if not any((directory / "release_agent").exists() for directory in (usage.cpu, usage.memory)):
+                yield usage
+
+
+def _without_cache(used: int, stat: Path, name: str) -> int:
+    cache = _known(lambda: _field(stat, name)) or 0
+    return max(used - cache, 0)
+
+
+def _field(path: Path, name: str) -> int:
+    """The value in a file of `name value` lines."""
+    fields = dict(line.split(maxsplit=1) for line in _text(path).splitlines() if line)
+    return int(fields[name])
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+_Value = TypeVar("_Value")
+
+
+def _known(read: Callable[[], _Value]) -> _Value | None:
+    """What `read` reads; None when the kernel does not tell, or tells something else."""
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    nvml: Any
+    handle: Any
+    index: str
+    uuid: str
+
+    def read(self) -> Gpu:
+        # A device in MIG mode, and a slice, do not tell how busy they are.
+        busy = self._ask(lambda: self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu)
+        used = self._ask(lambda: self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
+        return Gpu(self.index, None if busy is None else busy / 100, used)
+
+    def _ask(self, question: Callable[[], int]) -> int | None:
+        try:
+            return question()
+        except self.nvml.NVMLError:
+            return None
+
+
+def _find_gpus(nvml: Any, visible: str | None) -> tuple[_Device, ...]:
+    """The devices this process may use; none when NVML, a driver or a device is missing, which is logged."""
+    try:
+        nvml = importlib.import_module("pynvml") if nvml is None else nvml
+        nvml.nvmlInit()
+        return tuple(_visible_devices(list(_devices(nvml)), visible))
+    except ImportError:
+        _logger.debug("extra 'gpu' is not installed, GPUs are not observed: pip install 'servescope[gpu]'")
+    except Exception as error:
+        _logger.debug("NVML cannot be used, GPUs are not observed: %r", error)
+    return ()
+
+
+def _devices(nvml: Any) -> Iterator[_Device]:
+    """Every device in the order of NVML; a device in MIG mode is followed by its slices."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        yield _Device(nvml, handle, str(index), _uuid(nvml, handle))
+        for number, slice_handle in _mig_slices(nvml, handle):
+            yield _Device(nvml, slice_handle, f"{index}:{number}", _uuid(nvml, slice_handle))
+
+
+def _mig_slices(nvml: Any, handle: Any) -> Iterator[tuple[int, Any]]:
+    try:
+        if not nvml.nvmlDeviceGetMigMode(handle)[0]:
+            return
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except nvml.NVMLError:  # the device knows no MIG
+        return
+    for number in range(count):
+        try:
+            yield number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except nvml.NVMLError:  # no slice was made at this number
+            continue
+
+
+def _uuid(nvml: Any, handle: Any) -> str:
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+
+def _visible_devices(devices: list[_Device], visible: str | None) -> Iterator[_Device]:
+    """Those the list names, as CUDA reads it: by index or the beginning of a UUID, up to the first that is neither.
+
+    Slices that are not named are left out, or their device's memory would count twice.
+    """
+    if visible is None:
+        yield from (device for device in devices if ":" not in device.index)
+        return
+    for name in (part.strip() for part in visible.split(",")):
+        named = [
+            device
+            for device in devices
+            if device.index == name or (name[:4] in _UUIDS and device.uuid.startswith(name))
+        ]
+        if not named:
+            return
+        yield named[0]
+
+
+_UUIDS = ("GPU-", "MIG-")

@@ -640,7 +640,7 @@ _FIGURES = (
         "spec_decode_accepted_tokens_per_second", "Accepted by draft position", "Speculation", "tokens/s",
         rate("spec_decode_num_accepted_tokens_per_pos_total"),
         "Draft tokens accepted a second, by their position in the draft.",
-        better="higher", idle="zero", by=("position",), exposed="spec_decode_accepted_tokens_per_second",
+        better=None, idle="zero", by=("position",), exposed="spec_decode_accepted_tokens_per_second",
         recorded=("spec_decode_num_accepted_tokens_per_pos_total", "rate"),
     ),
     _cache_ratio(

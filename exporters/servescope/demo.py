@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from servescope.errors import ServescopeError, UsageError
 
+_CONSOLE_PORT, _COLLECTOR_PORT = 8501, 9900
 READY_SECONDS = 60
 END_SECONDS = 10
 
@@ -34,7 +36,7 @@ class _Part:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope demo`."""
-    parser.add_argument("--port", type=int, default=8501, help="port of the console (default: 8501)")
+    parser.add_argument("--port", type=int, help="port of the console (default: 8501, or a free one)")
     parser.add_argument(
         "--directory", type=Path, help="keep configuration, store and logs here (default: a temporary folder)"
     )
@@ -46,9 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     _require_extras()
     with _folder(arguments.directory) as folder:
         parts: list[_Part] = []
+        port = arguments.port or _port_near(_CONSOLE_PORT)
         try:
-            _start(parts, folder, arguments)
-            print(f"servescope: the demo runs; the console is at http://127.0.0.1:{arguments.port}")
+            _start(parts, folder, port, no_browser=arguments.no_browser)
+            print(f"servescope: the demo runs; the console is at http://127.0.0.1:{port}")
             print("servescope: Ctrl-C ends it", flush=True)
             _wait_for_end(parts)
         finally:
@@ -77,20 +80,34 @@ def _folder(chosen: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(parts: list[_Part], folder: Path, arguments: argparse.Namespace) -> None:
+def _port_near(wanted: int) -> int:
+    """The port wanted, or a free one when something else has it."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ServescopeError("no free port on 127.0.0.1")
+
+
+def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> None:
     """Start emulator, collector and console, each once what it reads is there."""
     configuration, store = folder / "servescope.toml", folder / "servescope.db"
     configuration.unlink(missing_ok=True)
 
     parts.append(_launch("emulate", ["--directory", str(folder)], folder))
     _wait_until(configuration.exists, parts, "the emulator wrote no configuration")
-    parts.append(_launch("collect", ["--config", str(configuration), "--store", str(store)], folder))
+    listen = f"127.0.0.1:{_port_near(_COLLECTOR_PORT)}"
+    words = ["--config", str(configuration), "--store", str(store), "--listen", listen]
+    parts.append(_launch("collect", words, folder))
     _wait_until(store.exists, parts, "the collector made no store")
-    console = ["--store", str(store), "--port", str(arguments.port)]
-    if arguments.no_browser:
+    console = ["--store", str(store), "--port", str(port)]
+    if no_browser:
         console.append("--no-browser")
     parts.append(_launch("console", console, folder))
-    _wait_until(lambda: _answers(arguments.port), parts, "the console did not answer")
+    _wait_until(lambda: _answers(port), parts, "the console did not answer")
 
 
 def _launch(command: str, words: Sequence[str], folder: Path) -> _Part:

@@ -1,0 +1,115 @@
+"""The demo as a newcomer meets it: from its start to live figures of both stacks, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from servescope.collector.store import Store
+
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def heed_interrupts() -> None:
+    # A shell starts background jobs with SIGINT ignored, and a test run may be one.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def demo(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servescope.cli", "demo", "--no-browser", "--port", str(port), "--directory", folder],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_interrupts,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill() if process.poll() is None else None
+        process.communicate()
+
+
+def wait_for(what: Callable[[], T | None], seconds: float) -> T:
+    deadline = time.monotonic() + seconds
+    while (found := what()) is None:
+        assert time.monotonic() < deadline, f"{what} took more than {seconds} s"
+        time.sleep(0.2)
+    return found
+
+
+def answers(port: int) -> bool | None:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2) as answer:
+            return answer.status == 200 or None
+    except (URLError, OSError):
+        return None
+
+
+def children_of(pid: int) -> set[int]:
+    listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    direct = {int(word) for word in listing.stdout.split()}
+    return direct.union(*(children_of(child) for child in direct))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def live_figures(store: Path) -> dict[str, dict[str, float]] | None:
+    with Store(store, read_only=True) as reader:
+        latest = {deployment.deployment_id: figures for deployment, (_, figures) in reader.latest_figures().items()}
+    shown = {"time_to_first_token_p95", "tps_per_request", "speculation_rate", "kv_cache_hit_rate"}
+    return latest if len(latest) == 2 and all(shown <= figures.keys() for figures in latest.values()) else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_demo_shows_both_stacks_and_ends_whole(tmp_path: Path, ending: signal.Signals) -> None:
+    """Both deployments show figures within a minute; Ctrl-C, or SIGTERM, ends every process that was started."""
+    port = free_port()
+    with demo(tmp_path, port) as process:
+        wait_for(lambda: answers(port), seconds=60)
+        figures = wait_for(lambda: live_figures(tmp_path / "servescope.db"), seconds=60)
+        started = children_of(process.pid)
+        process.send_signal(ending)
+        process.wait(timeout=20)
+
+    assert figures.keys() == {"chat-v1", "chat-v2"}
+    assert len(started) >= 3
+    assert not [pid for pid in started if is_alive(pid)]
+
+
+@pytest.mark.slow
+def test_demo_tells_which_part_failed(tmp_path: Path) -> None:
+    """A port that is taken ends the demo with the part, the port and no traceback."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with demo(tmp_path, port) as process:
+            output, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert f"{port}" in output
+    assert "Traceback" not in output

@@ -24,7 +24,6 @@ Spec = dict[str, Any]
 """A part of a Vega-Lite specification."""
 
 HEIGHT = 190
-COLUMNS = 3
 # The colour of each status with its opacity as the last two digits.
 _BAND_COLORS = {"good": "#2ba35f14", "warning": "#d9920a22", "critical": "#d9434e24"}
 _TIME_FORMAT = "%a %d %b %H:%M:%S"
@@ -81,11 +80,11 @@ def _moment(time_ms: int) -> Spec:
     return {**date, "hours": moment.hour, "minutes": moment.minute, "seconds": moment.second, "utc": True}
 
 
-def show_grid(charts: Sequence[Chart]) -> None:
-    """The charts as small multiples, three beside each other where there is room."""
-    for start in range(0, len(charts), COLUMNS):
-        row = charts[start : start + COLUMNS]
-        for column, chart in zip(st.columns(COLUMNS, gap="medium"), row, strict=False):
+def show_grid(charts: Sequence[Chart], columns: int = 3) -> None:
+    """The charts as small multiples, so many beside each other where there is room."""
+    for start in range(0, len(charts), columns):
+        row = charts[start : start + columns]
+        for column, chart in zip(st.columns(columns, gap="medium"), row, strict=False):
             column.vega_lite_chart(chart.data, chart.spec, width="stretch", key=f"chart_{chart.title}")
 
 

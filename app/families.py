@@ -9,8 +9,8 @@ import pandas as pd
 
 from app import display
 from app.charts import Line
-from app.queries import figure_columns
-from servescope.catalog import FIGURES, GROUPS, METRICS, REPLICA_STATUSES, Band, Figure
+from app.queries import figure_columns, label_order
+from servescope.catalog import FIGURES, GROUPS, METRICS, Band, Figure
 from servescope.expressions import leaves
 
 # The first reading is drawn full, the others step back.
@@ -52,13 +52,6 @@ def _family(base: str, figures: list[Figure], history: pd.DataFrame) -> Family:
     absent = [figure for figure in figures if not figure_columns(history, figure)]
     title = base if len(figures) > 1 else figures[0].title
     return Family(title, figures[0].unit, figures[0].band, columns, absent)
-
-
-def label_order(label: str) -> tuple[int, int, str]:
-    """Statuses in their own order, numbers by size, other texts by letter."""
-    if label in REPLICA_STATUSES:
-        return REPLICA_STATUSES.index(label), 0, label
-    return len(REPLICA_STATUSES), int(label) if label.isdecimal() else 0, label
 
 
 def lines(family: Family, history: pd.DataFrame, index: int) -> list[Line]:

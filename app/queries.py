@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, Figure
+from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, REPLICA_STATUSES, Figure
 from servescope.collector.store import Store, TargetStatus
 from servescope.expressions import leaves
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
@@ -147,6 +147,13 @@ def label_value(key: str) -> str:
     return key.partition('="')[2].partition('"')[0]
 
 
+def label_order(label: str) -> tuple[int, int, str]:
+    """Statuses in their own order, numbers by size, other texts by letter."""
+    if label in REPLICA_STATUSES:
+        return REPLICA_STATUSES.index(label), 0, label
+    return len(REPLICA_STATUSES), int(label) if label.isdecimal() else 0, label
+
+
 def read_comparison(
     left: pd.DataFrame, right: pd.DataFrame, figures: Iterable[Figure] = tuple(FIGURES.values())
 ) -> pd.DataFrame:
@@ -158,7 +165,7 @@ def read_comparison(
     rows = []
     for figure in figures:
         of_left, of_right = figure_columns(left, figure), figure_columns(right, figure)
-        for label in sorted({*of_left, *of_right}):
+        for label in sorted({*of_left, *of_right}, key=label_order):
             medians = [
                 float(frame[columns[label]].median()) if label in columns else float("nan")
                 for frame, columns in ((left, of_left), (right, of_right))

@@ -249,7 +249,7 @@ def draw_comparison(table: pd.DataFrame, left: Shown, right: Shown, explain: Exp
         element("th", swatch(left.index) + escape(left.name), "number", scope="col"),
         element("th", swatch(right.index) + escape(right.name), "number", scope="col"),
         _head("Ratio", numeric=True, tip=f"{right.name} ÷ {left.name}"),
-        _head("Better"),
+        _head("Good", tip="which direction is good"),
         _head("Reading"),
     ]
     rows: list[str] = []
@@ -271,13 +271,14 @@ def _comparison_row(figure: Figure, record: Record, left: Shown, right: Shown, e
         show_figure(figure, value, explain(one.name, figure) if math.isnan(value) else "", bare=False)
         for value, one in zip(values, (left, right), strict=True)
     ]
-    direction = {"higher": "↑ higher", "lower": "↓ lower", None: ABSENT}[figure.better]
+    direction = {"higher": "↑", "lower": "↓", None: ABSENT}[figure.better]
+    meaning = f"{figure.better} is better" if figure.better else "neither direction is better"
     reading, status = read_ratio(figure, *values)
     cells = [
         element("th", escape(title), scope="row", data_tip=figure.help),
         *(_cell(one.name, cell, "", "number") for one, cell in zip((left, right), shown, strict=True)),
         _cell("Ratio", element("span", _format_ratio(ratio), "value"), "", "number"),
-        _cell("Better", element("span", direction, "quiet")),
+        _cell("Good", element("span", direction, "quiet", data_tip=meaning, tabindex="0")),
         _cell("Reading", element("span", reading, f"value reading {status}")),
     ]
     return element("tr", "".join(cells))
@@ -367,24 +368,22 @@ def draw_coverage(counts: Mapping[str, int]) -> tuple[str, str]:
 
 def draw_metrics(coverage: pd.DataFrame) -> str:
     """One target's coverage, metric by metric."""
-    head = [_head("Contract metric"), _head("Coverage"), _head("Native series"), _head("Reason")]
+    head = [_head("Contract metric"), _head("Coverage"), _head("Native series", "or the reason")]
     rows: list[str] = []
     for component, metrics in coverage.groupby("component", sort=False):
-        rows.append(element("tr", element("th", escape(str(component)), colspan="4", scope="colgroup"), "group"))
+        rows.append(element("tr", element("th", escape(str(component)), colspan="3", scope="colgroup"), "group"))
         rows.extend(_metric_row(record) for record in records(metrics))
     return _table("metrics", head, rows)
 
 
 def _metric_row(record: Record) -> str:
-    native, reason = (str(record[name]) if record[name] else ABSENT for name in ("native", "reason"))
-    status = str(record["status"])
+    native, reason, status = (record[name] or "" for name in ("native", "reason", "status"))
+    known = [element("code", escape(native))] if native else []
+    said = [element("span", escape(reason), "quiet")] if reason else []
     cells = [
-        element("th", element("code", escape(str(record["metric"]))), scope="row"),
+        element("th", element("code", escape(record["metric"])), scope="row"),
         _cell("Coverage", element("span", escape(status), f"value coverage {status}")),
-        _cell(
-            "Native series", element("code", escape(native)) if native != ABSENT else element("span", ABSENT, "quiet")
-        ),
-        _cell("Reason", element("span", escape(reason), "quiet")),
+        _cell("Native series", *((known + said) or [element("span", ABSENT, "quiet")])),
     ]
     return element("tr", "".join(cells))
 

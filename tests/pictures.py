@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -146,10 +147,19 @@ def take_pictures(address: str, browser: Browser, folder: Path, *, sizes: dict[s
                 settle(page)
                 fit_height(page, size)
                 path = folder / f"{name}-{theme}{label}.png"
-                page.screenshot(path=path)
+                save_picture(page.screenshot(), path)
                 page.context.close()
                 taken.append(path)
     return taken
+
+
+def save_picture(png: bytes, path: Path) -> None:
+    """Write a picture with 256 colours: flat surfaces lose nothing, and the file two thirds."""
+    from PIL import Image
+
+    Image.open(BytesIO(png)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        path, optimize=True
+    )
 
 
 def measure_first_paint(
@@ -171,6 +181,7 @@ def main() -> int:
     parser.add_argument("--first-paint", action="store_true", help="measure instead of taking pictures")
     parser.add_argument("--rounds", type=int, default=5, help="how often each page is measured (default: 5)")
     parser.add_argument("--folder", type=Path, default=PICTURES, help="where the pictures go")
+    parser.add_argument("--narrow", action="store_true", help="take them at the width of a telephone too")
     parser.add_argument("--store", type=Path, help="an existing store instead of a made day of 20 deployments")
     arguments = parser.parse_args()
     chromium = chromium_binary()
@@ -189,7 +200,8 @@ def main() -> int:
                     )
                 return 0
             arguments.folder.mkdir(parents=True, exist_ok=True)
-            for path in take_pictures(address, browser, arguments.folder, sizes={"": WIDE, "-narrow": NARROW}):
+            sizes = {"": WIDE, "-narrow": NARROW} if arguments.narrow else {"": WIDE}
+            for path in take_pictures(address, browser, arguments.folder, sizes=sizes):
                 print(path)
     return 0
 

@@ -316,7 +316,7 @@ def test_compare_says_which_is_better(open_page: Open) -> None:
     """The table gives both medians, their ratio, and a reading by the figure's direction of good."""
     text = row(open_page("compare", left="chat-v1", right="chat-v2"), FIGURES["time_to_first_token_p50"].title)
 
-    assert "↓ lower" in text
+    assert "lower is better" in text
     assert re.search(r"× 0\.[4-6]\d", text)
     assert ">better<" in text
 

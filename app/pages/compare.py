@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 import streamlit as st
@@ -14,6 +14,14 @@ from app.queries import Shown
 from app.selection import TimeRange
 from servescope.catalog import FIGURES, GROUPS, Figure
 from servescope.collector.store import Store
+
+# What a cutover is decided on, beside the table; the others follow below.
+HEADLINES = (
+    "request_rate", "concurrent_requests", "request_error_share", "request_rejected_share",
+    "time_to_first_token_p50", "time_to_first_token_p95", "tps_per_request", "request_duration_p95",
+    "output_tokens_per_second", "queued_requests", "speculation_rate", "kv_cache_hit_rate",
+    "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency", "kv_cache_usage", "gpu_usage",
+)  # fmt: skip
 
 
 def show() -> None:
@@ -76,34 +84,44 @@ def draw_comparison(store: Store, left: Shown, right: Shown, span: TimeRange) ->
     def explain(name: str, figure: Figure) -> str:
         return queries.explain_absence(figure, targets.get(deployments[name], []))
 
-    st.html(tables.draw_comparison(table, left, right, explain))
-    st.caption(f"Medians over the range of figures that each cover {queries.WINDOW_WORDS}; ratio is right ÷ left.")
+    numbers, headlines = st.columns([9, 11], gap="medium")
+    with numbers:
+        st.html(tables.draw_comparison(table, left, right, explain))
+        st.caption(f"Medians over the range of figures that each cover {queries.WINDOW_WORDS}; ratio is right ÷ left.")
+    with headlines:
+        charts.show_grid(_charts(HEADLINES, histories, (left, right), span), columns=2)
     for group in GROUPS:
-        drawn = _charts(group, histories, (left, right), span)
+        rest = [figure.name for figure in FIGURES.values() if figure.group == group and figure.name not in HEADLINES]
+        drawn = _charts(rest, histories, (left, right), span)
         if drawn:
             st.subheader(group, anchor=False)
             charts.show_grid(drawn)
 
 
 def _charts(
-    group: str, histories: Mapping[str, pd.DataFrame], shown: tuple[Shown, Shown], span: TimeRange
+    names: Iterable[str], histories: Mapping[str, pd.DataFrame], shown: tuple[Shown, Shown], span: TimeRange
 ) -> list[Chart]:
-    """The group's charts: both deployments' lines of one figure, or of one value of its extra label."""
-    drawn: list[Chart] = []
-    for figure in FIGURES.values():
-        if figure.group != group or not families.is_closed(figure):
-            continue
-        columns = {one.name: queries.figure_columns(histories[one.name], figure) for one in shown}
-        labels = sorted({label for found in columns.values() for label in found}, key=families.label_order)
-        for label in labels:
+    """The charts of these figures, both deployments' lines in each; one per value of a figure's extra label."""
+    return [
+        chart
+        for name in names
+        if families.is_closed(FIGURES[name])
+        for chart in _figure_charts(FIGURES[name], histories, shown, span)
+    ]
+
+
+def _figure_charts(
+    figure: Figure, histories: Mapping[str, pd.DataFrame], shown: tuple[Shown, Shown], span: TimeRange
+) -> Iterator[Chart]:
+    columns = {one.name: queries.figure_columns(histories[one.name], figure) for one in shown}
+    for label in sorted({label for found in columns.values() for label in found}, key=queries.label_order):
+        lines = [
+            _line(one, histories[one.name][columns[one.name][label]]) for one in shown if label in columns[one.name]
+        ]
+        # Nobody needs a chart of a status that no replica had.
+        if not label or any((line.values > 0).any() for line in lines):
             title = f"{figure.title}, {label}" if label else figure.title
-            lines = [
-                _line(one, histories[one.name][columns[one.name][label]]) for one in shown if label in columns[one.name]
-            ]
-            if not label or any((line.values > 0).any() for line in lines):
-                chart = charts.draw_lines(lines, title=title, unit=figure.unit, span=span, band=figure.band)
-                drawn.append(chart)
-    return drawn
+            yield charts.draw_lines(lines, title=title, unit=figure.unit, span=span, band=figure.band)
 
 
 def _line(one: Shown, values: pd.Series[float]) -> Line:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.autoscaler import AutoscalerInstruments
@@ -14,7 +14,7 @@ from servescope.catalog import METRICS, REPLICA_STATUSES
 from servescope.errors import UsageError
 from servescope.identity import Identity
 from servescope.testing import value
-from tests.test_engine import HOSTILE
+from tests.test_engine import HOSTILE, UNHURRIED
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", role="autoscaler")
 EVALUATION: dict[str, Any] = {
@@ -75,6 +75,7 @@ def test_an_unknown_status_is_refused_with_those_there_are(
     assert "unknown replica status 'running', supported: starting, active" in caplog.text
 
 
+@settings(UNHURRIED)
 @given(st.tuples(*[HOSTILE] * 7), HOSTILE, st.dictionaries(st.text(max_size=3), HOSTILE, max_size=2))
 def test_no_value_raises(figures: tuple[Any, ...], replicas: Any, counts: dict[str, Any]) -> None:
     """Whatever is passed: no exception, and finite figures."""

@@ -27,6 +27,7 @@ from servescope.instruments import Instruments
 from servescope.router import RouterInstruments
 from servescope.samples import Labels
 from servescope.testing import FakeClock
+from tests.test_engine import UNHURRIED
 
 Told = dict[tuple[str, Labels], float]
 
@@ -77,7 +78,7 @@ def test_the_page_tells_what_the_samples_tell(instruments: tuple[Instruments, ..
     assert parsed(render(*instruments)) == sampled(*instruments)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(UNHURRIED, max_examples=40)
 @given(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1, max_size=12),
     st.floats(0, 1e8),

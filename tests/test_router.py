@@ -15,7 +15,7 @@ from servescope.errors import UsageError
 from servescope.identity import Identity
 from servescope.router import MAX_REASONS, Attempt, RouterInstruments
 from servescope.testing import FakeClock, value
-from tests.test_engine import HOSTILE
+from tests.test_engine import HOSTILE, UNHURRIED
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="router-0", role="router")
 
@@ -163,7 +163,7 @@ def test_an_attempt_with_refused_tokens_is_unreported(router: RouterInstruments)
     assert refusals(router, "out_of_range") == 1
 
 
-@settings(deadline=None, max_examples=150)
+@settings(UNHURRIED, max_examples=150)
 @given(st.lists(st.tuples(*[HOSTILE] * 7), max_size=8))
 def test_no_value_raises_and_attempts_add_up(calls: list[tuple[Any, ...]]) -> None:
     """Whatever is passed: no exception, finite figures, and every attempt is reported or unreported."""

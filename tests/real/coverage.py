@@ -64,9 +64,12 @@ def claim_coverage(engine: str, targets: Iterable[Mapping[str, Any]], totals: Ma
     shown = {name for key in totals for name in _metric_names(key)}
     supplied = {
         metric for target in targets for metric, entry in target["coverage"].items() if entry["status"] in SUPPLIED
-    } - set(PROCESS_RATIOS)
-    # The collector counts its own targets where nothing reports replicas.
-    mapped = {metric for target in targets for metric in target["coverage"]} - {"replica_count_by_status"}
+    }
+    # The collector counts its own targets where nothing reports replicas, and derives the ratios itself.
+    mapped = {metric for target in targets for metric in target["coverage"]} - {
+        "replica_count_by_status",
+        *PROCESS_RATIOS,
+    }
     # The headline rate has no series of its own: it is the figure tps_per_request_mean.
     missing = (supplied & mapped) - shown - {"tps_per_request"}
     surplus = (shown & mapped) - supplied

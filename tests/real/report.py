@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class Section:
     """The claims of one kind, under a heading."""
 
     title: str
-    claims: Sequence[Claim]
+    claims: list[Claim]
 
 
 def render(facts: Mapping[str, str], sections: Iterable[Section]) -> str:

@@ -18,6 +18,7 @@ CHAT = "/v1/chat/completions"
 DOCUMENTS = 6
 LONGER_THAN_ANY_CONTEXT = 5000
 BURST_PROMPT_TOKENS = 1600
+TOO_MANY_TO_WAIT_FOR = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class Job:
     prompt_tokens: int | None = None
 
 
-def make_traffic(seed: int, requests: int) -> list[Job]:
-    """A shuffled mix: `requests` to be finished, about a tenth as many that leave, and a few that are wrong."""
+def make_traffic(seed: int, requests: int, *, leaving: int = 0) -> list[Job]:
+    """A shuffled mix: `requests` to be finished, so many whose client leaves, and a few that are wrong."""
     generator = random.Random(seed)
     jobs = [
         *_complete(generator, requests),
-        *_leaving(generator, max(2, requests // 10)),
+        *_leaving(generator, leaving),
         *_wrong(generator, max(1, requests // 40)),
     ]
     generator.shuffle(jobs)
@@ -95,9 +96,10 @@ def _leaving(generator: random.Random, count: int) -> Iterator[Job]:
     for index in range(count):
         stream = index % 3 != 0
         prompt = _token_ids(generator, generator.randint(50, 300))
-        body = {"prompt": prompt, "max_tokens": 500, "temperature": 0.7, "ignore_eos": True}
+        # So hot that nothing repeats and no draft fits: it takes seconds, and none is done before its client has left.
+        body = {"prompt": prompt, "max_tokens": TOO_MANY_TO_WAIT_FOR, "temperature": 2, "ignore_eos": True}
         yield Job(
-            "leave", COMPLETIONS, _payload(body, stream), stream, 500,
+            "leave", COMPLETIONS, _payload(body, stream), stream, TOO_MANY_TO_WAIT_FOR,
             leave_after=generator.randint(1, 20) if stream else None,
             leave_seconds=None if stream else 0.4,
             prompt_tokens=len(prompt),

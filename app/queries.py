@@ -196,7 +196,7 @@ def _source_row(target: TargetStatus) -> tuple[object, ...]:
     return (
         target.target_id, target.url, identity.deployment_id, identity.inference_stack, identity.model_name,
         identity.role, identity.replica, target.source, target.versions, target.healthy, target.last_scrape_ms,
-        target.last_success_ms, target.duration_seconds, target.samples, target.error,
+        target.last_success_ms, target.duration_seconds, target.samples, target.error or "",
         *(counts[status] for status in COVERAGES),
     )  # fmt: skip
 
@@ -209,12 +209,12 @@ def count_coverage(target: TargetStatus) -> dict[str, int]:
 
 def read_coverage(target: TargetStatus) -> pd.DataFrame:
     """One row per contract metric: its component, how this target covers it, from what native series, and why not."""
+    # A text that is missing is empty: in a frame None would become NaN.
     rows = [
-        (name, metric.component, *(target.coverage.get(name, {}).get(part) for part in ("status", "native", "reason")))
-        for name, metric in METRICS.items()
+        (name, METRICS[name].component, *(entry[part] or "" for part in ("status", "native", "reason")))
+        for name, entry in ((name, target.coverage[name]) for name in METRICS if name in target.coverage)
     ]
-    frame = pd.DataFrame(rows, columns=["metric", "component", "status", "native", "reason"])
-    return frame[frame["status"].notna()].reset_index(drop=True)
+    return pd.DataFrame(rows, columns=["metric", "component", "status", "native", "reason"])
 
 
 def records(frame: pd.DataFrame) -> list[Record]:

@@ -333,7 +333,7 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str]) -> s
         _cell("Scrape", *_scrape(record), "number"),
         _cell("Coverage", *draw_coverage({status: int(record[status]) for status in COVERAGES})),
     ]
-    error = record["error"] if isinstance(record["error"], str) else ""
+    error = record["error"]
     below = element("tr", element("td", escape(error), "error", colspan=str(len(cells))), "error") if error else ""
     return element("tr", "".join(cells)) + below
 
@@ -377,7 +377,7 @@ def draw_metrics(coverage: pd.DataFrame) -> str:
 
 
 def _metric_row(record: Record) -> str:
-    native, reason, status = (record[name] or "" for name in ("native", "reason", "status"))
+    native, reason, status = (record[name] for name in ("native", "reason", "status"))
     known = [element("code", escape(native))] if native else []
     said = [element("span", escape(reason), "quiet")] if reason else []
     cells = [

@@ -328,10 +328,10 @@ def _cover(plan: Plan, role: str, name: str) -> tuple[str, dict[str, str | None]
     if component != ("engine" if role == "aggregated" else role):
         there = component == "engine" or plan.routed
         status, reason = ("elsewhere", f"from the {component}") if there else ("impossible", f"no {component} here")
-        return name, {"status": status, "native": "", "reason": reason}
+        return name, {"status": status, "native": None, "reason": reason}
     if speculative and plan.speculation is None:
-        return name, {"status": "impossible", "native": "", "reason": "speculation is off"}
-    return name, {"status": "present", "native": _native(plan, name), "reason": ""}
+        return name, {"status": "impossible", "native": None, "reason": "speculation is off"}
+    return name, {"status": "present", "native": _native(plan, name), "reason": None}
 
 
 def _native(plan: Plan, name: str) -> str:

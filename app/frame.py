@@ -48,13 +48,13 @@ def _opened_store(path: Path, inode: int) -> Store:
     return queries.open_store(path)
 
 
-def head(title: str) -> tuple[TimeRange, DeltaGenerator]:
+def head(title: str, store: Store) -> tuple[TimeRange, DeltaGenerator]:
     """The page's title and the range picker beside it; gives the range, and where notes about the link go."""
     notes = st.container()
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader(title, anchor=False)
         with st.container(width="content"):
-            span = selection.choose_range(notes)
+            span = selection.choose_range(notes, selection.default_range(store.time_range()))
     if not span.live:
         with st.container(horizontal=True, horizontal_alignment="right"), st.container(width=460):
             selection.choose_ends(span)

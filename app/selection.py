@@ -28,6 +28,8 @@ PRESETS: Mapping[str, int] = {
 """Ranges that end now, in seconds."""
 CUSTOM = "custom"
 DEFAULT_RANGE = "1h"
+YOUNG_RANGE = "15m"
+"""The default while a store holds no more than this."""
 # A live page's range moves in steps, so that charts are drawn anew only when there can be something new.
 _LIVE_STEP_MS = 5_000
 
@@ -51,11 +53,11 @@ class TimeRange:
 
 
 def parse_range(parameters: Mapping[str, str], now_ms: int) -> TimeRange:
-    """The range a link selects: `range=6h`, or `from` and `to` as ISO 8601; without either, the last hour.
+    """The range that parameters select: `range` a preset, or `custom` with `from` and `to` as ISO 8601.
 
     Raises UsageError when a value is not understood.
     """
-    name = parameters.get("range", DEFAULT_RANGE)
+    name = parameters["range"]
     if name == CUSTOM:
         return _absolute_range(parameters)
     if name not in PRESETS:
@@ -162,19 +164,25 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def choose_range(notes: DeltaGenerator) -> TimeRange:
+def choose_range(notes: DeltaGenerator, default: str) -> TimeRange:
     """The time range, by a picker whose choice is in the link; a link that is not understood shows the default."""
     try:
-        chosen = parse_range(_link_parameters(), now_ms())
+        chosen = parse_range({"range": default, **_link_parameters()}, now_ms())
     except UsageError as error:
-        note(notes, f"{error}; showing the last hour")
+        note(notes, f"{error}; showing the last {default}")
         for name in ("range", "from", "to"):
             remember(name, None)
-        chosen = parse_range({}, now_ms())
+        chosen = parse_range({"range": default}, now_ms())
     if not chosen.live:
         _keep_ends(chosen)
-    choose(notes, "range", [*PRESETS, CUSTOM], DEFAULT_RANGE, _range_picker(chosen))
+    choose(notes, "range", [*PRESETS, CUSTOM], default, _range_picker(chosen))
     return chosen
+
+
+def default_range(held: tuple[int, int] | None) -> str:
+    """The range shown when none is selected, by the first and last time of what the store holds."""
+    young = held is None or held[1] - held[0] <= PRESETS[YOUNG_RANGE] * 1000
+    return YOUNG_RANGE if young else DEFAULT_RANGE
 
 
 def range_parameters() -> dict[str, str]:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from app import display, queries
 from app.charts import lonely_points, value_domain
-from app.selection import PRESETS, TimeRange, parse_range
+from app.selection import PRESETS, TimeRange, default_range, parse_range
 from app.tables import read_ratio
 from servescope.catalog import FIGURES
 from servescope.collector.store import Store
@@ -180,6 +180,12 @@ def test_preset_ends_now(name: str) -> None:
 
     assert span.end_ms - span.start_ms == PRESETS[name] * 1000
     assert 0 <= span.end_ms - 1_000_001 < 5_000
+
+
+@pytest.mark.parametrize(("held", "name"), [(None, "15m"), ((0, 600_000), "15m"), ((0, 7_200_000), "1h")])
+def test_young_store_is_shown_closer(held: tuple[int, int] | None, name: str) -> None:
+    """A store that has just begun fills the charts; later the last hour is shown."""
+    assert default_range(held) == name
 
 
 def test_half_an_absolute_range_is_refused() -> None:

@@ -26,8 +26,8 @@ HEADLINES = (
 
 def show() -> None:
     """The page."""
-    span, notes = frame.head("Compare")
     store = frame.open_store()
+    span, notes = frame.head("Compare", store)
     known = frame.deployments(store)
     pair = default_pair(list(known.values()))
     columns = st.columns([6, 6, 1], vertical_alignment="bottom")

@@ -28,8 +28,8 @@ TILES = (
 
 def show() -> None:
     """The page."""
-    span, notes = frame.head("Deployment")
     store = frame.open_store()
+    span, notes = frame.head("Deployment", store)
     known = frame.deployments(store)
     name = selection.choose(
         notes, "deployment", list(known), next(iter(known)), st.selectbox, label="Deployment",

@@ -27,8 +27,8 @@ SORTS = {
 
 def show() -> None:
     """The page."""
-    span, notes = frame.head("Fleet")
     store = frame.open_store()
+    span, notes = frame.head("Fleet", store)
     known = frame.deployments(store)
     shown, sort = _select(notes, list(known.values()))
 

@@ -58,7 +58,7 @@ def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
 def html(page: AppTest) -> str:
     """All tables and tiles of a page."""
-    return "\n".join(element.proto.body for element in page.html)
+    return "\n".join(element.proto.body for element in page.get("html"))
 
 
 def row(page: AppTest, name: str) -> str:
@@ -70,7 +70,9 @@ def row(page: AppTest, name: str) -> str:
 
 def charts(page: AppTest) -> list[dict[str, Any]]:
     """The specifications of a page's charts."""
-    return [json.loads(element.proto.spec) for element in page.get("vega_lite_chart")]
+    # Streamlit has renamed the element between releases.
+    drawn = [*page.get("vega_lite_chart"), *page.get("arrow_vega_lite_chart")]
+    return [json.loads(element.proto.spec) for element in drawn]
 
 
 def titles(page: AppTest) -> list[str]:

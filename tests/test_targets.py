@@ -124,6 +124,8 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
     [
         ("[{", "line 1: not JSON: Expecting property name"),
         ("", "line 1: not JSON: Expecting value"),
+        ("[" * 100_000, "nested too deeply for a list of target groups"),
+        ("[" + "1" * 5000 + "]", "not JSON: Exceeds the limit"),
         ({"targets": ["a:1"]}, "expected a list of target groups, got a dict"),
         (["a:1"], "group 0: expected a mapping, got a str"),
         ([{"targets": "a:1"}], "group 0: targets 'a:1', expected a list of host:port"),
@@ -139,6 +141,11 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
             [{"targets": ["a:1"], "labels": {"__scheme__": "ftp"}}],
             "target 'a:1': __scheme__ 'ftp', expected http or ht",
         ),
+        (
+            [{"targets": ["a:1"], "labels": {"environment": "\ud800"}}],
+            r"target 'a:1': identity label 'environment' is '\ud800', expected text that UTF-8 can hold",
+        ),
+        ([{"targets": ["a:1"], "labels": {"__metrics_path__": "/\ud800"}}], "target 'a:1': is not a URL"),
     ],
 )
 def test_a_bad_file_keeps_its_former_targets_and_says_so(tmp_path: Path, content: object, cause: str) -> None:
@@ -157,6 +164,26 @@ def test_a_bad_file_keeps_its_former_targets_and_says_so(tmp_path: Path, content
     assert problem.endswith("; its former 1 targets are kept")
     assert listed(discovery) == [("http://b:2/metrics", "b:2", "aggregated")]
     assert discovery.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        ("- targets: [", "line 1: not YAML: "),
+        ("- {targets: ['a:1'], labels: {build: 2024-13-01}}", "not YAML: month must be in 1..12"),
+        ("- {1: x, foo: y}", "group 0: unknown key 1; known: targets, labels"),
+    ],
+)
+def test_bad_yaml_is_a_problem_of_its_file_alone(tmp_path: Path, content: str, cause: str) -> None:
+    """Whatever PyYAML makes of a file, the other targets stay."""
+    write_targets(tmp_path, content, "bad.yml")
+    discovery = Discovery(
+        configure(tmp_path, FILE_SD.replace("*.json", "*.yml") + '[[deployments.targets]]\nurl = "http://a:1"\n')
+    )
+
+    assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
+    (problem,) = discovery.problems
+    assert problem.startswith(f"{tmp_path / 'targets' / 'bad.yml'}: {cause}")
 
 
 def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -184,7 +211,9 @@ def test_a_pattern_without_files_is_a_problem(tmp_path: Path) -> None:
 def test_two_targets_of_one_identity_are_refused(tmp_path: Path) -> None:
     """In the configuration it is an error; in a file the second is left out and reported."""
     double = '[[deployments.targets]]\nurl = "http://{}"\nreplica = "r"\n'
-    with pytest.raises(ConfigurationError, match=r"'http://a/metrics' and 'http://b/metrics' have the same identity"):
+    with pytest.raises(
+        ConfigurationError, match=r"'http://a/metrics' and 'http://b/metrics' have the same identity .*replicas$"
+    ):
         Discovery(configure(tmp_path, DEPLOYMENT + double.format("a") + double.format("b")))
 
     write_targets(tmp_path, [{"targets": ["a:1", "b:2"], "labels": {"replica": "r"}}, {"targets": ["c:3"]}])
@@ -192,7 +221,7 @@ def test_two_targets_of_one_identity_are_refused(tmp_path: Path) -> None:
     assert [target.url for target in discovery.targets] == ["http://a:1/metrics", "http://c:3/metrics"]
     assert discovery.problems == (
         "targets 'http://a:1/metrics' and 'http://b:2/metrics' have the same identity (deployment_id='chat', "
-        "inference_stack='v2', model_name='llama', replica='r', role='aggregated'); give them different replicas, "
+        "inference_stack='v2', model_name='llama', replica='r', role='aggregated'); give them different replicas; "
         "the second is left out",
     )
 
@@ -200,7 +229,7 @@ def test_two_targets_of_one_identity_are_refused(tmp_path: Path) -> None:
 def test_one_url_twice_in_a_deployment_is_refused(tmp_path: Path) -> None:
     """It would count double, whatever the replicas are called; in two deployments it may stand."""
     target = '[[deployments.targets]]\nurl = "http://a"\nreplica = "{}"\n'
-    with pytest.raises(ConfigurationError, match="'http://a/metrics' is listed twice in deployment 'chat'"):
+    with pytest.raises(ConfigurationError, match="'http://a/metrics' is listed twice in deployment 'chat'$"):
         Discovery(configure(tmp_path, DEPLOYMENT + target.format("r1") + target.format("r2")))
 
     other = DEPLOYMENT.replace("chat", "code")

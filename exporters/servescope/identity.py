@@ -52,6 +52,9 @@ class Identity:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise IdentityError(f"identity label {name!r} is {value!r}, expected a string")
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                # JSON and command lines can carry half a character, which no exposition and no store can.
+                raise IdentityError(f"identity label {name!r} is {value!r}, expected text that UTF-8 can hold")
         for name in ("model_name", "deployment_id", "inference_stack"):
             if not getattr(self, name):
                 raise IdentityError(f"identity label {name!r} is empty, expected a name")

@@ -211,7 +211,7 @@ def parse_address(text: str) -> tuple[str, int]:
 def check_url(url: str) -> str:
     """The URL of a target, with `/metrics` where it has no path; raises ValueError saying what is wrong."""
     match = re.fullmatch(r"(https?)://([^/?#\s]+)([^\s#]*)", url)
-    if not match:
+    if not match or not url.isprintable():
         raise ValueError("is not a URL, expected one such as 'http://127.0.0.1:8000/metrics'")
     scheme, authority, rest = match.groups()
     if "@" in authority:

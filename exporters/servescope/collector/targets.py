@@ -87,7 +87,7 @@ class Discovery:
         listed = [target for listing in listings.values() for target in listing.targets]
         self._listings = listings
         self.targets, doubled = keep_distinct([*self._static, *listed])
-        self._report((*problems, *doubled))
+        self._report((*problems, *(f"{problem}; the second is left out" for problem in doubled)))
 
     def _report(self, problems: tuple[str, ...]) -> None:
         for problem in problems:
@@ -111,7 +111,7 @@ def static_targets(settings: DeploymentSettings) -> list[Target]:
 
 
 def keep_distinct(targets: Iterable[Target]) -> tuple[tuple[Target, ...], list[str]]:
-    """The targets that differ in identity, and in URL within a deployment, first come first kept; and why others go.
+    """The targets that differ in identity, and in URL within a deployment, first come first kept; and what is doubled.
 
     Two targets of one identity would mix their series; one URL twice in a deployment would count double.
     """
@@ -124,13 +124,10 @@ def keep_distinct(targets: Iterable[Target]) -> tuple[tuple[Target, ...], list[s
         if former is not None and former.url != target.url:
             problems.append(
                 f"targets {former.url!r} and {target.url!r} have the same identity "
-                f"({_told(target.identity)}); give them different replicas, the second is left out"
+                f"({_told(target.identity)}); give them different replicas"
             )
         elif former is not None or place in urls:
-            problems.append(
-                f"target {target.url!r} is listed twice in deployment {target.identity.deployment_id!r}; "
-                f"the second is left out"
-            )
+            problems.append(f"target {target.url!r} is listed twice in deployment {target.identity.deployment_id!r}")
         else:
             by_identity[target.identity] = target
             urls.add(place)
@@ -149,7 +146,7 @@ def read_target_groups(text: str, path: Path) -> list[tuple[str, dict[str, str]]
     for index, group in enumerate(groups):
         if not isinstance(group, Mapping):
             raise DiscoveryError(f"group {index}: expected a mapping, got {_type_name(group)}")
-        unknown = sorted(set(group) - {"targets", "labels"})
+        unknown = sorted(set(group) - {"targets", "labels"}, key=str)
         if unknown:
             raise DiscoveryError(f"group {index}: unknown key {unknown[0]!r}; known: targets, labels")
         labels = group.get("labels") or {}
@@ -220,17 +217,30 @@ def _tell_ignored_labels(path: Path, pairs: Sequence[tuple[str, Mapping[str, str
 
 
 def _parse_document(text: str, path: Path) -> object:
-    if path.suffix == ".json":
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DiscoveryError(f"line {error.lineno}: not JSON: {error.msg}") from error
+    try:
+        return _parse_json(text) if path.suffix == ".json" else _parse_yaml(text)
+    except RecursionError:
+        raise DiscoveryError("nested too deeply for a list of target groups") from None
+
+
+def _parse_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DiscoveryError(f"line {error.lineno}: not JSON: {error.msg}") from error
+    except ValueError as error:  # a number with thousands of digits
+        raise DiscoveryError(f"not JSON: {error}") from error
+
+
+def _parse_yaml(text: str) -> object:
     try:
         import yaml
     except ImportError:
         raise DiscoveryError("YAML needs PyYAML: pip install 'servescope[generate]', or write JSON") from None
     try:
         return yaml.safe_load(text)
+    except ValueError as error:  # a date such as 2024-13-01, which PyYAML leaves to Python
+        raise DiscoveryError(f"not YAML: {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""

@@ -438,6 +438,45 @@ def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatc
         assert reader.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [1.0, 2.0]
 
 
+def test_a_round_that_no_store_could_take_stops_no_other(path: Path, store: Store) -> None:
+    """It is given up and told; what comes after it is written."""
+    errors: list[StoreError] = []
+    dropped: list[Round] = []
+    writer = StoreWriter(store, on_written=lambda _: None, on_error=errors.append, on_dropped=dropped.append)
+    writer.submit(Round(figures=[(CHAT, 1 << 80, {"a": 0.0})]))
+    writer.submit(Round(figures=[(CHAT, NOW, {"a": 1.0})]))
+
+    assert writer.close()
+    assert [round_.figures[0][1] for round_ in dropped] == [1 << 80]
+    assert ["OverflowError" in str(error) for error in errors] == [True]
+    with Store(path, read_only=True) as reader:
+        assert reader.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [1.0]
+
+
+def test_rounds_do_not_pile_up_behind_a_write_that_hangs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that does not answer costs rounds, never memory without bound."""
+    writing, answers = threading.Event(), threading.Event()
+
+    def hang(_round: Round, _store: Store) -> None:
+        writing.set()
+        answers.wait(10)
+
+    monkeypatch.setattr(Round, "write", hang)
+    dropped: list[Round] = []
+    writer = StoreWriter(
+        store, on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append, backlog=2
+    )
+    writer.submit(Round())
+    assert writing.wait(5)
+    for step in range(5):
+        writer.submit(Round(figures=[(CHAT, step, {})]))
+    given_up = [round_.figures[0][1] for round_ in dropped]
+    answers.set()
+
+    assert writer.close()
+    assert given_up == [2, 3, 4]
+
+
 _WRITE_FOREVER = """
 import sys
 from servescope.collector.store import Store

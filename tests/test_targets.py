@@ -229,7 +229,7 @@ def test_two_targets_of_one_identity_are_refused(tmp_path: Path) -> None:
 def test_one_url_twice_in_a_deployment_is_refused(tmp_path: Path) -> None:
     """It would count double, whatever the replicas are called; in two deployments it may stand."""
     target = '[[deployments.targets]]\nurl = "http://a"\nreplica = "{}"\n'
-    with pytest.raises(ConfigurationError, match="'http://a/metrics' is listed twice in deployment 'chat'$"):
+    with pytest.raises(ConfigurationError, match=r"'http://a/metrics' is listed twice in deployment 'chat'$"):
         Discovery(configure(tmp_path, DEPLOYMENT + target.format("r1") + target.format("r2")))
 
     other = DEPLOYMENT.replace("chat", "code")

@@ -541,7 +541,8 @@ class StoreWriter:
     """Writes rounds in a thread of its own, so that a slow disk delays no scrape.
 
     A round that cannot be written waits, with at most `backlog` others, and is tried again with the next; beyond that
-    the oldest is given up. `on_written(seconds)`, `on_error(error)` and `on_dropped(round)` are called from the thread.
+    the oldest is given up, as is one that no store could take. While a write hangs, at most `backlog` more are taken.
+    `on_written(seconds)`, `on_error(error)` and `on_dropped(round)` may be called from any thread.
     """
 
     def __init__(
@@ -563,7 +564,10 @@ class StoreWriter:
 
     def submit(self, round_: Round) -> None:
         """Have a round written; returns at once."""
-        self._arrived.put(round_)
+        if self._arrived.qsize() < self._backlog:
+            self._arrived.put(round_)
+        else:
+            self._on_dropped(round_)
 
     def close(self, timeout_seconds: float = 5.0) -> bool:
         """Write what waits, then end the thread and close the store; False when that took longer than the timeout."""
@@ -590,6 +594,12 @@ class StoreWriter:
             except StoreError as error:
                 self._on_error(error)
                 return
+            except Exception as error:
+                # Not the store's fault, so that trying again is of no use; the rounds behind it shall be written.
+                _logger.exception("a round could not be stored")
+                self._on_error(StoreError(f"store {self._store.path}: {type(error).__name__}: {error}"))
+                self._on_dropped(self._waiting.popleft())
+                continue
             self._waiting.popleft()
             self._on_written(time.perf_counter() - started)
 

@@ -199,6 +199,26 @@ def test_two_expositions_know_increases(capsys: pytest.CaptureFixture[str], file
     assert any("1 series began anew" in note for note in document["notes"])
 
 
+@pytest.mark.parametrize(
+    ("started", "cause"),
+    [
+        ((100, 200), "the process was restarted;"),
+        ((100, 100), "the process was restarted, or the later exposition was named first;"),
+        ((200, 100), "the process was restarted, or the later exposition was named first;"),
+    ],
+)
+def test_counters_that_fell_may_be_the_wrong_order(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], started: tuple[int, int], cause: str
+) -> None:
+    """Only a process that began later is known to have been restarted."""
+    for name, seconds in zip(files, started, strict=True):
+        with Path(name).open("a") as file:
+            file.write(f"process_start_time_seconds {seconds}\n")
+    document = inspect_as_json(capsys, *files)
+
+    assert any(f"1 series began anew in between: {cause}" in note for note in document["notes"])
+
+
 def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
     """The seconds between two files make rates of increases, and change no ratio."""
     rows = rows_by_name(inspect_as_json(capsys, *files, "--seconds", "10"))
@@ -386,8 +406,10 @@ def test_a_dripping_body_is_ended(
         (["http://127.0.0.1:1", "later.txt"], 2, "a URL is read twice with --seconds N, without a later file"),
         (["{0}", "http://127.0.0.1:1"], 2, "the later exposition is 'http://127.0.0.1:1', expected a file"),
         (["{0}", "--seconds", "5"], 2, "expected a later file, or a URL"),
-        (["{0}", "{1}", "--seconds", "0"], 2, "--seconds is 0.0, expected a number above 0"),
-        (["{0}", "{1}", "--seconds", "nan"], 2, "--seconds is nan, expected a number above 0"),
+        (["{0}", "{1}", "--seconds", "0"], 2, "--seconds is 0.0, expected 0.001 to 1e+09"),
+        (["{0}", "{1}", "--seconds", "nan"], 2, "--seconds is nan, expected 0.001 to 1e+09"),
+        (["{0}", "{1}", "--seconds", "1e-320"], 2, "--seconds is 1e-320, expected 0.001 to 1e+09"),
+        (["http://127.0.0.1:1", "--seconds", "1e300"], 2, "--seconds is 1e+300, expected 0.001 to 1e+09"),
         (["{0}", "--source", "vlm"], 2, "unknown source 'vlm', supported: dynamo-frontend, dynamo-mocker, "),
     ],
 )

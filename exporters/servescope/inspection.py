@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 import sys
 import textwrap
@@ -42,7 +41,10 @@ from servescope.translate import Coverage, Translation, translate
 
 TIMEOUT_SECONDS = 10.0
 MAX_BODY_BYTES = 64 * 2**20
+LEAST_SECONDS, MOST_SECONDS = 0.001, 1e9
 _CHUNK_BYTES = 1 << 16
+# What Prometheus' client libraries say of every process.
+_PROCESS_START = "process_start_time_seconds"
 _SCHEMES = ("http", "https")
 
 Span = Literal["start", "between"]
@@ -123,8 +125,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     seconds, later = arguments.seconds, arguments.later
     if arguments.source is not None and arguments.source not in load_sources():
         raise UsageError(f"unknown source {arguments.source!r}, supported: {', '.join(load_sources())}")
-    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-        raise UsageError(f"--seconds is {seconds!r}, expected a number above 0")
+    if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise UsageError(f"--seconds is {seconds!r}, expected {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
     if _is_url(arguments.exposition):
         if later is not None:
             raise UsageError(f"a URL is read twice with --seconds N, without a later file: {later!r}")
@@ -308,7 +310,16 @@ def _notes(expositions: Sequence[Exposition], found: Identification, source: Sou
     if dropped:
         yield f"{dropped} samples that are NaN or infinite were left out"
     if resets:
-        yield f"{resets} series began anew in between: the process was restarted; they count from 0"
+        yield f"{resets} series began anew in between: {_explain_resets(expositions)}; they count from 0"
+
+
+def _explain_resets(expositions: Sequence[Exposition]) -> str:
+    starts = [
+        max((sample.value for sample in each.by_name.get(_PROCESS_START, ())), default=0.0) for each in expositions
+    ]
+    if starts[0] < starts[-1]:
+        return "the process was restarted"
+    return "the process was restarted, or the later exposition was named first"
 
 
 def _entries(

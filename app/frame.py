@@ -50,6 +50,7 @@ def _opened_store(path: Path, inode: int) -> Store:
 
 def head(title: str, store: Store) -> tuple[TimeRange, DeltaGenerator]:
     """The page's title and the range picker beside it; gives the range, and where notes about the link go."""
+    selection.adopt_link()
     notes = st.container()
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader(title, anchor=False)
@@ -79,7 +80,7 @@ def invite_collector() -> None:
     st.markdown("or see two emulated stacks under the same traffic:")
     st.code("servescope demo", language="shell")
     st.caption(f"Reading {path.resolve()}")
-    repeat(_look_again)
+    st.fragment(_look_again, run_every=REFRESH)()
 
 
 def _look_again() -> None:
@@ -97,7 +98,8 @@ def render(draw: Callable[[TimeRange], None], span: TimeRange, *, every: str = R
 
 
 def repeat(draw: Callable[[], None], *, every: str | None = REFRESH) -> None:
-    """Draw a part of the page by itself, again and again unless `every` is None."""
+    """Draw the content below the widgets by itself, again and again unless `every` is None."""
+    selection.publish_link()
     st.fragment(draw, run_every=every)()
 
 

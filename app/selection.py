@@ -30,6 +30,7 @@ CUSTOM = "custom"
 DEFAULT_RANGE = "1h"
 YOUNG_RANGE = "15m"
 """The default while a store holds no more than this."""
+_PUBLISHED, _SHOWN = "published_link", "shown_selections"
 # A live page's range moves in steps, so that charts are drawn anew only when there can be something new.
 _LIVE_STEP_MS = 5_000
 
@@ -88,24 +89,35 @@ def format_instant(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def adopt_link() -> None:
+    """Take over what the link selects, when it is not the one this page wrote itself; every page begins with it."""
+    link = st.query_params.to_dict()
+    st.session_state[_SHOWN] = []
+    if link == st.session_state.get(_PUBLISHED):
+        return
+    # A hand-written link may give only the ends of a range.
+    if "from" in link:
+        link.setdefault("range", CUSTOM)
+    for name, value in link.items():
+        remember(name, value)
+
+
+def publish_link() -> None:
+    """Put what this page's widgets select into the link, in one step of the browser's history."""
+    link = {name: value for name in st.session_state[_SHOWN] if (value := current(name)) is not None}
+    if st.query_params.to_dict() != link:
+        st.query_params.from_dict(link)
+    st.session_state[_PUBLISHED] = link
+
+
 def current(name: str) -> str | None:
-    """The selection in the link, else the one made earlier in this session, else None."""
-    if name in st.query_params:
-        chosen: str = st.query_params[name]
-        return chosen
+    """What is selected in this session, by a link or by a widget of any page; None when nothing is."""
     return st.session_state.get(_memory(name))
 
 
 def remember(name: str, value: str | None) -> None:
-    """Put a selection in the link and in the session; None takes it out of both."""
-    if value is None:
-        st.session_state.pop(_memory(name), None)
-        if name in st.query_params:
-            del st.query_params[name]
-        return
+    """Select for this session; None selects nothing."""
     st.session_state[_memory(name)] = value
-    if st.query_params.get(name) != value:
-        st.query_params[name] = value
 
 
 def choose(
@@ -124,6 +136,7 @@ def choose(
         value = None
     value = default if value is None else value
     remember(name, value)
+    st.session_state[_SHOWN].append(name)
     key = f"choose_{name}"
     if st.session_state.get(key) != value:
         st.session_state[key] = value
@@ -142,7 +155,8 @@ def _memory(name: str) -> str:
 
 
 def type_text(name: str, label: str, **arguments: Any) -> str:
-    """A text that is in the link."""
+    """A text, by a field whose content is in the link."""
+    st.session_state[_SHOWN].append(name)
     key = f"type_{name}"
     value = current(name) or ""
     if st.session_state.get(key) != value:
@@ -167,15 +181,15 @@ def now_ms() -> int:
 def choose_range(notes: DeltaGenerator, default: str) -> TimeRange:
     """The time range, by a picker whose choice is in the link; a link that is not understood shows the default."""
     try:
-        chosen = parse_range({"range": default, **_link_parameters()}, now_ms())
+        chosen = parse_range({"range": default, **range_parameters()}, now_ms())
     except UsageError as error:
         note(notes, f"{error}; showing the last {default}")
         for name in ("range", "from", "to"):
             remember(name, None)
         chosen = parse_range({"range": default}, now_ms())
-    if not chosen.live:
-        _keep_ends(chosen)
+    _keep_ends(None if chosen.live else chosen)
     choose(notes, "range", [*PRESETS, CUSTOM], default, _range_picker(chosen))
+    st.session_state[_SHOWN] += ["from", "to"]
     return chosen
 
 
@@ -189,15 +203,6 @@ def range_parameters() -> dict[str, str]:
     """The query parameters of the selected range, for links between pages."""
     values = {name: current(name) for name in ("range", "from", "to")}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _link_parameters() -> dict[str, str]:
-    known = range_parameters()
-    # A hand-written link may give only the ends.
-    if "range" not in st.query_params and "from" in st.query_params:
-        known["range"] = CUSTOM
-        remember("range", CUSTOM)
-    return known
 
 
 def _range_picker(chosen: TimeRange) -> Callable[..., Any]:
@@ -233,7 +238,9 @@ def choose_ends(chosen: TimeRange) -> None:
         (end, "To", "to", chosen.end_ms),
     ):
         key = f"choose_{name}"
-        st.session_state[key] = datetime.fromtimestamp(time_ms / 1000, zone).replace(tzinfo=None, microsecond=0)
+        # To the minute, as the picker has it: it would report anything finer as a change.
+        local = datetime.fromtimestamp(time_ms / 1000, zone).replace(tzinfo=None, second=0, microsecond=0)
+        st.session_state[key] = local
         column.datetime_input(
             f"{label} ({zone})",
             key=key,

@@ -291,11 +291,12 @@ def _format_ratio(ratio: float) -> str:
 def read_ratio(figure: Figure, left: float, right: float) -> tuple[str, str]:
     """What going from left to right means, and its status: `better`, `worse`, `same`, or an en dash without judgement.
 
-    Values that read the same are the same.
+    Values that read the same, or whose ratio does, are the same.
     """
     if math.isnan(left) or math.isnan(right) or figure.better is None:
         return ABSENT, ""
-    if display.format_value(left, figure.unit) == display.format_value(right, figure.unit):
+    reads_same = display.format_value(left, figure.unit) == display.format_value(right, figure.unit)
+    if reads_same or (left and _format_ratio(right / left) == _format_ratio(1.0)):
         return "same", ""
     higher = right > left
     return ("better", "good") if higher == (figure.better == "higher") else ("worse", "critical")

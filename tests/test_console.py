@@ -338,6 +338,7 @@ def test_comparing_one_with_itself_asks_for_another(open_page: Open) -> None:
     page = open_page("compare", left="chat-v1", right="chat-v1")
 
     assert "same deployment" in page.info[0].value
+    assert linked(page, "right") == "chat-v1"
     assert not charts(page)
 
 

@@ -73,6 +73,25 @@ def test_page_is_whole(address: str, browser: Browser, name: str, width: int, th
     assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
 
 
+def test_back_returns_to_the_former_selection(address: str, browser: Browser) -> None:
+    """One choice is one step of the browser's history, and a step back restores what was selected."""
+    page = pictures.open_page(browser, "light", pictures.WIDE)
+    pictures.load(page, address, "compare")
+    pictures.settle(page)
+    page.get_by_text("6h", exact=True).click()
+    page.wait_for_url("**range=6h*")
+    page.go_back()
+    page.wait_for_url("**range=24h*")
+    pictures.settle(page)
+    chosen = page.locator(
+        "[data-testid=stMain] [aria-checked=true], [data-testid=stMain] [kind=segmented_controlActive]"
+    )
+    text = chosen.first.inner_text()
+    page.context.close()
+
+    assert text == "24h"
+
+
 def test_link_from_the_fleet_opens_the_deployment(address: str, browser: Browser) -> None:
     """A deployment's name leads to its page, with the range kept."""
     page = pictures.open_page(browser, "light", pictures.WIDE)

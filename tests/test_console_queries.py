@@ -138,6 +138,8 @@ def test_comparison_leaves_the_ratio_out_where_one_is_absent() -> None:
         ("time_to_first_token_p50", 0.2, 0.4, "worse"),
         ("tps_per_request", 40.0, 60.0, "better"),
         ("tps_per_request", 40.001, 40.002, "same"),
+        ("tps_per_request", 40.0, 40.1, "same"),
+        ("request_error_share", 0.0, 0.01, "worse"),
         ("request_rate", 1.0, 2.0, "–"),
         ("tps_per_request", math.nan, 2.0, "–"),
     ],

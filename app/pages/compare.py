@@ -37,6 +37,7 @@ def show() -> None:
     )
     columns[2].button("", icon=":material/swap_horiz:", help="swap", on_click=_swap, args=(left.name, right.name))
     if left.name == right.name:
+        selection.publish_link()
         st.info("Both sides show the same deployment; choose another for one of them.", icon=":material/join:")
         return
 
@@ -87,7 +88,10 @@ def draw_comparison(store: Store, left: Shown, right: Shown, span: TimeRange) ->
     numbers, headlines = st.columns([9, 11], gap="medium")
     with numbers:
         st.html(tables.draw_comparison(table, left, right, explain))
-        st.caption(f"Medians over the range of figures that each cover {queries.WINDOW_WORDS}; ratio is right ÷ left.")
+        st.caption(
+            f"Medians over the range of figures that each cover {queries.WINDOW_WORDS}; ratio is right ÷ left. "
+            "A reading compares two medians: it is no verdict, and knows nothing of noise or of different load."
+        )
     with headlines:
         charts.show_grid(_charts(HEADLINES, histories, (left, right), span), columns=2)
     for group in GROUPS:

@@ -15,6 +15,7 @@ VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
 
 def show() -> None:
     """The page."""
+    selection.adopt_link()
     notes = st.container()
     st.subheader("Sources", anchor=False)
     store = frame.open_store()

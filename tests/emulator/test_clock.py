@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -70,3 +71,17 @@ def test_speed_up_must_be_above_zero(speed_up: float) -> None:
     """A speed-up that is no positive number is refused with its value."""
     with pytest.raises(UsageError, match=f"speed-up is {speed_up!r}"):
         WallClockRunner(VirtualClock(), speed_up=speed_up)
+
+
+def test_runner_ends_however_fast_time_passes() -> None:
+    """Time passes in short stretches: nobody waits for all of what a great speed-up makes due."""
+    clock = VirtualClock()
+    clock.every(1.0, lambda: None)
+    runner = WallClockRunner(clock, speed_up=1e300)
+    runner.start()
+    assert not runner.wait(0.3)
+    closing = threading.Thread(target=runner.close, daemon=True)
+    closing.start()
+    closing.join(5.0)
+
+    assert not closing.is_alive()

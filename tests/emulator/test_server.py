@@ -169,7 +169,11 @@ def test_command_says_where_things_are(tmp_path: Path) -> None:
     [
         (["--speed-up", "0"], "speed-up is 0.0"),
         (["--requests-per-second", "-1"], "requests_per_second is -1.0"),
+        (["--requests-per-second", "inf"], "requests_per_second is inf"),
         (["--share-v2", "2"], "share of v2 is 2.0"),
+        (["--seconds", "-1"], "--seconds is -1.0"),
+        (["--seconds", "nan"], "--seconds is nan"),
+        (["--seconds", "1e300"], "--seconds is 1e+300"),
         (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
     ],
 )

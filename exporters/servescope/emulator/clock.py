@@ -14,6 +14,8 @@ from servescope.errors import ServescopeError, UsageError
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
+# Of the emulation's time, so that whoever wants the lock, or the end, does not wait for hours of it.
+_LONGEST_STEP_SECONDS = 10.0
 # Behind by more than this, the debt is forgiven: catching up would only be slower still.
 _FORGIVEN_LAG_SECONDS = 1.0
 
@@ -106,7 +108,8 @@ class WallClockRunner:
         while not self._ended.wait(_TICK_SECONDS):
             target = virtual + (time.monotonic() - wall) * self._speed_up
             while self._clock.now < target and not self._ended.is_set():
-                self._advance(min(target, self._clock.now + _TICK_SECONDS * self._speed_up))
+                step = min(_TICK_SECONDS * self._speed_up, _LONGEST_STEP_SECONDS)
+                self._advance(min(target, self._clock.now + step))
             self._after_tick()
             lag = time.monotonic() - wall - (target - virtual) / self._speed_up
             if lag > _FORGIVEN_LAG_SECONDS:

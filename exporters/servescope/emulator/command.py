@@ -10,6 +10,10 @@ from pathlib import Path
 from servescope.emulator import server
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload import ChatMix
+from servescope.errors import UsageError
+
+# Longer than that no thread can wait.
+_MOST_SECONDS = 1e9
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for the seconds asked for."""
+    if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
+        raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
     mix = replace(ChatMix(), requests_per_second=arguments.requests_per_second)
     stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
     running = server.start(arguments.directory, port=arguments.port, speed_up=arguments.speed_up, stack=stack)

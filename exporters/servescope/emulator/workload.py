@@ -65,7 +65,7 @@ class ChatMix:
     oversized_tokens: int = 50_000
 
     def __post_init__(self) -> None:
-        _require(self.requests_per_second > 0, "requests_per_second", self.requests_per_second, "above 0")
+        _require(0 < self.requests_per_second < math.inf, "requests_per_second", self.requests_per_second, "above 0")
         _require(self.applications >= 1, "applications", self.applications, "1 or more")
         _require(self.turns >= 1, "turns", self.turns, "1 or more")
         _require(0 <= self.day_amplitude < 1, "day_amplitude", self.day_amplitude, "in [0, 1)")

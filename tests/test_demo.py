@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from servescope.cli import main
 from servescope.collector.store import Store
 
 T = TypeVar("T")
@@ -113,3 +114,22 @@ def test_demo_tells_which_part_failed(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert f"{port}" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--directory", "{file}"], "servescope: cannot make directory '{file}': File exists"),
+        (["--directory", "{file}/below"], "servescope: cannot make directory '{file}/below': Not a directory"),
+        (["--port", "99999"], "servescope: port 99999 is not within 0 … 65535"),
+    ],
+)
+def test_demo_refuses_impossible_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    """With code 2 and the value, before any part is started."""
+    file = tmp_path / "file"
+    file.touch()
+
+    assert main(["demo", "--no-browser", *(word.format(file=file) for word in words)]) == 2
+    assert capsys.readouterr().err == message.format(file=file) + "\n"

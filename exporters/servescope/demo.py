@@ -46,6 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo until Ctrl-C, or until one of its parts ends."""
     _require_extras()
+    if arguments.port is not None and not 0 <= arguments.port <= 65535:
+        raise UsageError(f"port {arguments.port!r} is not within 0 … 65535")
     with _folder(arguments.directory) as folder:
         parts: list[_Part] = []
         port = arguments.port or _port_near(_CONSOLE_PORT)
@@ -70,7 +72,10 @@ def _require_extras() -> None:
 @contextmanager
 def _folder(chosen: Path | None) -> Iterator[Path]:
     if chosen is not None:
-        chosen.mkdir(parents=True, exist_ok=True)
+        try:
+            chosen.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make directory {str(chosen)!r}: {error.strerror}") from error
         yield chosen.resolve()
         return
     folder = Path(tempfile.mkdtemp(prefix="servescope-demo-"))

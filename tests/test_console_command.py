@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_missing_store_is_named_with_the_remedy(tmp_path: Path) -> None:
     assert "none.db" in answer.stderr
     assert "servescope collect --store" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.slow
+def test_a_collector_started_just_before_is_waited_for(tmp_path: Path) -> None:
+    """The README's `collect … &` and `console` may stand in one paste: the store is not there yet."""
+    path = tmp_path / "servescope.db"
+    collecting = threading.Timer(1.5, lambda: Store(path).close())
+    collecting.start()
+    with started(path) as (_, address), urlopen(f"{address}/_stcore/health", timeout=10) as answer:
+        assert answer.status == 200
+    collecting.join()
 
 
 def test_foreign_store_is_refused(tmp_path: Path) -> None:

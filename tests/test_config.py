@@ -130,6 +130,8 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         ("[collector]\nscrape_interval = 15" + MINIMAL,
          "collector.scrape_interval: 15 is wrong, expected a duration above 0 such as '15s', '5m', '1h30m', '7d'"),
         ('[collector]\nwindow = "5 minutes"' + MINIMAL, "collector.window: '5 minutes' is wrong, expected a duration"),
+        ('[collector]\nretention = "9999999999999w"' + MINIMAL, "collector.retention: '9999999999999w' is wrong"),
+        ("[collector]\nmax_series = " + "1" * 5000 + MINIMAL, "not TOML: Exceeds the limit"),
         ('[collector]\nwindow = "0s"' + MINIMAL, "collector.window: '0s' is wrong, expected a duration above 0"),
         ('[collector]\nwindow = "20s"' + MINIMAL,
          "window: '20s' is wrong, expected at least twice scrape_interval (15s)"),

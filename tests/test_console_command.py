@@ -8,6 +8,8 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +64,17 @@ def test_missing_store_is_named_with_the_remedy(tmp_path: Path) -> None:
     assert "none.db" in answer.stderr
     assert "servescope collect --store" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.slow
+def test_a_collector_started_just_before_is_waited_for(tmp_path: Path) -> None:
+    """The README's `collect … &` and `console` may stand in one paste: the store is not there yet."""
+    path = tmp_path / "servescope.db"
+    collecting = threading.Timer(1.5, lambda: Store(path).close())
+    collecting.start()
+    with started(path) as (_, address), urlopen(f"{address}/_stcore/health", timeout=10) as answer:
+        assert answer.status == 200
+    collecting.join()
 
 
 def test_foreign_store_is_refused(tmp_path: Path) -> None:
@@ -133,6 +146,20 @@ def test_console_serves_on_loopback_and_ends_on_sigterm(empty: Path) -> None:
     assert healthy
     assert listening == {"0100007F"}
     assert process.returncode == 130
+    assert _listeners(port) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its killed parent")
+def test_killed_console_leaves_no_server(empty: Path) -> None:
+    """Killed outright, the command still takes its server with it."""
+    with started(empty) as (process, address):
+        port = int(address.rpartition(":")[2])
+        process.kill()
+        deadline = time.monotonic() + 10
+        while _listeners(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
     assert _listeners(port) == set()
 
 

@@ -289,6 +289,7 @@ def test_figures_over_time_are_chosen(tmp_path: Path) -> None:
         ("deployment_id=v1&start_ms=now", "start_ms 'now' is wrong, expected a whole number from 0 to "),
         ("deployment_id=v1&start_ms=-1", "start_ms '-1' is wrong"),
         ("deployment_id=v1&end_ms=" + "9" * 5000, "end_ms '999"),
+        ("deployment_id=v1&end_ms=" + "0" * 20 + "9" * 20, "end_ms '000"),
         ("deployment_id=v1&start_ms=5&end_ms=4", "start_ms 5 is after end_ms 4"),
         ("deployment_id=v1&max_points=0", "max_points '0' is wrong, expected a whole number from 1 to 11000"),
         ("deployment_id=v1&max_points=%C2%B2", "max_points '²' is wrong"),

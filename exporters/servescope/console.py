@@ -6,6 +6,7 @@ The pages are in `app/` of a checkout and in `servescope/_app` of an installed w
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ DEFAULT_PORT = 8501
 STORE_VARIABLE = "SERVESCOPE_STORE"
 """The environment variable that tells the pages which store to read."""
 
+STORE_SECONDS = 5.0
 READY_SECONDS = 30.0
 END_SECONDS = 5.0
 _NEEDED = ("streamlit", "pandas", "altair")
@@ -88,12 +90,24 @@ def _check_store(path: Path) -> None:
     from servescope.collector.store import Store
 
     if not path.exists():
-        raise UsageError(
-            f"no store at {str(path)!r}: start `servescope collect --store {path}`, or name another with --store"
-        )
+        _wait_for_store(path)
     if path.is_dir():
         raise UsageError(f"store {str(path)!r} is a directory, expected a collector's file")
     Store(path, read_only=True).close()
+
+
+def _wait_for_store(path: Path) -> None:
+    """Give a collector that was started just before the console the time to make its store."""
+    print(f"servescope: no store at {str(path)!r} yet, waiting {STORE_SECONDS:.0f} s for a collector", file=sys.stderr)
+    deadline = time.monotonic() + STORE_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise UsageError(
+                f"no store at {str(path)!r}: start `servescope collect --store {path}`, or name another with --store"
+            )
+        time.sleep(0.1)
+    # Its tables come a moment after the file.
+    time.sleep(0.5)
 
 
 def _free_port(wanted: int) -> int:
@@ -133,7 +147,14 @@ def _launch(pages: Path, store: Path, port: int) -> subprocess.Popen[bytes]:
         env={**os.environ, STORE_VARIABLE: str(store.resolve())},
         # A Ctrl-C in the terminal reaches us alone, and we end it.
         start_new_session=True,
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
     )
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process when its parent does, though that be killed; Linux only."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _wait_until_ready(child: subprocess.Popen[bytes], port: int) -> None:

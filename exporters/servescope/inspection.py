@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import sys
 import textwrap
@@ -382,12 +383,14 @@ def _metric_value(
         groups[key] = groups.get(key, 0.0) + sample.value
     # States of one thing are 1 or 0 each; their sum says nothing.
     is_state = metric.kind == "gauge" and metric.unit == "ratio" and bool(groups)
-    return None if is_state else _sum(samples), tuple(groups.items())
+    parts = tuple((key, value) for key, value in groups.items() if math.isfinite(value))
+    return None if is_state else _sum(samples), parts
 
 
 def _sum(samples: Iterable[Sample]) -> float | None:
+    """Their sum, None when there is none or it overflows."""
     values = [sample.value for sample in samples]
-    return sum(values) if values else None
+    return sum(values) if values and math.isfinite(sum(values)) else None
 
 
 def _figure_entry(

@@ -29,7 +29,7 @@ from tests.real.collector import SCRAPE_SECONDS, WINDOW, Collector, run_collecto
 from tests.real.coverage import claim_coverage, claim_inspection
 from tests.real.engines import RUNNERS, Engine
 from tests.real.processes import read
-from tests.real.report import Section, print_claims, render, write
+from tests.real.report import Section, check_page, print_claims, render, write
 from tests.real.textless import claim_textless
 from tests.real.traffic import make_burst, make_traffic
 
@@ -38,6 +38,7 @@ CONCURRENCY = 4
 BURST = 40
 BURSTS_AT_MOST = 4
 WARM_UP = 24
+FEWEST_REQUESTS = 20
 LEAVING = 4
 
 FIGURES_TITLE = f"Figures of the last {WINDOW} on the API, while no client left"
@@ -76,11 +77,22 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--capture", type=Path, metavar="DIR", help="save each target's /metrics there")
     parser.add_argument("--report", type=Path, metavar="FILE", help="put the results into this page")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="take pictures of the console there")
     parser.add_argument("--keep", action="store_true", help="keep logs, configuration and store")
     parser.add_argument(
         "--hold", type=float, default=0.0, metavar="SECONDS", help="go on with light traffic at the end"
     )
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    if arguments.requests < FEWEST_REQUESTS:
+        parser.error(f"--requests is {arguments.requests}, expected {FEWEST_REQUESTS} or more")
+    if arguments.report is not None:
+        try:
+            check_page(arguments.report)
+        except ServescopeError as error:
+            parser.error(str(error))
+    if arguments.pictures is not None and set(arguments.engines) != set(RUNNERS):
+        parser.error(f"--pictures shows {' and '.join(RUNNERS)} side by side, expected both in --engines")
+    return arguments
 
 
 def _engine_names(text: str) -> list[str]:
@@ -116,6 +128,11 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> int:
         if "dynamo" in arguments.engines:
             sections.append(Section("Tokens without text", claim_textless(arguments.environments, folder)))
         _hold(engines, collector, arguments.hold)
+        if arguments.pictures is not None:
+            # Imported here: it needs a browser, which the rest does not.
+            from tests.real.pictures import take_pictures
+
+            sections.append(Section("Console", take_pictures(collector.store, arguments.pictures, arguments.engines)))
     return _conclude(arguments, sections, _facts(engines, sent, time.monotonic() - start))
 
 
@@ -123,7 +140,7 @@ async def _send(engines: Sequence[Engine], *, seed: int, requests: int, leaving:
     """The mix, then bursts until each engine has refused some; every engine gets the same, at the same time."""
 
     async def send(engine: Engine) -> Counts:
-        traffic = make_traffic(seed, requests, leaving=leaving)
+        traffic = make_traffic(seed, requests, leaving=leaving, wrong=max(1, requests // 40))
         parts = [await send_all(engine.base_url, traffic, concurrency=CONCURRENCY)]
         for burst in range(BURSTS_AT_MOST):
             parts.append(await send_all(engine.base_url, make_burst(seed * 100 + burst, BURST), concurrency=BURST))

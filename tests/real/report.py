@@ -39,13 +39,20 @@ def print_claims(section: Section) -> None:
         print(f"  {mark} {claim.engine:8} {claim.what:55} {_number(claim.read):>14}  {_range(claim)}{why}", flush=True)
 
 
+def check_page(page: Path) -> None:
+    """Raise ServescopeError when the results cannot be put into a page."""
+    if not page.is_file():
+        raise ServescopeError(f"{page} does not exist, expected a page with the lines {BEGIN!r} and {END!r}")
+    text = page.read_text(encoding="utf-8")
+    if not 0 <= text.find(BEGIN) < text.find(END):
+        raise ServescopeError(f"{page} has no lines {BEGIN!r} and {END!r} to put the results between")
+
+
 def write(page: Path, results: str) -> None:
     """Put the results between the marks of a page."""
-    text = page.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (found and ended):
-        raise ServescopeError(f"{page}: no lines {BEGIN!r} and {END!r} to put the results between")
+    check_page(page)
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
     page.write_text(f"{before}{BEGIN}\n\n{results}\n{END}{after}", encoding="utf-8")
 
 

@@ -39,14 +39,10 @@ class Job:
     prompt_tokens: int | None = None
 
 
-def make_traffic(seed: int, requests: int, *, leaving: int = 0) -> list[Job]:
-    """A shuffled mix: `requests` to be finished, so many whose client leaves, and a few that are wrong."""
+def make_traffic(seed: int, requests: int, *, leaving: int = 0, wrong: int = 0) -> list[Job]:
+    """A shuffled mix: `requests` to be finished, so many whose client leaves, and so many times each that is wrong."""
     generator = random.Random(seed)
-    jobs = [
-        *_complete(generator, requests),
-        *_leaving(generator, leaving),
-        *_wrong(generator, max(1, requests // 40)),
-    ]
+    jobs = [*_complete(generator, requests), *_leaving(generator, leaving), *_wrong(generator, wrong)]
     generator.shuffle(jobs)
     return jobs
 
@@ -74,7 +70,9 @@ def make_streams(seed: int, requests: int) -> list[Job]:
 
 
 def _complete(generator: random.Random, count: int) -> Iterator[Job]:
-    documents = [_words(generator, generator.randint(80, 200)) for _ in range(DOCUMENTS)]
+    # The same in every mix: what one has cached, the next may reuse.
+    library = random.Random(0)
+    documents = [_words(library, library.randint(80, 200)) for _ in range(DOCUMENTS)]
     for _ in range(count):
         question = _words(generator, generator.randint(3, 30))
         text = f"{generator.choice(documents)} {question}"

@@ -142,7 +142,7 @@ def read_configuration(path: Path) -> Configuration:
         raise ConfigurationError(f"no configuration file {str(path)!r}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
     return make_configuration(document, origin=str(path), directory=path.resolve().parent)
 
@@ -181,6 +181,7 @@ def configure_targets(
 
 
 _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_LONGEST_MS = 3653 * _DURATION_UNITS["d"]
 _DURATION = re.compile(r"(\d+)(ms|[smhdw])")
 
 
@@ -436,9 +437,9 @@ class _Table:
         return value
 
     def duration(self, key: str, default: int) -> int:
-        expected = "a duration above 0 such as '15s', '5m', '1h30m', '7d'"
+        expected = "a duration above 0 such as '15s', '5m', '1h30m', '7d', at most ten years"
         milliseconds = self.parsed(key, parse_duration, default, expected)
-        if milliseconds <= 0:
+        if not 0 < milliseconds <= _LONGEST_MS:
             raise self.wrong(key, expected)
         return milliseconds
 

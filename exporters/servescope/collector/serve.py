@@ -170,7 +170,8 @@ def _whole_number(request: web.Request, name: str, default: int, *, least: int =
     text = request.query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit()) or not least <= int(text[:20]) <= most:
+    # Twenty digits are more than any bound; more of them are not even read.
+    if not (text.isascii() and text.isdigit()) or len(text) > 20 or not least <= int(text) <= most:
         raise _BadParameterError(f"{name} {text!r} is wrong, expected a whole number from {least} to {most}")
     return int(text)
 

@@ -17,10 +17,12 @@ from tests.real.environments import (
     VOCABULARY,
     ensure_environment,
     ensure_model,
+    install_plugin,
 )
 from tests.real.processes import pick_ports, read, running, wait_until
 
 MODEL_NAME = "tiny"
+PLUGIN = "vllm-plugin"
 START_SECONDS = 300.0
 BLOCK_SIZE = 16
 
@@ -50,11 +52,13 @@ class Engine:
     base_url: str
     targets: tuple[Target, ...]
     ready_seconds: float
+    inside: Engine | None = None
+    """The same engine as our plugin in it tells it, as a deployment of its own."""
 
     @property
     def captured_as(self) -> tuple[str, ...]:
         """Names for captures of the first targets."""
-        return ("vllm",) if self.name == "vllm" else ("dynamo-frontend", "dynamo-mocker")
+        return {"vllm": ("vllm",), PLUGIN: ("vllm-plugin",)}.get(self.name, ("dynamo-frontend", "dynamo-mocker"))
 
     @property
     def stack(self) -> str:
@@ -64,10 +68,10 @@ class Engine:
 
 @contextmanager
 def run_vllm(folder: Path, logs: Path) -> Iterator[Engine]:
-    """Real vLLM on the CPU with n-gram speculation, ready to serve."""
+    """Real vLLM on the CPU with n-gram speculation and our plugin in it, ready to serve."""
     environment = ensure_environment(folder, VLLM)
     model = ensure_model(folder, ensure_environment(folder, DYNAMO))
-    (port,) = pick_ports(1)
+    port, inside = pick_ports(2)
     speculation = {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2,
     }  # fmt: skip
@@ -87,12 +91,17 @@ def run_vllm(folder: Path, logs: Path) -> Iterator[Engine]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(install_plugin(folder)),
+        "SERVESCOPE_PORT": str(inside),
+        "SERVESCOPE_REPLICA": "vllm-0",
     }
     base = f"http://127.0.0.1:{port}"
     with running("vllm", command, logs, environment=settings) as started:
         seconds = wait_until(lambda: _serves(base), "vllm", seconds=START_SECONDS, processes=[started])
         target = Target(f"{base}/metrics", "aggregated", "vllm-0")
-        yield Engine("vllm", VLLM_VERSION, base, (target,), seconds)
+        page = Target(f"http://127.0.0.1:{inside}/metrics", "aggregated", "vllm-0")
+        plugin = Engine(PLUGIN, VLLM_VERSION, base, (page,), seconds)
+        yield Engine("vllm", VLLM_VERSION, base, (target,), seconds, plugin)
 
 
 @contextmanager

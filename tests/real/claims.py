@@ -308,6 +308,12 @@ def claim_order(engine: str, totals: Values) -> Iterator[Claim]:
         for histogram in ("input_tokens_per_request", "output_tokens_per_request", "request_duration_seconds"):
             ok = totals[_outcome("ok")]
             yield between(f"{histogram}_count", ok, ok, "one observation per finished request")
+    if engine == PLUGIN:
+        begun = totals["time_to_first_token_seconds_count"]
+        accounted = totals[_outcome("ok")] + totals[_outcome("client_abort")]
+        yield Claim(
+            engine, "ended or gone, of those with a first token", accounted, begun, begun, "nobody is forgotten"
+        )
     best = totals.get("kv_cache_best_tokens_total")
     if best is not None:
         yield between("kv_cache_predicted_tokens_total", 0, best, "the chosen worker has no more than the best one")

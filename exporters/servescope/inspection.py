@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import shutil
 import sys
 import textwrap
@@ -183,7 +184,8 @@ def _read_file(name: str) -> bytes:
             body = file.read(MAX_BODY_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InspectionError(f"cannot read {name!r}: {reason.lower()}") from error
+        hint = f"; for a URL write 'http://{name}'" if re.match(r"[\w.-]+:\d+(/|$)", name) else ""
+        raise InspectionError(f"cannot read {name!r}: {reason.lower()}{hint}") from error
     return _checked_size(body, name)
 
 

@@ -20,6 +20,7 @@ import pytest
 from servescope.catalog import METRICS, OUTCOMES
 from servescope.collector.parse import parse_exposition
 from servescope.instruments import REFUSALS
+from servescope.resources import Gpu, Resources
 from servescope.samples import make_labels
 from tests import fake_vllm
 from tests.fake_vllm import (
@@ -248,6 +249,21 @@ def test_waiting_requests_and_preemptions(plugin: Any) -> None:
     assert read(plugin, "preemptions_total") == 2
 
 
+@pytest.mark.parametrize(("scope", "known"), [("cgroup", True), ("process", False)])
+def test_cpu_and_memory_are_the_containers_or_absent(
+    plugin: Any, monkeypatch: pytest.MonkeyPatch, scope: str, known: bool
+) -> None:
+    """The server process alone is not the engine; GPUs are told either way, once for all engines of the server."""
+    resources = Resources(2.0, 1000, (Gpu("0", 0.5, 77),))
+    monkeypatch.setattr(plugin, "ResourceMeter", lambda: SimpleNamespace(scope=scope, read=lambda: resources))
+    logger = plugin.ServescopeStatLogger(configuration(data_parallel_size=2), engine_indexes=[0, 1])
+    assert read(plugin, "cpu_usage") == (2.0 if known else None)
+    assert read(plugin, "memory_usage") == (1000 if known else None)
+    assert read(plugin, "gpu_memory_usage", gpu="0", replica="pod-0-dp0") == 77
+    assert read(plugin, "gpu_memory_usage", gpu="0", replica="pod-0-dp1") is None
+    assert logger is not None
+
+
 # --- identity, port, several engines ----------------------------------------------------------------------------------
 
 
@@ -417,7 +433,21 @@ class Raising:
         raise RuntimeError(f"{name} is not to be had")
 
 
-HOSTILE: tuple[Any, ...] = (None, math.nan, math.inf, -1, -0.5, 2**70, "many", b"\xff", [], {}, object(), Raising(), True)
+HOSTILE: tuple[Any, ...] = (
+    None,
+    math.nan,
+    math.inf,
+    -1,
+    -0.5,
+    2**70,
+    "many",
+    b"\xff",
+    [],
+    {},
+    object(),
+    Raising(),
+    True,
+)
 
 
 @pytest.mark.parametrize("wrong", HOSTILE, ids=repr)

@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from servescope.errors import ServescopeError
 from tests.real import claims
+from tests.real.arrangements import claim_arrangements
 from tests.real.client import Counts, merge, send_all
 from tests.real.collector import SCRAPE_SECONDS, WINDOW, Collector, run_collector
 from tests.real.coverage import claim_coverage, claim_inspection
@@ -134,6 +135,10 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> int:
             from tests.real.pictures import take_pictures
 
             sections.append(Section("Console", take_pictures(collector.store, arguments.pictures, arguments.engines)))
+    if "vllm" in arguments.engines:
+        # After the others have ended: two cores are few for it.
+        arranged = claim_arrangements(arguments.environments, folder)
+        sections.append(Section("The plugin in servers arranged otherwise", arranged))
     return _conclude(arguments, sections, _facts(engines, sent, time.monotonic() - start))
 
 

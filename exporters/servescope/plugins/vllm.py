@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import vllm
 from vllm.v1.metrics import loggers
@@ -316,10 +316,6 @@ class _Page:
 _PAGE = _Page()
 
 
-class _Meter(Protocol):
-    def read(self) -> Resources: ...
-
-
 class _EngineResources:
     """The GPUs of this process, and CPU and memory of its container: the server process alone is not the engine."""
 
@@ -335,15 +331,16 @@ class _EngineResources:
 def _make_reader(vllm_config: Any, identity: Identity, processes: tuple[int, int], *, first: bool) -> _EngineReader:
     draft_length = _draft_length(vllm_config)
     rank, count = processes
+    # A request that is refused for its form or its model reaches no engine.
+    untold = ["client_error"]
+    if not hasattr(_Base, "record_admission_rejection"):
+        untold.append("rejected")
     instruments = StepInstruments(
         identity,
         draft_length=draft_length or 1,
         # They are those of all engines of all processes here: told once.
         resources=_EngineResources(ResourceMeter()) if first and rank == 0 else None,
-        # A request that is refused for its form or its model reaches no engine.
-        untold_outcomes=("client_error",)
-        if hasattr(_Base, "record_admission_rejection")
-        else ("client_error", "rejected"),
+        untold_outcomes=untold,
     )
     return _EngineReader(instruments, draft_length=draft_length, counts_engine=count == 1)
 

@@ -6,8 +6,8 @@ Nothing here is safe from several threads; an instrument books and reads under i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from servescope.catalog import Metric
 from servescope.journal import RESOLUTION, Mark
@@ -16,6 +16,14 @@ from servescope.samples import Labels, Sample, format_edge, format_series, forma
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+class Exemplar(NamedTuple):
+    """One observation of a histogram with the trace it comes from; `time` is when it was told, in Unix seconds."""
+
+    trace_id: str
+    value: float
+    time: float
 
 
 class Scalar:
@@ -45,7 +53,7 @@ class Scalar:
 class Distribution:
     """One histogram series over fixed edges; absent until something is observed when made with `shown` False."""
 
-    __slots__ = ("_counts", "_edges", "_heads", "_shown", "_sum", "_template")
+    __slots__ = ("_counts", "_edges", "_exemplars", "_heads", "_shown", "_sum", "_template")
 
     def __init__(self, name: str, labels: Labels, edges: tuple[float, ...], *, shown: bool) -> None:
         import numpy as np
@@ -53,6 +61,7 @@ class Distribution:
         self._edges: NDArray[np.float64] = np.array(edges)
         self._counts: NDArray[np.int64] = np.zeros(len(edges) + 1, dtype=np.int64)
         self._sum = 0.0
+        self._exemplars: dict[int, Exemplar] = {}
         self._shown = shown
         bounds = [*map(format_edge, edges), "+Inf"]
         self._heads = [(f"{name}_bucket", make_labels((*labels, ("le", bound)))) for bound in bounds]
@@ -77,6 +86,18 @@ class Distribution:
             # Weights are whole and far below 2**53, so bincount's floats are exact.
             self._counts += np.bincount(buckets, weights=times, minlength=size).astype(np.int64)
             self._sum += float(values @ times)
+
+    def exemplify(self, values: NDArray[np.float64], traces: Sequence[tuple[str, float]]) -> None:
+        """Keep, of values observed, the latest of each bucket with its trace: an identifier and Unix seconds."""
+        buckets: list[int] = self._edges.searchsorted(values).tolist()
+        latest = {bucket: place for place, bucket in enumerate(buckets)}
+        for bucket, place in latest.items():
+            trace_id, time = traces[place]
+            self._exemplars[bucket] = Exemplar(trace_id, float(values[place]), time)
+
+    def exemplars(self) -> list[Exemplar | None]:
+        """The latest exemplar of each bucket, `+Inf` last; None where there was none."""
+        return [self._exemplars.get(bucket) for bucket in range(len(self._counts))]
 
     def samples(self) -> list[Sample]:
         """Cumulative buckets, count and sum; none when the series is absent."""

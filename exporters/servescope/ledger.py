@@ -29,13 +29,15 @@ class Exemplar(NamedTuple):
 class Scalar:
     """One counter or gauge series; `value` None means that it is absent."""
 
-    __slots__ = ("_head", "_labels", "_name", "value")
+    __slots__ = ("_head", "_labels", "_name", "_text", "_text_value", "value")
 
     def __init__(self, name: str, labels: Labels, value: float | None) -> None:
         self.value = value
         self._name = name
         self._labels = labels
         self._head = f"{format_series(name, labels)} ".encode()
+        self._text = b""
+        self._text_value: float | None = None  # the value that the text tells
 
     def add(self, amount: float) -> None:
         """Increase the series; it starts at 0 when it was absent."""
@@ -47,13 +49,17 @@ class Scalar:
 
     def text(self) -> bytes:
         """The series' line; empty when it is absent."""
-        return b"" if self.value is None else b"%b%b\n" % (self._head, _number(self.value))
+        value = self.value
+        if value != self._text_value:
+            self._text = b"" if value is None else b"%b%b\n" % (self._head, _number(value))
+            self._text_value = value
+        return self._text
 
 
 class Distribution:
     """One histogram series over fixed edges; absent until something is observed when made with `shown` False."""
 
-    __slots__ = ("_counts", "_edges", "_exemplars", "_heads", "_shown", "_sum", "_template")
+    __slots__ = ("_counts", "_edges", "_exemplars", "_heads", "_shown", "_sum", "_template", "_text")
 
     def __init__(self, name: str, labels: Labels, edges: tuple[float, ...], *, shown: bool) -> None:
         import numpy as np
@@ -63,6 +69,7 @@ class Distribution:
         self._sum = 0.0
         self._exemplars: dict[int, Exemplar] = {}
         self._shown = shown
+        self._text: bytes | None = None  # None when it must be made anew
         bounds = [*map(format_edge, edges), "+Inf"]
         self._heads = [(f"{name}_bucket", make_labels((*labels, ("le", bound)))) for bound in bounds]
         self._heads += [(f"{name}_count", labels), (f"{name}_sum", labels)]
@@ -77,6 +84,7 @@ class Distribution:
         if not len(values):
             return
         self._shown = True
+        self._text = None
         buckets = self._edges.searchsorted(values)
         size = len(self._counts)
         if times is None:
@@ -112,8 +120,10 @@ class Distribution:
         """The series' lines; empty when it is absent."""
         if not self._shown:
             return b""
-        *counts, total = self._values()
-        return self._template % (*counts, _number(total))
+        if self._text is None:
+            counts = self._counts.cumsum().tolist()
+            self._text = self._template % (*counts, counts[-1], _number(self._sum))
+        return self._text
 
     def _values(self) -> list[float]:
         cumulative: list[float] = self._counts.cumsum().tolist()

@@ -55,16 +55,15 @@ _BLANK = 16
 # What is shorter than a clock's tick took no time that a rate could be made of.
 _LEAST_SECONDS = 1e-9
 
-# Records are doubles, then an even number of counts. Packing integers as integers is twice as quick as packing them as
-# doubles, and refuses for free what is no count.
+# Records are doubles, then counts, filled up to a multiple of a double. Packing integers as integers is twice as quick
+# as packing them as doubles, and refuses for free what is no count.
 _RECORDED = struct.Struct("3d4I")  # times; code, input, output, drafted
 _pack_recorded = _RECORDED.pack
-_pack_finished = struct.Struct("3d6I").pack  # times; code, input, output, input due, output due, 0
+_pack_finished = struct.Struct("3d5I0d").pack  # times; code, input, output, input due, output due
 _TIMES = 3
 _FIRST, _DURATION, _DECODE, _CODE, _INPUT, _OUTPUT, _DRAFTED = range(7)
 _INPUT_DUE, _OUTPUT_DUE = 6, 7
-_pack_tokens = struct.Struct("d2I").pack  # seconds; tokens, 0
-
+_pack_tokens = struct.Struct("dI0d").pack  # seconds; tokens
 
 _LONGEST_TRACE_ID = 64
 
@@ -139,7 +138,6 @@ class EngineInstruments(Instruments):
             raise UsageError(f"resources is {resources!r}, expected {expected}")
         window_seconds = require_positive("ratio_window_seconds", ratio_window_seconds)
         self._draft_length = draft_length
-        # The zero doubles at the end fill up to a multiple of their size.
         self._positions = struct.Struct(f"{draft_length}I0d")
         self._pack_step = struct.Struct(f"I{draft_length}I0d").pack
         self._resources = resources
@@ -229,7 +227,7 @@ class EngineInstruments(Instruments):
             record = self._pack_end(request, code, output_tokens)
         except Exception as error:
             self._refuse_error(error)
-            record = _pack_finished(0.0, 0.0, 0.0, code + _BLANK, 0, 0, 0, 0, 0)
+            record = _pack_finished(0.0, 0.0, 0.0, code + _BLANK, 0, 0, 0, 0)
         self._finished.write(record)
         if request._trace_id is not None:
             self._write_trace(request._trace_id, record)
@@ -255,10 +253,10 @@ class EngineInstruments(Instruments):
         if request._first is None:
             # The prompt was read when a token came of it, or when the request ended well.
             input_due = request._input if output or code == _OK else 0
-            return _pack_finished(0.0, duration, 0.0, code + _UNTIMED, request._input, output, input_due, output, 0)
+            return _pack_finished(0.0, duration, 0.0, code + _UNTIMED, request._input, output, input_due, output)
         last = now if output > written else request._last
         times = request._first - request._arrival, duration, last - request._first
-        return _pack_finished(*times, code, request._input, output, 0, output - written, 0)
+        return _pack_finished(*times, code, request._input, output, 0, output - written)
 
     def _output_or_written(self, output_tokens: object, written: int) -> int:
         try:
@@ -652,7 +650,11 @@ class Request:
         """The first token came now: it counts as one output token, and the prompt's tokens as read."""
         engine = self._engine
         try:
-            self._require_open("first_token")
+            self._open  # noqa: B018 - the slot of a request that has ended is empty, and raises
+        except AttributeError:
+            engine._refuse("after_finish", "first_token() was called after finish()")
+            return
+        try:
             if self._first is not None:
                 raise Refused("first_token_twice", "first_token() was called twice on one request")
             self._begin(engine._tick())
@@ -666,9 +668,13 @@ class Request:
         """
         engine = self._engine
         try:
+            self._open  # noqa: B018 - as in first_token
+        except AttributeError:
+            engine._refuse("after_finish", "tokens() was called after finish()")
+            return
+        try:
             if type(count) is not int or not 0 <= count <= MAX_TOKENS:
                 count = whole("tokens", count)
-            self._require_open("tokens")
             if not count:
                 return
             now = engine._tick()
@@ -676,7 +682,10 @@ class Request:
                 self._begin(now)
                 count -= 1
             if count:
-                engine._batches.write(_pack_tokens(now - self._last, count, 0))
+                batches = engine._batches
+                batches.append(_pack_tokens(now - self._last, count))
+                if len(batches.records) >= batches.stop_at:
+                    batches.stop()
                 self._output += count
                 self._last = now
         except Exception as error:
@@ -697,15 +706,9 @@ class Request:
         self._engine._write_end(self, outcome, output_tokens)
 
     def _begin(self, now: float) -> None:
-        self._engine._first_tokens.write(_pack_tokens(now - self._arrival, self._input, 0))
+        self._engine._first_tokens.write(_pack_tokens(now - self._arrival, self._input))
         self._first = self._last = now
         self._output = 1
-
-    def _require_open(self, call: str) -> None:
-        try:
-            self._open  # noqa: B018 - a slot that was deleted raises, which is quicker than asking for it
-        except AttributeError:
-            raise Refused("after_finish", f"{call}() was called after finish()") from None
 
 
 class _UncountedRequest(Request):

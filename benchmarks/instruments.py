@@ -7,7 +7,6 @@ repeats, since other work on the machine can only slow one down, less the best o
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import random
 import time
@@ -76,9 +75,9 @@ def run() -> None:
         "start, first token, 4 batches, finish; folded": _time_handles(many[:4096]),
         _BY_PROMETHEUS_CLIENT: _time_prometheus_client(requests),
     }
-    if importlib.util.find_spec("opentelemetry.sdk"):
+    try:
         cases[_BY_OPENTELEMETRY] = _time_opentelemetry(requests[:_FEW])
-    else:
+    except ImportError:
         print("opentelemetry-sdk is not installed: left out; pip install 'servescope[otlp]'")
     _print_recording(_measure_interleaved(cases))
     _print_rendering()

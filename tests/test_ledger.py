@@ -35,7 +35,7 @@ def test_a_histogram_tells_what_was_observed_since_its_last_text() -> None:
 def test_a_scalar_tells_its_value_of_now() -> None:
     """Present, changed, the same again, absent, and back."""
     series = Ledger((("replica", "%d"),)).scalar(METRICS["kv_cache_usage"])
-    for share in (None, 0.5, 0, 0.0, 0.25, None, 0.25, 1e20):
+    for share in (None, 0.5, 0, 0.0, 0.25, 0.5, None, 0.25, 1e20):
         series.value = share
         assert lines(series) == told(series.samples())
 

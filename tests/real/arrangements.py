@@ -13,7 +13,7 @@ from servescope.samples import Labels
 from tests.real.claims import Claim
 from tests.real.client import Counts, send_all
 from tests.real.engines import PLUGIN, Engine, run_vllm
-from tests.real.processes import read
+from tests.real.processes import read, wait_until
 from tests.real.traffic import make_traffic
 
 REQUESTS = 30
@@ -73,8 +73,14 @@ def _claim_wrong_port(folder: Path, logs: Path) -> Iterator[Claim]:
 def _send(engine: Engine) -> Counts:
     traffic = make_traffic(5, REQUESTS, leaving=LEAVING)
     counts = asyncio.run(send_all(engine.base_url, traffic, concurrency=4))
-    time.sleep(2.0)  # until the engine has noticed who left
+    wait_until(lambda: _is_idle(engine), "the engine noticing who left", seconds=60)
+    time.sleep(1.0)
     return counts
+
+
+def _is_idle(engine: Engine) -> bool:
+    sums = _sums(engine.targets[0].url)
+    return sums["vllm:num_requests_running"] + sums["vllm:num_requests_waiting"] == 0
 
 
 def _sums(url: str) -> dict[str, float]:

@@ -236,7 +236,7 @@ class _EngineReader:
             beyond = counts[self._draft_length :]
             counts = counts[: self._draft_length] + [0] * (self._draft_length - len(counts))
             counts[-1] += sum(beyond)
-            self.instruments.record_speculation(drafted, counts)
+            self.instruments.record_speculation(drafted, tuple(counts))
 
 
 class _Leavers:

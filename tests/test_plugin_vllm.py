@@ -121,6 +121,15 @@ def test_a_request_from_its_first_token_to_its_end(plugin: Any) -> None:
     assert refused(plugin) == {}
 
 
+def test_a_wall_clock_that_is_set_back_costs_no_request(plugin: Any) -> None:
+    """vLLM measures from arrival by the wall clock and decoding by another: the longer one is believed."""
+    logger = start(plugin)
+    logger.record(None, Iteration(finished_requests=[Finished(e2e_latency=-3600.0)]))
+    assert read(plugin, "request_duration_seconds_sum") == 2.0
+    assert read(plugin, "tps_per_request_sum") == 5.0
+    assert refused(plugin) == {}
+
+
 def test_what_vllm_does_not_tell_is_absent(plugin: Any) -> None:
     """Arrivals and requests refused for their form are absent, not 0; so are figures that only a router knows."""
     logger = start(plugin)

@@ -26,6 +26,7 @@ from servescope.instruments import (
     Refused,
     decode,
     finite,
+    inherited,
     member,
     require_positive,
     require_whole,
@@ -99,6 +100,7 @@ class EngineInstruments(Instruments):
             raise UsageError(f"resources is {resources!r}, expected {expected}")
         window_seconds = require_positive("ratio_window_seconds", ratio_window_seconds)
         self._draft_length = draft_length
+        self._window_seconds = window_seconds
         # The zero doubles at the end fill up to a multiple of their size.
         self._pack_speculated = struct.Struct(f"3d4I{draft_length}I0d").pack
         self._pack_step = struct.Struct(f"I{draft_length}I0d").pack
@@ -118,6 +120,16 @@ class EngineInstruments(Instruments):
         self._preempted = self._journal(self._book_preemptions)
         self._started = self._journal(self._book_starts)
         self._in_flight_known = False
+
+    def _start_over(self, identity: Identity) -> None:
+        EngineInstruments.__init__(
+            self,
+            identity,
+            clock=self._clock,
+            draft_length=self._draft_length,
+            ratio_window_seconds=self._window_seconds,
+            resources=self._resources,
+        )
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -506,6 +518,7 @@ class EngineInstruments(Instruments):
         by_source = (self._lately_by_request, self._lately_by_step)
         drafted, accepted = (sum(lately.sum(now) for lately in column) for column in zip(*by_source, strict=True))
         self._speculation_rate.value = accepted / drafted if drafted else None
+        self._ratio_parts = {"speculation_rate": (accepted, drafted)}
 
 
 def _outcomes(rows: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -531,7 +544,7 @@ class Request:
         self._first: float | None = None
         self._last = arrival
         self._output = 0
-        self._open = True
+        self._open = engine._epoch
 
     def first_token(self) -> None:
         """The first token came now: it counts as one output token, and the prompt's tokens as read."""
@@ -574,11 +587,15 @@ class Request:
         """
         try:
             # A slot can be deleted once: of several threads that finish a request, one gets past here.
+            epoch = self._open
             del self._open
         except AttributeError:
             self._engine._refuse("finished_twice", "finish() was called twice on one request")
             return
-        self._engine._write_end(self, outcome, output_tokens)
+        if epoch is self._engine._epoch:
+            self._engine._write_end(self, outcome, output_tokens)
+        else:
+            self._engine._refuse_error(inherited("finish"))
 
     def _begin(self, now: float) -> None:
         self._engine._write_first_token(now - self._arrival, self._input)
@@ -586,8 +603,11 @@ class Request:
         self._output = 1
 
     def _require_open(self, call: str) -> None:
-        if not hasattr(self, "_open"):
+        epoch = getattr(self, "_open", None)
+        if epoch is None:
             raise Refused("after_finish", f"{call}() was called after finish()")
+        if epoch is not self._engine._epoch:
+            raise inherited(call)
 
 
 class _UncountedRequest(Request):

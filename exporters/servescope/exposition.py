@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from servescope.catalog import Metric
 from servescope.errors import ServescopeError, UsageError
-from servescope.instruments import Instruments, require_whole
+from servescope.instruments import Exposed, require_whole
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,7 +30,7 @@ _SOCKET_SECONDS = 10.0
 _logger = logging.getLogger("servescope")
 
 
-def render(*instruments: Instruments) -> bytes:
+def render(*instruments: Exposed) -> bytes:
     """The instruments' page in the Prometheus text format 0.0.4; a metric of several has its lines together.
 
     Any thread may call it; it does not hold up those who record. Raises UsageError when two instruments have one
@@ -44,7 +46,7 @@ def render(*instruments: Instruments) -> bytes:
     return b"".join(chain.from_iterable(page.values()))
 
 
-def serve(*instruments: Instruments, port: int = 0, address: str = "127.0.0.1") -> MetricsServer:
+def serve(*instruments: Exposed, port: int = 0, address: str = "127.0.0.1") -> MetricsServer:
     """Serve the instruments' page at `/metrics` from a thread of its own, until closed; port 0 picks a free one.
 
     Raises UsageError for a port that is none or instruments of one identity, ServescopeError when the address cannot
@@ -57,7 +59,7 @@ def serve(*instruments: Instruments, port: int = 0, address: str = "127.0.0.1") 
 class MetricsServer:
     """A running server; `url` is where its page is. Closing it twice does nothing. Also a context manager."""
 
-    def __init__(self, instruments: tuple[Instruments, ...], address: str, port: int) -> None:
+    def __init__(self, instruments: tuple[Exposed, ...], address: str, port: int) -> None:
         try:
             self._server = _Server((address, port), instruments)
         except (OSError, UnicodeError) as error:
@@ -70,9 +72,11 @@ class MetricsServer:
             target=self._server.serve_forever, args=(0.1,), name="servescope-metrics", daemon=True
         )
         self._thread.start()
+        _running.add(self)
 
     def close(self) -> None:
         """Stop serving and release the port."""
+        _running.discard(self)
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -95,7 +99,7 @@ class PrometheusCollector:
     Raises UsageError when two instruments have one identity.
     """
 
-    def __init__(self, *instruments: Instruments) -> None:
+    def __init__(self, *instruments: Exposed) -> None:
         _require_distinct(instruments)
         self._instruments = instruments
 
@@ -124,7 +128,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a client that never reads must not keep close() waiting
 
-    def __init__(self, address: tuple[str, int], instruments: tuple[Instruments, ...]) -> None:
+    def __init__(self, address: tuple[str, int], instruments: tuple[Exposed, ...]) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         self.instruments = instruments
@@ -185,18 +189,33 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
+_running: weakref.WeakSet[MetricsServer] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child has no thread that would answer: it must not hold the port after its parent's end."""
+    for server in list(_running):
+        server._server.socket.close()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
 def _head(metric: Metric) -> bytes:
     text = metric.help.replace("\\", r"\\").replace("\n", r"\n")
     return f"# HELP {metric.name} {text}\n# TYPE {metric.name} {metric.kind}\n".encode()
 
 
-def _require_distinct(instruments: tuple[Instruments, ...]) -> None:
+def _require_distinct(instruments: tuple[Exposed, ...]) -> None:
     if not instruments:
         raise UsageError("no instruments given, expected at least one")
     seen = set()
     for one in instruments:
-        if not isinstance(one, Instruments):
+        if not isinstance(one, Exposed):
             raise UsageError(f"{one!r} are no instruments, expected engine, router or autoscaler instruments")
-        if one.identity in seen:
-            raise UsageError(f"two instruments have one identity, {one.identity!r}: give each a replica of its own")
-        seen.add(one.identity)
+        for identity in one.identities():
+            if identity in seen:
+                raise UsageError(f"two instruments have one identity, {identity!r}: give each a replica of its own")
+            seen.add(identity)

@@ -7,6 +7,7 @@ background, so that they are right in light and dark. Lines have mid-tones that 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ Spec = dict[str, Any]
 """A part of a Vega-Lite specification."""
 
 HEIGHT = 190
+_HELD_BACK_SECONDS = 0.15
 # The colour of each status with its opacity as the last two digits.
 _BAND_COLORS = {"good": "#2ba35f14", "warning": "#d9920a22", "critical": "#d9434e24"}
 _TIME_FORMAT = "%a %d %b %H:%M:%S"
@@ -78,6 +80,11 @@ def _moment(time_ms: int) -> Spec:
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     date = {"year": moment.year, "month": moment.month, "date": moment.day}
     return {**date, "hours": moment.hour, "minutes": moment.minute, "seconds": moment.second, "utc": True}
+
+
+def let_numbers_paint() -> None:
+    """Hold the charts back for a moment: drawing them keeps the browser from painting the numbers sent before."""
+    time.sleep(_HELD_BACK_SECONDS)
 
 
 def show_grid(charts: Sequence[Chart], columns: int = 3) -> None:

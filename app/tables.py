@@ -345,8 +345,9 @@ _SOURCE_TEXTS = ("url", "deployment_id", "model_name", "role", "replica", "sourc
 def _health(record: Record, now_ms: int) -> tuple[str, str]:
     state, status = ("healthy", "good") if record["healthy"] else ("failing", "critical")
     success = record["last_success_ms"]
-    age = "never" if display.is_absent(success) else f"{display.format_age((now_ms - success) / 1000)} ago"
-    return element("span", state, f"value band {status}"), element("span", age)
+    age = "never" if display.is_absent(success) else display.format_age((now_ms - success) / 1000)
+    since = age if age in ("never", "now") else f"{age} ago"
+    return element("span", state, f"value band {status}"), element("span", since)
 
 
 def _scrape(record: Record) -> tuple[str, str]:

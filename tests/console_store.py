@@ -84,7 +84,7 @@ PLANS = (
     _plan("translate-v2", "mistral-small-24b", "v2", 4.4, speculation=0.86, hit_rate=0.12, replicas=2),
     _plan("voice-v2", "qwen3-8b", "v2", 22.0, speculation=0.93, hit_rate=0.52, time_to_first_token=0.06,
           output_tokens=60.0, tokens_per_second=210.0, replicas=6, trouble="gap"),
-    _plan("moderation-sglang", "qwen3-8b", "sglang-0.5", 55.0, "", output_tokens=8.0, tokens_per_second=180.0,
+    _plan("moderation-vllm", "qwen3-8b", "vllm-0.13", 55.0, "", output_tokens=8.0, tokens_per_second=180.0,
           time_to_first_token=0.05, replicas=3),
     _plan("evals-staging", "gpt-oss-120b", "v2", 0.0, "", speculation=0.8, hit_rate=0.3, replicas=1, trouble="idle"),
     _plan("chat-staging", "llama-3.3-70b", "v2", 0.6, "promoting", speculation=0.77, hit_rate=0.4, skew=-0.09,
@@ -335,7 +335,7 @@ def _cover(plan: Plan, role: str, name: str) -> tuple[str, dict[str, str | None]
 
 
 def _native(plan: Plan, name: str) -> str:
-    prefixes: Mapping[str, str] = {"vllm-0.32": "vllm:", "dynamo-1.6": "dynamo_frontend_", "sglang-0.5": "sglang:"}
+    prefixes: Mapping[str, str] = {"vllm-0.32": "vllm:", "vllm-0.13": "vllm:", "dynamo-1.6": "dynamo_frontend_"}
     return f"{prefixes.get(plan.deployment.inference_stack, '')}{name}"
 
 

@@ -309,6 +309,35 @@ def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
     play(world, act)
 
 
+def test_a_fault_of_our_own_costs_one_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Figures that cannot be derived are logged and counted; the collector goes on and has them the next time."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a mistake")
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        with monkeypatch.context() as broken:
+            broken.setattr("servescope.collector.collector.derive_figures", fail)
+            assert await world.step(15) == {}
+        assert "chat: no figures for this evaluation" in caplog.text
+        counted = {
+            sample.labels["stage"]: sample.value
+            for family in world.collector.telemetry.collect()
+            for sample in family.samples
+            if sample.name == "servescope_internal_errors_total"
+        }
+        assert counted == {"discover": 0, "evaluate": 1, "refill": 0}
+        assert "output_tokens_per_second" in await world.step(30)
+
+    play(world, act)
+
+
 def test_scrapes_are_spread_and_stay_in_place() -> None:
     """Targets are scraped at a moment of their own in every interval, the same after a restart."""
     offsets = [scrape_offset_ms(f"chat/aggregated/r{number}", 15_000) for number in range(200)]

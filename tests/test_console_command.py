@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,6 +146,20 @@ def test_console_serves_on_loopback_and_ends_on_sigterm(empty: Path) -> None:
     assert healthy
     assert listening == {"0100007F"}
     assert process.returncode == 130
+    assert _listeners(port) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its killed parent")
+def test_killed_console_leaves_no_server(empty: Path) -> None:
+    """Killed outright, the command still takes its server with it."""
+    with started(empty) as (process, address):
+        port = int(address.rpartition(":")[2])
+        process.kill()
+        deadline = time.monotonic() + 10
+        while _listeners(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
     assert _listeners(port) == set()
 
 

@@ -205,6 +205,26 @@ def test_no_data_gives_no_figure() -> None:
     assert one.figures == {"queued_requests": 0.0}
 
 
+def test_what_overflows_is_absent() -> None:
+    """One target's absurd numbers are no figure: an infinite one could be neither stored nor exposed."""
+    ring = Ring(WINDOW_MS, 30_000)
+    for step, count in enumerate((0.0, 1.7e308)):
+        ring.append(
+            1 + step * 15_000,
+            [
+                sample("output_tokens_total", count),
+                sample("input_tokens_total", count / 1e300),
+                *(sample("queued_requests", 1.7e308, engine=engine) for engine in ("0", "1")),
+            ],
+        )
+    derivation = derive_figures([ring.window()], at_ms=30_000, window_ms=WINDOW_MS)
+
+    assert "input_tokens_per_second" in derivation.figures
+    assert "queued_requests" not in derivation.figures
+    assert all(map(math.isfinite, derivation.figures.values()))
+    assert all(math.isfinite(each.value) for each in derivation.exposed)
+
+
 def test_targets_are_counted_where_nobody_counts_replicas() -> None:
     """Scraped is active, failing is unhealthy, marked as derived; a reported count is never replaced."""
     counted = count_targets(IDENTITY.deployment(), [True, True, False])

@@ -219,6 +219,15 @@ def test_counters_that_fell_may_be_the_wrong_order(
     assert any(f"1 series began anew in between: {cause}" in note for note in document["notes"])
 
 
+def test_what_overflows_has_no_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A sum beyond the largest number is absent; JSON has no word for it."""
+    huge = "".join(f'vllm:generation_tokens_total{{engine="{engine}"}} 1.7e308\n' for engine in "12")
+    (tmp_path / "huge.txt").write_text(FIRST + huge)
+    document = inspect_as_json(capsys, str(tmp_path / "huge.txt"))
+
+    assert rows_by_name(document)["output_tokens_total"]["value"] is None
+
+
 def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
     """The seconds between two files make rates of increases, and change no ratio."""
     rows = rows_by_name(inspect_as_json(capsys, *files, "--seconds", "10"))

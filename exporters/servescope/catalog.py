@@ -525,10 +525,12 @@ _REUSED = rate("kv_cache_reused_tokens_total")
 _BEST = rate("kv_cache_best_tokens_total")
 
 
-def _share_of_requests(name: str, title: str, outcome: str, text: str) -> Figure:
+def _share_of_requests(
+    name: str, title: str, outcome: str, text: str, better: Literal["lower"] | None = "lower"
+) -> Figure:
     return Figure(
         name, title, "Requests", "ratio", Ratio(rate("requests_total", outcome=outcome), _ALL_REQUESTS), text,
-        better="lower", idle="absent", exposed=name, recorded=(name, "ratio_rate"),
+        better=better, idle="absent", exposed=name, recorded=(name, "ratio_rate"),
     )  # fmt: skip
 
 
@@ -592,7 +594,9 @@ _FIGURES = (
     _share_of_requests("request_error_share", "Errors", "error", "Share of requests that failed in the stack."),
     _share_of_requests("request_rejected_share", "Rejected", "rejected", "Share of requests the stack refused."),
     _share_of_requests(
-        "client_abort_share", "Aborted by clients", "client_abort", "Share of requests whose client went away."
+        # No harm of the stack's, and engines notice a client that leaves each in their own way, or never.
+        "client_abort_share", "Aborted by clients", "client_abort", "Share of requests whose client went away.",
+        better=None,
     ),
     _gauge("concurrent_requests", "In flight", "Requests"),
     _gauge("queued_requests", "Queued", "Requests", better="lower"),
@@ -660,6 +664,7 @@ _FIGURES = (
         "kv_cache_hit_rate_efficiency", "Routing efficiency", Ratio(_REUSED, _BEST),
         "Prompt tokens workers reused / the most any worker had cached.", "higher", EFFICIENCY_BAND,
     ),
+    # The one kind of ratio without counters: how full each replica's cache is, averaged over replicas of one size.
     _gauge("kv_cache_usage", "KV cache in use", "KV cache and router", over="avg"),
     _throughput(
         "preemptions_rate", "Preemptions", "KV cache and router", "preemptions_total", "preemptions/s",

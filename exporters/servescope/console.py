@@ -6,6 +6,7 @@ The pages are in `app/` of a checkout and in `servescope/_app` of an installed w
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import socket
@@ -146,7 +147,14 @@ def _launch(pages: Path, store: Path, port: int) -> subprocess.Popen[bytes]:
         env={**os.environ, STORE_VARIABLE: str(store.resolve())},
         # A Ctrl-C in the terminal reaches us alone, and we end it.
         start_new_session=True,
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
     )
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process when its parent does, though that be killed; Linux only."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _wait_until_ready(child: subprocess.Popen[bytes], port: int) -> None:

@@ -1,9 +1,9 @@
 """What servescope raises.
 
 ServescopeError
-├── IdentityError          an identity label is missing or has a value that is not allowed
 ├── ExpressionError        a derived figure's expression is not well formed
 └── UsageError             the caller's arguments are wrong (the command line ends with code 2)
+    ├── IdentityError      an identity label is missing or has a value that is not allowed
     └── ConfigurationError a configuration file is wrong; the message names file, key, value and what was expected
 """
 
@@ -14,16 +14,16 @@ class ServescopeError(Exception):
     """Base of every error servescope raises on purpose; its text is fit to be shown to a person."""
 
 
-class IdentityError(ServescopeError):
-    """An identity label is missing or has a value that is not allowed."""
-
-
 class ExpressionError(ServescopeError):
     """The expression of a derived figure is not well formed."""
 
 
 class UsageError(ServescopeError):
     """The arguments of a command are wrong."""
+
+
+class IdentityError(UsageError):
+    """An identity label is missing or has a value that is not allowed."""
 
 
 class ConfigurationError(UsageError):

@@ -242,8 +242,11 @@ def is_per_second(expression: Expression) -> bool:
 
 
 def compute(expression: Expression, readings: Readings, by: Sequence[str]) -> Vector:
-    """The expression's value per group from any source of readings."""
-    by = tuple(by)
+    """The expression's value per group from any source of readings; absent, never infinite, where it overflows."""
+    return {group: value for group, value in _compute(expression, readings, tuple(by)).items() if math.isfinite(value)}
+
+
+def _compute(expression: Expression, readings: Readings, by: tuple[str, ...]) -> Vector:
     match expression:
         case Rate(name, where):
             return readings.counters(name, where, by, per_second=True)
@@ -254,9 +257,7 @@ def compute(expression: Expression, readings: Readings, by: Sequence[str]) -> Ve
         case Ratio(numerator, denominator):
             below = compute(denominator, readings, by)
             above = compute(numerator, readings, by)
-            ratios = {group: value / below[group] for group, value in above.items() if below.get(group, 0.0) > 0.0}
-            # A denormal denominator overflows; what cannot be told is absent, never infinite.
-            return {group: value for group, value in ratios.items() if math.isfinite(value)}
+            return {group: value / below[group] for group, value in above.items() if below.get(group, 0.0) > 0.0}
         case Difference(left, right):
             less = compute(right, readings, by)
             return {group: value - less[group] for group, value in compute(left, readings, by).items() if group in less}
@@ -485,14 +486,16 @@ def extrapolated_increases(window: Window, at_ms: int, window_ms: int) -> NDArra
     last = present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
     rows = np.arange(len(usable))
     first_values, last_values = values[rows, first], values[rows, last]
-    increases = last_values - first_values + _reset_corrections(values, present)
+    # What overflows is infinite, and left out when it is computed with.
+    with np.errstate(over="ignore", invalid="ignore"):
+        increases = last_values - first_values + _reset_corrections(values, present)
 
     sampled = (times[last] - times[first]) / 1000
     to_start = (times[first] - start_ms) / 1000
     to_end = (at_ms - times[last]) / 1000
     distance = sampled / (counts - 1)
     rising = (increases > 0) & (first_values >= 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         to_zero = np.where(rising, sampled * (first_values / increases), np.inf)
     to_start = np.minimum(to_start, to_zero)
     threshold = distance * 1.1
@@ -501,7 +504,8 @@ def extrapolated_increases(window: Window, at_ms: int, window_ms: int) -> NDArra
         + np.where(to_start < threshold, to_start, distance / 2)
         + np.where(to_end < threshold, to_end, distance / 2)
     )
-    result[usable] = increases * (extended / sampled)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result[usable] = increases * (extended / sampled)
     return result
 
 

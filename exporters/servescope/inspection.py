@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import shutil
 import sys
 import textwrap
@@ -182,7 +184,8 @@ def _read_file(name: str) -> bytes:
             body = file.read(MAX_BODY_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InspectionError(f"cannot read {name!r}: {reason.lower()}") from error
+        hint = f"; for a URL write 'http://{name}'" if re.match(r"[\w.-]+:\d+(/|$)", name) else ""
+        raise InspectionError(f"cannot read {name!r}: {reason.lower()}{hint}") from error
     return _checked_size(body, name)
 
 
@@ -382,12 +385,14 @@ def _metric_value(
         groups[key] = groups.get(key, 0.0) + sample.value
     # States of one thing are 1 or 0 each; their sum says nothing.
     is_state = metric.kind == "gauge" and metric.unit == "ratio" and bool(groups)
-    return None if is_state else _sum(samples), tuple(groups.items())
+    parts = tuple((key, value) for key, value in groups.items() if math.isfinite(value))
+    return None if is_state else _sum(samples), parts
 
 
 def _sum(samples: Iterable[Sample]) -> float | None:
+    """Their sum, None when there is none or it overflows."""
     values = [sample.value for sample in samples]
-    return sum(values) if values else None
+    return sum(values) if values and math.isfinite(sum(values)) else None
 
 
 def _figure_entry(

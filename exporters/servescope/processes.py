@@ -442,6 +442,8 @@ class _Agent:
         for one in list(self._sockets):
             self._close_socket(one)
         self._wires.clear()
+        for process in self._processes.values():
+            process.wire = None
 
     def _poll(self, wires: dict[int, _Wire], seconds: float, listener: socket.socket | None = None) -> set[int]:
         """The descriptors there is something to do for, at most that many seconds from now."""
@@ -482,6 +484,8 @@ class _Agent:
         sent_layout = self._send_state(wire, 0, b"")
         due = time.monotonic() + self._interval
         fetched: dict[bytes, tuple[float, _Reading]] = {}
+        # What this process may have kept before, another keeps now.
+        self._processes, self._remainder, self._rounds = {}, State(), []
         while not wire.lost and not self._closing:
             self._poll({wire.socket.fileno(): wire}, due - time.monotonic())
             wire.flush()
@@ -585,8 +589,8 @@ class _Agent:
                 self._take_frame(descriptor, kind, body)
                 if descriptor not in self._wires:
                     return
-        except (FormatError, ValueError, KeyError, struct.error) as error:
-            self._tell(f"process {wire.pid} sent what cannot be read: {error}")
+        except Exception as error:  # whatever another process sends, this one goes on
+            self._tell(f"process {wire.pid} sent what cannot be read: {error!r}")
             wire.lost = True
         if wire.lost:
             self._hang_up(descriptor)

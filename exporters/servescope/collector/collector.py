@@ -168,6 +168,9 @@ class Collector:
         except StoreError as error:
             self._on_store_error(error)
             return
+        except Exception:
+            self._on_fault("refill", f"the past of {target_id} could not be read from the store; it starts anew")
+            return
         for time_ms, samples in scrapes:
             ring.append(time_ms, samples)
 
@@ -193,7 +196,10 @@ class Collector:
     async def _discover_regularly(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             await self._sleep(self.settings.discovery_interval_ms / 1000)
-            await self.discover()
+            try:
+                await self.discover()
+            except Exception:
+                self._on_fault("discover", "the lists of targets could not be taken up; the former targets stay")
             self._start_scraping(tasks)
 
     # --- Scraping -----------------------------------------------------------------------------------------------------
@@ -246,14 +252,19 @@ class Collector:
         """Derive the figures of every deployment at an instant, show them and hand them to the store."""
         started = time.perf_counter()
         by_deployment = _by_deployment((*self._watched.values(), *self._leaving.values()))
-        evaluation = Evaluation(
-            at_ms,
-            {deployment: self._derive(deployment, members, at_ms) for deployment, members in by_deployment.items()},
-        )
+        derived: dict[Deployment, Derivation] = {}
+        for deployment, members in by_deployment.items():
+            try:
+                derived[deployment] = self._derive(deployment, members, at_ms)
+            except Exception:
+                # A mistake of ours on one deployment's samples must not blind the others.
+                self._on_fault("evaluate", f"{deployment.deployment_id}: no figures for this evaluation")
+        evaluation = Evaluation(at_ms, derived)
         self.evaluation = evaluation
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
         series = sum(len(watched.ring) for members in by_deployment.values() for watched in members)
         self.telemetry.set_state(series=series, problems=len(self.discovery.problems))
+        self.telemetry.store_backlog.set(self._writer.backlog())
         self._submit(Round(figures=[(name, at_ms, each.figures) for name, each in evaluation.deployments.items()]))
         return evaluation
 
@@ -290,6 +301,10 @@ class Collector:
             self._pruned_ms = now
             round_.prune_before_ms = now - self.settings.retention_ms
         self._writer.submit(round_)
+
+    def _on_fault(self, stage: str, message: str) -> None:
+        self.telemetry.failures.labels(stage).inc()
+        _logger.exception("%s", message)
 
     def _on_store_error(self, error: StoreError) -> None:
         self.telemetry.store_errors.inc()

@@ -222,7 +222,8 @@ def check_url(url: str) -> str:
         raise ValueError(f"has no host in {authority!r}")
     if ":" in authority.rpartition("]")[2]:
         parse_address(authority)
-    return f"{scheme}://{authority}{rest if rest.startswith('/') else '/metrics' + rest}"
+    path = rest if rest.startswith("/") and rest != "/" else f"/metrics{rest.removeprefix('/')}"
+    return f"{scheme}://{authority}{path}"
 
 
 def host_and_port(url: str) -> str:

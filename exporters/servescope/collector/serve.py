@@ -17,6 +17,7 @@ from aiohttp import web
 
 from servescope.catalog import FIGURES, METRICS, Band, Figure, Metric
 from servescope.collector.collector import Collector
+from servescope.collector.config import format_duration
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.store import FigureTable, StoreError, TargetStatus
 from servescope.expressions import promql
@@ -131,10 +132,11 @@ class _Pages:
 
     async def catalog(self, request: web.Request) -> web.Response:
         _check_parameters(request, ())
+        window = format_duration(self._collector.settings.window_ms)
         return _json(
             {
                 "metrics": [_metric_shown(metric) for metric in METRICS.values()],
-                "figures": [_figure_shown(figure) for figure in FIGURES.values()],
+                "figures": [_figure_shown(figure, window) for figure in FIGURES.values()],
             }
         )
 
@@ -232,7 +234,7 @@ def _metric_shown(metric: Metric) -> dict[str, object]:
     }
 
 
-def _figure_shown(figure: Figure) -> dict[str, object]:
+def _figure_shown(figure: Figure, window: str) -> dict[str, object]:
     return {
         "name": figure.name,
         "title": figure.title,
@@ -243,8 +245,8 @@ def _figure_shown(figure: Figure) -> dict[str, object]:
         "idle": figure.idle,
         "labels": list(figure.by),
         "exposed": figure.exposed,
-        "record": figure.record(),
-        "promql": promql(figure.expression, window="5m", by=(*DEPLOYMENT_LABELS, *figure.by)),
+        "record": figure.record(window),
+        "promql": promql(figure.expression, window=window, by=(*DEPLOYMENT_LABELS, *figure.by)),
         "band": _band_shown(figure.band) if figure.band else None,
     }
 

@@ -569,6 +569,10 @@ class StoreWriter:
         else:
             self._on_dropped(round_)
 
+    def backlog(self) -> int:
+        """The rounds that wait to be written now, about."""
+        return self._arrived.qsize() + len(self._waiting)
+
     def close(self, timeout_seconds: float = 5.0) -> bool:
         """Write what waits, then end the thread and close the store; False when that took longer than the timeout."""
         self._arrived.put(None)

@@ -10,6 +10,9 @@ from prometheus_client.metrics_core import Metric
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
 
+STAGES = ("discover", "evaluate", "refill")
+"""Where a fault of the collector's own can happen without ending it; a scrape's is its outcome `internal`."""
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -40,6 +43,17 @@ class Telemetry:
             "Deriving the figures of all deployments once.",
             buckets=_SECONDS,
             registry=registry,
+        )
+        self.failures = Counter(
+            "servescope_internal_errors",
+            "Faults of the collector's own, by stage; each cost one deployment's evaluation, or one look at the lists.",
+            ["stage"],
+            registry=registry,
+        )
+        for stage in STAGES:
+            self.failures.labels(stage)
+        self.store_backlog = Gauge(
+            "servescope_store_backlog_rounds", "Evaluations that wait to be written to the store.", registry=registry
         )
         self.store_seconds = Histogram(
             "servescope_store_append_duration_seconds",

@@ -62,6 +62,7 @@ def draw_deployment(store: Store, one: Shown, span: TimeRange) -> None:
         return
     targets = queries.targets_by_deployment(store).get(one.deployment, [])
     st.html(tables.draw_tiles(_tile(FIGURES[name], history, targets) for name in TILES))
+    charts.let_numbers_paint()
     for group, members in families.by_group(history).items():
         st.subheader(group, anchor=False)
         charts.show_grid([_chart(family, history, one, span) for family in members if family.columns])

@@ -92,6 +92,7 @@ def draw_comparison(store: Store, left: Shown, right: Shown, span: TimeRange) ->
             f"Medians over the range of figures that each cover {queries.WINDOW_WORDS}; ratio is right ÷ left. "
             "A reading compares two medians: it is no verdict, and knows nothing of noise or of different load."
         )
+    charts.let_numbers_paint()
     with headlines:
         charts.show_grid(_charts(HEADLINES, histories, (left, right), span), columns=2)
     for group in GROUPS:

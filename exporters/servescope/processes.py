@@ -128,6 +128,8 @@ class ProcessGroup(Exposed):
             one._added_up = True
         _groups.add(self)
         self._start()
+        # So that the first to come keeps the states, and not a child it forks at once.
+        self._agent.taking_part.wait(self._wait_seconds)
 
     def identities(self) -> tuple[Identity, ...]:
         """The identities of this process's instruments."""
@@ -313,6 +315,7 @@ class _Agent:
 
     def __init__(self, group: ProcessGroup) -> None:
         self.refused = ""
+        self.taking_part = threading.Event()
         self._instruments = group._instruments
         self._role = group._role
         self._interval = group._interval_seconds
@@ -482,6 +485,7 @@ class _Agent:
         hello = {"token": self._token, "deployment": self._deployment, "heir": self._role == "auto"}
         wire.send(_HELLO, json.dumps(hello).encode())
         sent_layout = self._send_state(wire, 0, b"")
+        self.taking_part.set()
         due = time.monotonic() + self._interval
         fetched: dict[bytes, tuple[float, _Reading]] = {}
         # What this process may have kept before, another keeps now.
@@ -546,6 +550,7 @@ class _Agent:
     def _keep(self, listener: socket.socket) -> None:
         """Keep the other processes' states and answer who asks, until this process leaves."""
         self._take_over()
+        self.taking_part.set()
         due = time.monotonic() + self._interval
         while not self._closing:
             wires = {descriptor: wire for descriptor, (wire, _) in self._wires.items()}

@@ -15,7 +15,7 @@ from servescope.catalog import Metric
 from servescope.errors import UsageError
 from servescope.identity import Identity
 from servescope.journal import DROP_BEYOND, RESOLUTION, Journal, Mark
-from servescope.ledger import Ledger, Scalar
+from servescope.ledger import Exemplars, Ledger, Scalar
 from servescope.samples import Sample
 
 if TYPE_CHECKING:
@@ -107,6 +107,16 @@ class Instruments:
         """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
         with self._reading() as ledger:
             return ledger.text()
+
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        with self._reading() as ledger:
+            return ledger.openmetrics()
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
+        with self._reading() as ledger:
+            return list(ledger.exemplified())
 
     def fold(self) -> None:
         """Book what was recorded so far; a reading does it too. For those who want to choose the moment."""

@@ -6,16 +6,21 @@ Nothing here is safe from several threads; an instrument books and reads under i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from servescope.catalog import Metric
 from servescope.journal import RESOLUTION, Mark
+from servescope.openmetrics import Traced, with_exemplars
 from servescope.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+Exemplars = dict[tuple[str, Labels], Traced]
+"""Exemplars by the name and labels of their bucket."""
 
 
 class Scalar:
@@ -134,6 +139,28 @@ class Ledger:
         texts = [(metric, [series.text() for series in family]) for metric, family in self._families.values()]
         return [(metric, lines) for metric, lines in texts if any(lines)]
 
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        texts = [
+            (metric, [with_exemplars(series.text(), _exemplars(series)) for series in family])
+            for metric, family in self._families.values()
+        ]
+        return [(metric, lines) for metric, lines in texts if any(lines)]
+
+    def exemplified(self) -> Iterator[tuple[Metric, list[Sample], Exemplars]]:
+        """Every family with its samples, and the exemplars of its buckets by their series."""
+        for metric, family in self._families.values():
+            samples: list[Sample] = []
+            exemplars: Exemplars = {}
+            for series in family:
+                told = series.samples()
+                samples += told
+                # A histogram's buckets come first among its samples, as its exemplars do.
+                for sample, exemplar in zip(told, _exemplars(series), strict=False):
+                    if exemplar is not None:
+                        exemplars[sample.name, sample.labels] = exemplar
+            yield metric, samples, exemplars
+
     def family(self, metric: Metric) -> list[Scalar | Distribution]:
         """The metric's series so far; the metric takes its place in the order when it is first named."""
         return self._families.setdefault(metric.name, (metric, []))[1]
@@ -184,6 +211,12 @@ class Trailing:
         while gone < len(entries) and entries[gone][1] < now - self._window:
             gone += 1
         del entries[:gone]
+
+
+def _exemplars(series: Scalar | Distribution) -> Sequence[Traced | None]:
+    """The exemplars of a histogram's buckets; none of what is no histogram."""
+    told: Sequence[Traced | None] = series.exemplars() if hasattr(series, "exemplars") else ()
+    return told
 
 
 def _number(value: float) -> bytes:

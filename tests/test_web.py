@@ -15,7 +15,10 @@ from urllib.request import Request, urlopen
 from wsgiref.validate import validator
 
 import pytest
+import uvicorn
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
@@ -304,10 +307,7 @@ def test_a_websocket_is_turned_away(engine: EngineInstruments) -> None:
 @pytest.mark.slow
 def test_the_app_works_mounted_under_starlette_and_uvicorn(engine: EngineInstruments) -> None:
     """As an embedder mounts it, with the slash and, by the framework's redirect, without."""
-    starlette = pytest.importorskip("starlette.applications")
-    routing = pytest.importorskip("starlette.routing")
-    uvicorn = pytest.importorskip("uvicorn")
-    app = starlette.Starlette(routes=[routing.Mount("/metrics", make_asgi_app(engine))])
+    app = Starlette(routes=[Mount("/metrics", make_asgi_app(engine))])
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from servescope.catalog import METRICS, OUTCOMES
 from servescope.errors import UsageError
+from servescope.gen_ai import Ended
 from servescope.instruments import (
     MAX_SECONDS,
     Instruments,
@@ -118,6 +119,7 @@ class EngineInstruments(Instruments):
         self._preempted = self._journal(self._book_preemptions)
         self._started = self._journal(self._book_starts)
         self._in_flight_known = False
+        self._watchers: tuple[Callable[[Ended], None], ...] = ()
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -295,6 +297,19 @@ class EngineInstruments(Instruments):
             )
         return counts
 
+    # --- for those who count ended requests in ways of their own ------------------------------------------------------
+
+    def watch_ended(self, watch: Callable[[Ended], None]) -> None:
+        """Have `watch` called with the requests that end from now on, batch by batch, by the thread that folds."""
+        with self._lock:
+            self._fold_journals()
+            self._watchers = (*self._watchers, watch)
+
+    def unwatch_ended(self, watch: Callable[[Ended], None]) -> None:
+        """Have it called no more."""
+        with self._lock:
+            self._watchers = tuple(one for one in self._watchers if one != watch)
+
     # --- booking, under the lock --------------------------------------------------------------------------------------
 
     def _make_series(self) -> None:
@@ -354,6 +369,8 @@ class EngineInstruments(Instruments):
         """Book the outcomes and what is known of each request; those with tokens and known times are returned."""
         import numpy as np
 
+        if self._watchers:
+            self._show_ended(rows)
         ends = np.bincount(_outcomes(rows), minlength=len(OUTCOMES))
         for series, count in zip(self._ends, ends.tolist(), strict=True):
             series.add(count)
@@ -372,6 +389,18 @@ class EngineInstruments(Instruments):
         self._durations.observe(duration)
         self._book_sizes(rows)
         return rows
+
+    def _show_ended(self, rows: NDArray[np.float64]) -> None:
+        first_token, duration, decoding, code, _, output = rows[: _OUTPUT + 1]
+        lasted = (code < _BLANK) & (duration >= 0) & (duration <= MAX_SECONDS)
+        sane = (code < _UNTIMED) & (first_token >= 0) & (decoding >= 0)
+        timed = lasted & sane & (output > 0) & (first_token <= duration) & (decoding <= duration)
+        ended = Ended(_outcomes(rows), duration, first_token, output, lasted, timed)
+        for watch in self._watchers:
+            try:
+                watch(ended)
+            except Exception as error:
+                self._count_refused("internal", len(output), f"{watch!r} raised {error!r}")
 
     def _book_sizes(self, timed: NDArray[np.float64]) -> None:
         """Book sizes and decode seconds of the same requests: tokens per second are their quotient."""

@@ -7,12 +7,14 @@ import logging
 import math
 import operator
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from servescope.catalog import Metric
 from servescope.errors import UsageError
+from servescope.exponential import ExponentialState
 from servescope.identity import Identity
 from servescope.journal import DROP_BEYOND, RESOLUTION, Journal, Mark
 from servescope.ledger import Exemplars, Ledger, Scalar
@@ -84,6 +86,7 @@ class Instruments:
         if not callable(clock):
             raise UsageError(f"clock is {clock!r}, expected a function that returns seconds")
         self.identity = identity
+        self.created_at = time.time()
         self._clock = clock
         self._lock = threading.Lock()
         self._ledger = Ledger(identity.labels())
@@ -117,6 +120,17 @@ class Instruments:
         """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
         with self._reading() as ledger:
             return list(ledger.exemplified())
+
+    def keep_exponential(self) -> None:
+        """From now on, count the histograms' values in exponential buckets too; what came before is not in them."""
+        with self._lock:
+            self._fold_journals()
+            self._ledger.keep_exponential()
+
+    def exponentials(self) -> dict[str, ExponentialState]:
+        """What the exponential buckets hold, by the histogram's name; empty when they are not kept."""
+        with self._reading() as ledger:
+            return ledger.exponentials()
 
     def fold(self) -> None:
         """Book what was recorded so far; a reading does it too. For those who want to choose the moment."""

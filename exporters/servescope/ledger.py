@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from servescope.catalog import Metric
+from servescope.exponential import Exponential, ExponentialState
 from servescope.journal import RESOLUTION, Mark
 from servescope.openmetrics import Traced, with_exemplars
 from servescope.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
@@ -50,7 +51,7 @@ class Scalar:
 class Distribution:
     """One histogram series over fixed edges; absent until something is observed when made with `shown` False."""
 
-    __slots__ = ("_counts", "_edges", "_heads", "_shown", "_sum", "_template")
+    __slots__ = ("_counts", "_edges", "_exponential", "_heads", "_shown", "_sum", "_template")
 
     def __init__(self, name: str, labels: Labels, edges: tuple[float, ...], *, shown: bool) -> None:
         import numpy as np
@@ -58,6 +59,7 @@ class Distribution:
         self._edges: NDArray[np.float64] = np.array(edges)
         self._counts: NDArray[np.int64] = np.zeros(len(edges) + 1, dtype=np.int64)
         self._sum = 0.0
+        self._exponential: Exponential | None = None
         self._shown = shown
         bounds = [*map(format_edge, edges), "+Inf"]
         self._heads = [(f"{name}_bucket", make_labels((*labels, ("le", bound)))) for bound in bounds]
@@ -73,6 +75,8 @@ class Distribution:
         if not len(values):
             return
         self._shown = True
+        if self._exponential is not None:
+            self._exponential.observe(values, times)
         buckets = self._edges.searchsorted(values)
         size = len(self._counts)
         if times is None:
@@ -98,6 +102,19 @@ class Distribution:
             return b""
         *counts, total = self._values()
         return self._template % (*counts, _number(total))
+
+    def counted(self) -> tuple[list[int], float]:
+        """The values counted in each bucket, `+Inf` last, and their sum."""
+        return self._counts.tolist(), self._sum
+
+    def keep_exponential(self) -> None:
+        """From now on, count values in exponential buckets too."""
+        if self._exponential is None:
+            self._exponential = Exponential()
+
+    def exponential(self) -> ExponentialState | None:
+        """What the exponential buckets hold; None when they are not kept."""
+        return None if self._exponential is None else self._exponential.state()
 
     def _values(self) -> list[float]:
         cumulative: list[float] = self._counts.cumsum().tolist()
@@ -160,6 +177,23 @@ class Ledger:
                     if exemplar is not None:
                         exemplars[sample.name, sample.labels] = exemplar
             yield metric, samples, exemplars
+
+    def keep_exponential(self) -> None:
+        """From now on, count every histogram's values in exponential buckets too."""
+        for _, family in self._families.values():
+            for series in family:
+                if isinstance(series, Distribution):
+                    series.keep_exponential()
+
+    def exponentials(self) -> dict[str, ExponentialState]:
+        """What the exponential buckets hold, by the histogram's name; a histogram has one series in a ledger."""
+        states = {
+            name: series.exponential()
+            for name, (_, family) in self._families.items()
+            for series in family
+            if isinstance(series, Distribution)
+        }
+        return {name: state for name, state in states.items() if state is not None}
 
     def family(self, metric: Metric) -> list[Scalar | Distribution]:
         """The metric's series so far; the metric takes its place in the order when it is first named."""

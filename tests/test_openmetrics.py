@@ -1,0 +1,127 @@
+"""OpenMetrics 1.0: heads, units, exemplars and the end, as prometheus_client's strict parser and the standard say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from servescope.catalog import METRICS, Metric
+from servescope.engine import EngineInstruments
+from servescope.exposition import PrometheusCollector, render, render_openmetrics
+from servescope.identity import Identity
+from servescope.ledger import Distribution
+from servescope.openmetrics import head, with_exemplars
+
+
+@dataclass(frozen=True)
+class Given:
+    """An exemplar as the ledger keeps it."""
+
+    trace_id: str
+    value: float
+    time: float
+
+
+@pytest.fixture
+def engine() -> EngineInstruments:
+    engine = EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica='engine "0"\\\n'))
+    engine.record_request(
+        outcome="ok", input_tokens=100, output_tokens=11, time_to_first_token=0.5, duration=2.5, decode_seconds=2.0
+    )
+    return engine
+
+
+def test_the_samples_lines_are_those_of_the_text_format(engine: EngineInstruments) -> None:
+    """Only the heads and the end differ."""
+    lines = [line for line in render_openmetrics(engine).splitlines() if not line.startswith(b"#")]
+    assert lines == [line for line in render(engine).splitlines() if not line.startswith(b"#")]
+
+
+def test_the_page_ends_with_its_end_once(engine: EngineInstruments) -> None:
+    """`# EOF`, and nothing behind it."""
+    page = render_openmetrics(engine)
+    assert page.endswith(b"\n# EOF\n")
+    assert page.count(b"# EOF") == 1
+
+
+def test_a_counters_family_has_no_total() -> None:
+    """Its samples have it."""
+    assert head(METRICS["requests_total"]).splitlines()[1] == b"# TYPE requests counter"
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("decode_seconds_total", "seconds"),
+        ("time_to_first_token_seconds", "seconds"),
+        ("input_tokens_total", "tokens"),
+        ("queued_requests", "requests"),
+        ("requests_total", None),
+        ("kv_cache_usage", None),
+        ("tps_per_request", None),
+    ],
+)
+def test_a_unit_is_told_where_the_name_ends_with_it(name: str, unit: str | None) -> None:
+    """As the standard demands; elsewhere there is none."""
+    lines = head(METRICS[name]).decode().splitlines()
+    family = name.removesuffix("_total")
+    assert lines[2:] == ([f"# UNIT {family} {unit}"] if unit else [])
+
+
+def test_help_is_escaped() -> None:
+    """Backslash, line end and, other than in the text format, quotes."""
+    metric = Metric("x", "gauge", "tokens", "engine", 'a\\b\n"c"')
+    assert head(metric).splitlines()[0] == rb"# HELP x a\\b\n\"c\""
+
+
+def test_exemplars_stand_behind_their_buckets(engine: EngineInstruments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read back by prometheus_client, which takes none that is not in its bucket's line; text has none."""
+    metric = METRICS["request_duration_seconds"]
+    assert metric.edges is not None
+    bucket = metric.edges.index(2.5)
+    given = Given("4bf92f3577b34da6a3ce929d0e0e4736", 2.5, 1700000000.25)
+
+    def exemplars(series: Distribution) -> list[Given | None]:
+        size = len(series.counted()[0])
+        here = series.counted()[0][bucket : bucket + 1] == [1] and size == len(metric.edges or ()) + 1
+        return [given if here and place == bucket else None for place in range(size)]
+
+    monkeypatch.setattr(Distribution, "exemplars", exemplars, raising=False)
+    page = render_openmetrics(engine)
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(engine))
+    for told in (page, generate_latest(registry)):  # type: ignore[no-untyped-call]
+        found = [
+            sample
+            for family in text_string_to_metric_families(told.decode())  # type: ignore[no-untyped-call]
+            for sample in family.samples
+            if sample.exemplar
+        ]
+        assert [(one.name, one.labels["le"]) for one in found] == [("request_duration_seconds_bucket", "2.5")]
+        exemplar = found[0].exemplar
+        assert (exemplar.labels, exemplar.value) == ({"trace_id": given.trace_id}, 2.5)
+        assert float(exemplar.timestamp) == 1700000000.25
+    assert b"4bf92f" not in render(engine)
+
+
+def test_a_trace_id_that_is_too_long_is_left_out() -> None:
+    """The standard allows 128 characters with the label's name."""
+    lines = b'x_bucket{le="+Inf"} 1\nx_count 1\nx_sum 1\n'
+    assert with_exemplars(lines, [Given("a" * 121, 1.0, 1.0)]) == lines
+    assert with_exemplars(lines, [Given("a" * 120, 1.0, 1.0)]) != lines
+
+
+def test_a_trace_id_is_escaped() -> None:
+    """As any label's value; OpenMetrics has the time of an exemplar in seconds."""
+    lines = with_exemplars(b'x_bucket{le="+Inf"} 1\nx_count 1\nx_sum 1\n', [Given('a"\\\n', 1.0, 2.5)])
+    assert lines.splitlines()[0] == rb'x_bucket{le="+Inf"} 1 # {trace_id="a\"\\\n"} 1.0 2.500'
+
+
+def test_a_series_without_exemplars_is_as_it_was() -> None:
+    """Not even copied."""
+    lines = b'x_bucket{le="+Inf"} 1\n'
+    assert with_exemplars(lines, [None]) is lines

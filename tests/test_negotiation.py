@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +71,13 @@ def test_openmetrics_is_given_to_those_who_prefer_it(accept: str | None, openmet
 def test_gzip_is_given_to_those_who_take_it(accepted: str | None, gzip: bool) -> None:
     """By name or by `*`, unless q is 0 or the page as it is is preferred."""
     assert wants_gzip(accepted) is gzip
+
+
+def test_a_header_made_to_hold_up_the_server_does_not() -> None:
+    """A long one of quotes that do not end is cut."""
+    began = time.perf_counter()
+    wants_openmetrics('"\\' * 50_000)
+    assert time.perf_counter() - began < 0.2
 
 
 @given(st.text(st.sampled_from('ab*/;,=q01." \\\t'), max_size=60) | st.text(max_size=20))

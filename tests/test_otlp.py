@@ -215,6 +215,10 @@ def test_exponential_histograms_tell_the_same_within_their_buckets(
         assert len(point.positive.bucket_counts) <= 160
         compared += _agree_at_edges(metric, point, explicit, labels)
     assert compared > 100
+    durations = metrics["gen_ai.server.request.duration"].exponential_histogram.data_points
+    assert (
+        sum(point.count for point in durations) == explicit["request_duration_seconds_count", engine.identity.labels()]
+    )
 
 
 def _agree_at_edges(metric: Metric, point: Any, explicit: Told, labels: Labels) -> int:

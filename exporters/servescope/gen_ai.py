@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from servescope.catalog import OUTCOMES
-from servescope.exponential import Exponential, ExponentialState
+from servescope.exponential import ExponentialState
 from servescope.ledger import Distribution
 
 if TYPE_CHECKING:
@@ -72,18 +72,21 @@ class Told:
     error: str | None
     counts: list[int]
     sum: float
-    exponential: ExponentialState
+    exponential: ExponentialState | None
 
 
 class GenAiHistograms:
-    """The histograms of one engine's requests since this was made; any thread may book and read."""
+    """The histograms of one engine's requests since this was made; any thread may book and read.
 
-    def __init__(self) -> None:
+    `exponential` has the values counted in exponential buckets too.
+    """
+
+    def __init__(self, *, exponential: bool = False) -> None:
         self.since = time.time()
         self._lock = threading.Lock()
-        self._durations = [_Histogram(REQUEST_DURATION) for _ in OUTCOMES]
-        self._per_token = _Histogram(TIME_PER_OUTPUT_TOKEN)
-        self._first_token = _Histogram(TIME_TO_FIRST_TOKEN)
+        self._durations = [_Histogram(REQUEST_DURATION, exponential) for _ in OUTCOMES]
+        self._per_token = _Histogram(TIME_PER_OUTPUT_TOKEN, exponential)
+        self._first_token = _Histogram(TIME_TO_FIRST_TOKEN, exponential)
 
     def book(self, ended: Ended) -> None:
         """Count requests that ended."""
@@ -109,16 +112,15 @@ class GenAiHistograms:
 
 
 class _Histogram:
-    def __init__(self, convention: Convention) -> None:
+    def __init__(self, convention: Convention, exponential: bool) -> None:
         self._convention = convention
         self._distribution = Distribution(convention.name, (), convention.edges, shown=True)
-        self._exponential = Exponential()
+        if exponential:
+            self._distribution.keep_exponential()
 
     def observe(self, values: NDArray[np.float64]) -> None:
         self._distribution.observe(values)
-        if len(values):
-            self._exponential.observe(values)
 
     def tell(self, error: str | None = None) -> Told:
         counts, total = self._distribution.counted()
-        return Told(self._convention, error, counts, total, self._exponential.state())
+        return Told(self._convention, error, counts, total, self._distribution.exponential())

@@ -30,7 +30,7 @@ from servescope.engine import EngineInstruments
 from servescope.errors import ServescopeError, UsageError
 from servescope.exponential import ExponentialState
 from servescope.exposition import require_distinct
-from servescope.gen_ai import GenAiHistograms, Told
+from servescope.gen_ai import GenAiHistograms
 from servescope.identity import IDENTITY_LABELS
 from servescope.instruments import Instruments, require_positive
 from servescope.samples import Labels, Sample
@@ -282,7 +282,7 @@ class _Source:
         if self._exponential:
             self._instruments.keep_exponential()
         if isinstance(self._instruments, EngineInstruments):
-            self._gen_ai = GenAiHistograms()
+            self._gen_ai = GenAiHistograms(exponential=self._exponential)
             self._instruments.watch_ended(self._gen_ai.book)
 
     def close(self) -> None:
@@ -331,7 +331,7 @@ class _Source:
         }
         for told in self._gen_ai.tell():
             family = _Family(told.convention.name, told.convention.help, "s", "histogram")
-            value = told.exponential if self._exponential else _explicit_buckets(told)
+            value = told.exponential or _Buckets(told.convention.edges, tuple(told.counts), told.sum)
             error = {} if told.error is None else {"error.type": told.error}
             labels = tuple(sorted({**attributes, **error}.items()))
             yield _Series(identity.labels(), family, labels, value, self._gen_ai.since)
@@ -370,10 +370,6 @@ def _histograms(samples: Iterable[Sample]) -> Iterator[tuple[Labels, _Buckets]]:
                 total = sample.value
         counts = tuple(upper - lower for lower, upper in pairwise(cumulative))
         yield labels, _Buckets(tuple(edge for edge in edges if edge != math.inf), counts, total)
-
-
-def _explicit_buckets(told: Told) -> _Buckets:
-    return _Buckets(told.convention.edges, tuple(told.counts), told.sum)
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------

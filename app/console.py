@@ -29,11 +29,13 @@ def main() -> None:
     st.set_page_config(page_title="servescope", page_icon=":material/monitoring:", layout="wide")
     st.html(HERE / "style.css")
     st.logo(HERE / "logo.svg", size="medium")
+    # Not called pages/: Streamlit routes a directory of that name by itself until st.navigation has run once, and a
+    # deep link that is a server's first request would run its page without what is set up here.
     pages = [
-        st.Page(HERE / "pages" / "fleet.py", title="Fleet", icon=":material/view_list:", default=True),
-        st.Page(HERE / "pages" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
-        st.Page(HERE / "pages" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
-        st.Page(HERE / "pages" / "sources.py", title="Sources", icon=":material/sensors:"),
+        st.Page(HERE / "views" / "fleet.py", title="Fleet", icon=":material/view_list:", default=True),
+        st.Page(HERE / "views" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
+        st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
+        st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),
     ]
     st.navigation(pages, position="top").run()
 

@@ -45,7 +45,7 @@ def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         monkeypatch.setenv("SERVESCOPE_STORE", str(store))
         page = AppTest.from_file(str(ENTRY), default_timeout=30)
         if name != "fleet":
-            page.switch_page(f"pages/{name}.py")
+            page.switch_page(f"views/{name}.py")
         for key, value in parameters.items():
             page.query_params[key] = value
         page.run()

@@ -79,6 +79,20 @@ def test_back_returns_to_the_former_selection(address: str, browser: Browser) ->
     assert text == "24h"
 
 
+def test_a_deep_link_may_be_the_first_request(tmp_path: Path, browser: Browser) -> None:
+    """A server just started shows the page a link names, whichever it is."""
+    store = tmp_path / "day.db"
+    write_day(store)
+    with pictures.serve_console(store) as address:
+        page = pictures.open_page(browser, "light", pictures.WIDE)
+        pictures.load(page, address, "compare")
+        shown = page.locator("[data-testid=stMain]").inner_text()
+        page.context.close()
+
+    assert "Time to first token" in shown
+    assert "Error" not in shown.replace("Errors", "")
+
+
 def test_link_from_the_fleet_opens_the_deployment(address: str, browser: Browser) -> None:
     """A deployment's name leads to its page, with the range kept."""
     page = pictures.open_page(browser, "light", pictures.WIDE)

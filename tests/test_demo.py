@@ -85,9 +85,9 @@ def live_figures(store: Path) -> dict[str, dict[str, float]] | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_demo_shows_both_stacks_and_ends_whole(tmp_path: Path, ending: signal.Signals) -> None:
-    """Both deployments show figures within a minute; Ctrl-C, or SIGTERM, ends every process that was started."""
+    """Both deployments show figures within a minute; Ctrl-C, SIGTERM or a closed terminal ends each process started."""
     port = free_port()
     with demo(tmp_path, port) as process:
         wait_for(lambda: answers(port), seconds=60)

@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from servescope.errors import UsageError
 from servescope.identity import Identity
 from servescope.instruments import REFUSALS
 from servescope.journal import DROP_BEYOND, FOLD_EVERY
+from servescope.ledger import Distribution
 from servescope.resources import Gpu, Resources
 from servescope.testing import FakeClock, value
 
@@ -175,6 +177,14 @@ def test_a_recorded_request_books_what_a_driven_one_does(clock: FakeClock) -> No
     assert besides == recorded.samples()
 
 
+def test_a_request_is_recorded_alike_by_position_and_by_keyword(clock: FakeClock) -> None:
+    """Positions are for those who count nanoseconds."""
+    by_position, by_keyword = (EngineInstruments(IDENTITY, clock=clock, draft_length=4) for _ in range(2))
+    by_position.record_request("ok", 100, 11, 0.5, 2.5, 2.0, 8, (3, 2, 0, 0))
+    record(by_keyword, draft_tokens=8, accepted_by_position=(3, 2, 0, 0))
+    assert by_position.samples() == by_keyword.samples()
+
+
 def test_tokens_after_the_first_are_paired_with_decode_seconds(engine: EngineInstruments) -> None:
     """The sizes' sum minus their count is the numerator of tokens per second, whatever else there was."""
     for output in (1, 2, 50):
@@ -255,6 +265,88 @@ def test_folding_agrees_with_counting_one_by_one(
         for edge in metric.edges:
             assert value(engine, f"{name}_bucket", le=edge) == bisect.bisect_right(values, edge)
         assert value(engine, f"{name}_bucket", le=math.inf) == len(values)
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+
+
+def exemplars(engine: EngineInstruments, name: str) -> dict[float, tuple[str, float]]:
+    """Trace and value of each bucket that has an exemplar, by the bucket's upper edge."""
+    engine.fold()
+    metric = METRICS[name]
+    assert metric.edges is not None
+    (distribution,) = engine._ledger.family(metric)
+    assert isinstance(distribution, Distribution)
+    edges = (*metric.edges, math.inf)
+    by_edge = zip(edges, distribution.exemplars(), strict=True)
+    return {edge: (one.trace_id, one.value) for edge, one in by_edge if one is not None}
+
+
+def test_a_trace_is_the_exemplar_of_each_figure_its_request_gave(engine: EngineInstruments) -> None:
+    """In the bucket that counted the value, for recorded and for driven requests alike."""
+    record(engine, trace_id="4bf92f3577b34da6a3ce929d0e0e4736")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert exemplars(engine, "time_to_first_token_seconds") == {0.5: (trace, 0.5)}
+    assert exemplars(engine, "request_duration_seconds") == {2.5: (trace, 2.5)}
+    assert exemplars(engine, "time_per_output_token_seconds") == {0.2: (trace, 0.2)}
+    assert exemplars(engine, "tps_per_request") == {5.0: (trace, 5.0)}
+    assert exemplars(engine, "input_tokens_per_request") == {100.0: (trace, 100.0)}
+    assert exemplars(engine, "output_tokens_per_request") == {20.0: (trace, 11.0)}
+    assert refused(engine) == {}
+
+
+def test_a_driven_request_carries_its_trace_to_its_end(engine: EngineInstruments, clock: FakeClock) -> None:
+    """Nothing before it ends; then its figures have its trace."""
+    request = engine.start_request(10, trace_id="abc")
+    clock.advance(0.25)
+    request.first_token()
+    assert exemplars(engine, "time_to_first_token_seconds") == {}
+    clock.advance(1.0)
+    request.finish("ok", output_tokens=5)
+    assert exemplars(engine, "time_to_first_token_seconds") == {0.25: ("abc", 0.25)}
+    assert exemplars(engine, "request_duration_seconds") == {1.28: ("abc", 1.25)}
+
+
+def test_each_bucket_keeps_its_latest_trace(engine: EngineInstruments) -> None:
+    """One per bucket, whatever came before and in other buckets; with the time of day it was recorded."""
+    before = time.time()
+    for number, duration in enumerate((2.2, 2.5, 9.0, 2.3)):
+        record(engine, duration=duration, trace_id=f"trace-{number}", draft_tokens=4, accepted_by_position=(1, 1, 0, 0))
+    record(engine)
+    assert exemplars(engine, "request_duration_seconds") == {2.5: ("trace-3", 2.3), 10.0: ("trace-2", 9.0)}
+    (durations,) = engine._ledger.family(METRICS["request_duration_seconds"])
+    assert isinstance(durations, Distribution)
+    assert all(before <= one.time <= time.time() for one in durations.exemplars() if one is not None)
+
+
+def test_a_figure_that_is_left_out_has_no_exemplar(engine: EngineInstruments) -> None:
+    """A request without a token has its duration alone; one whose duration cannot be has none."""
+    record(engine, outcome="rejected", output_tokens=0, time_to_first_token=None, decode_seconds=None, trace_id="none")
+    record(engine, duration=math.nan, trace_id="nan")
+    record(engine, duration=object(), trace_id="object")
+    record(engine, output_tokens=1, decode_seconds=0.0, duration=9.0, trace_id="one")
+    assert exemplars(engine, "request_duration_seconds") == {2.5: ("none", 2.5), 10.0: ("one", 9.0)}
+    assert exemplars(engine, "time_to_first_token_seconds") == {0.5: ("one", 0.5)}
+    assert exemplars(engine, "tps_per_request") == {}
+
+
+@pytest.mark.parametrize(
+    ("trace_id", "kind"),
+    [
+        ("", "out_of_range"),
+        ("a" * 65, "out_of_range"),
+        ("\ud800", "wrong_type"),
+        ("a\n", "wrong_type"),
+        (7, "wrong_type"),
+    ],
+)
+def test_a_trace_that_cannot_be_written_is_refused(engine: EngineInstruments, trace_id: Any, kind: str) -> None:
+    """The request counts without it."""
+    record(engine, trace_id=trace_id)
+    engine.start_request(1, trace_id=trace_id).finish()
+    assert exemplars(engine, "request_duration_seconds") == {}
+    assert value(engine, "request_duration_seconds_count") == 2
+    assert refused(engine) == {kind: 2}
 
 
 # --- idle, absent, off ------------------------------------------------------------------------------------------------
@@ -504,7 +596,7 @@ def test_no_value_raises_and_requests_always_add_up(calls: list[tuple[str, Any, 
     started, finished = 1, 0
     for call, first, second in calls:
         if call == "start":
-            request, started = engine.start_request(first), started + 1
+            request, started = engine.start_request(first, trace_id=second), started + 1
         elif call == "first":
             request.first_token()
         elif call == "tokens":
@@ -515,7 +607,8 @@ def test_no_value_raises_and_requests_always_add_up(calls: list[tuple[str, Any, 
             names = ("outcome", "input_tokens", "output_tokens", "time_to_first_token", "duration", "decode_seconds",
                      "draft_tokens", "accepted_by_position")  # fmt: skip
             engine.record_request(**dict(zip(names, numbers, strict=True)))
-            started, finished = started + 1, finished + 1
+            engine.record_request("ok", 1, 2, 0.1, 2.0, 1.0, 4, first, second)
+            started, finished = started + 2, finished + 2
         elif call == "steps":
             engine.record_speculation(first, second)
         else:

@@ -27,12 +27,10 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.exposition import PrometheusCollector, render, render_openmetrics
 from servescope.identity import Identity
 from servescope.instruments import INSTRUMENT_ERRORS, Instruments
-from servescope.ledger import Distribution
 from servescope.otlp import UNITS, OtlpPusher, name_of, push
 from servescope.router import RouterInstruments
 from servescope.samples import Labels, Sample
 from tests.otlp_receiver import Receiver, attributes
-from tests.test_openmetrics import Given
 
 DEPLOYMENT = {"model_name": "llama-70b", "deployment_id": "chat-v2", "inference_stack": "v2", "environment": "canary"}
 NEVER = 3600.0
@@ -441,25 +439,27 @@ def test_nothing_is_counted_for_a_pusher_that_was_closed(engine: EngineInstrumen
 
 
 def test_exemplars_carry_the_trace(
-    engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher], monkeypatch: pytest.MonkeyPatch
+    engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher]
 ) -> None:
     """OpenTelemetry's ids in their field, others as an attribute; a delta carries only those that are new."""
-    now = time.time()
-    old, new = Given("ab" * 16, 0.3, now - 60), Given("request-7", 0.7, now + 60)
-    monkeypatch.setattr(Distribution, "exemplars", lambda series: [old, new], raising=False)
-    feed(engine, draw(1, 20))
-    start(engine).flush()
-    (point,) = receiver.metrics()["servescope.request_duration"].histogram.data_points
-    assert [exemplar.as_double for exemplar in point.exemplars] == [0.7]
-    assert attributes_of_exemplar(point.exemplars[0]) == {"trace_id": "request-7"}
-    engine.created_at = now - 3600
-    start(engine).flush()
-    (point,) = receiver.metrics()["servescope.request_duration"].histogram.data_points
-    assert [exemplar.trace_id.hex() for exemplar in point.exemplars] == ["ab" * 16, ""]
+    cumulative, delta = start(engine), start(engine, temporality="delta")
+    traces = []
+    for trace_id, duration in (("ab" * 16, 0.3), ("request-7", 0.7)):
+        engine.record_request(
+            outcome="ok", input_tokens=1, output_tokens=1, time_to_first_token=0.2, duration=duration,
+            decode_seconds=0.0, trace_id=trace_id,
+        )  # fmt: skip
+        for pusher in (cumulative, delta):
+            assert pusher.flush()
+            (point,) = receiver.metrics()["servescope.request_duration"].histogram.data_points
+            traces.append([_trace(exemplar) for exemplar in point.exemplars])
+    first, second = ("ab" * 16, 0.3), ("request-7", 0.7)
+    assert traces == [[first], [first], [first, second], [second]]
 
 
-def attributes_of_exemplar(exemplar: otlp.Exemplar) -> dict[str, str]:
-    return {pair.key: pair.value.string_value for pair in exemplar.filtered_attributes}
+def _trace(exemplar: otlp.Exemplar) -> tuple[str, float]:
+    told = {pair.key: pair.value.string_value for pair in exemplar.filtered_attributes}
+    return exemplar.trace_id.hex() or told["trace_id"], exemplar.as_double
 
 
 # --- the thread -------------------------------------------------------------------------------------------------------

@@ -730,6 +730,7 @@ _FIGURES = (
         "kv_cache_hit_rate_efficiency", "Routing efficiency", Ratio(_REUSED, _BEST),
         "Prompt tokens workers reused / the most any worker had cached.", "higher", EFFICIENCY_BAND,
     ),
+    # The one kind of ratio without counters: how full each replica's cache is, averaged over replicas of one size.
     _gauge("kv_cache_usage", "KV cache in use", "KV cache and router", over="avg"),
     _throughput(
         "preemptions_rate", "Preemptions", "KV cache and router", "preemptions_total", "preemptions/s",

@@ -23,6 +23,7 @@ from servescope.errors import UsageError
 from servescope.gen_ai import Ended
 from servescope.instruments import (
     MAX_SECONDS,
+    MAX_TOKENS,
     Instruments,
     Refused,
     decode,
@@ -33,7 +34,7 @@ from servescope.instruments import (
     shown,
     whole,
 )
-from servescope.ledger import Ledger, Scalar, Trailing
+from servescope.ledger import Distribution, Ledger, Scalar, Trailing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from servescope.identity import Identity
     from servescope.journal import Mark
     from servescope.resources import Resources
+
+    _Rows = NDArray[np.float64]
 
 # A record's code is its outcome's, plus what is missing: when the first token came, or all but the outcome.
 _CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
@@ -53,14 +56,47 @@ _BLANK = 16
 # What is shorter than a clock's tick took no time that a rate could be made of.
 _LEAST_SECONDS = 1e-9
 
-# Records are doubles, then an even number of counts. Packing integers as integers is twice as quick as packing them as
-# doubles, and refuses for free what is no count.
-_pack_recorded = struct.Struct("3d4I").pack  # times; code, input, output, drafted
-_pack_finished = struct.Struct("3d6I").pack  # times; code, input, output, input due, output due, 0
+# Records are doubles, then counts, filled up to a multiple of a double. Packing integers as integers is twice as quick
+# as packing them as doubles, and refuses for free what is no count.
+_RECORDED = struct.Struct("3d4I")  # times; code, input, output, drafted
+_pack_recorded = _RECORDED.pack
+_pack_finished = struct.Struct("3d5I0d").pack  # times; code, input, output, input due, output due
 _TIMES = 3
 _FIRST, _DURATION, _DECODE, _CODE, _INPUT, _OUTPUT, _DRAFTED = range(7)
 _INPUT_DUE, _OUTPUT_DUE = 6, 7
-_pack_tokens = struct.Struct("d2I").pack  # seconds; tokens, 0
+_pack_tokens = struct.Struct("dI0d").pack  # seconds; tokens
+
+_LONGEST_TRACE_ID = 64
+
+# These return floats and do not fail: they need no guard.
+_TRUSTED_CLOCKS = (time.perf_counter, time.monotonic, time.time)
+
+
+class RecordRequest(Protocol):
+    """The function that `EngineInstruments.record_request` is."""
+
+    def __call__(
+        self,
+        outcome: str,
+        input_tokens: int,
+        output_tokens: int,
+        time_to_first_token: float | None,
+        duration: float,
+        decode_seconds: float | None,
+        draft_tokens: int = 0,
+        accepted_by_position: Sequence[int] = (),
+        trace_id: str | None = None,
+    ) -> None:
+        """Record a whole request that has ended, for engines that hold the numbers; it counts its start too.
+
+        `outcome` is one of `catalog.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
+        `duration` from arrival, `decode_seconds` from first to last token. They are not looked at when no token came;
+        None means not known: decode seconds then end with the request, and without a time to first token the request
+        is left out of the figures that need one. Draft tokens and those accepted are those of the whole request.
+        `trace_id`, at most 64 printable ASCII characters, links the request's figures to its trace.
+
+        Quickest by position, `accepted_by_position` a tuple of `draft_length` counts, and without a trace.
+        """
 
 
 class ResourceReader(Protocol):
@@ -84,6 +120,9 @@ class EngineInstruments(Instruments):
 
     roles = ("aggregated", "prefill", "decode")
 
+    record_request: RecordRequest
+    """Record a whole request that has ended: see `RecordRequest`, which has the arguments."""
+
     def __init__(
         self,
         identity: Identity,
@@ -100,16 +139,17 @@ class EngineInstruments(Instruments):
             raise UsageError(f"resources is {resources!r}, expected {expected}")
         window_seconds = require_positive("ratio_window_seconds", ratio_window_seconds)
         self._draft_length = draft_length
-        # The zero doubles at the end fill up to a multiple of their size.
-        self._pack_speculated = struct.Struct(f"3d4I{draft_length}I0d").pack
+        self._positions = struct.Struct(f"{draft_length}I0d")
         self._pack_step = struct.Struct(f"I{draft_length}I0d").pack
         self._resources = resources
         self._make_series()
         # Drafted and accepted tokens; a trailing sum takes them in the order of time, which one journal keeps.
         self._lately_by_request = Trailing(window_seconds), Trailing(window_seconds)
         self._lately_by_step = Trailing(window_seconds), Trailing(window_seconds)
-        # In the order of folding: ends before starts, so that no reading has an end without its start. Neither ends
-        # nor starts of requests in flight are ever dropped, or they would not add up.
+        # In the order of folding: traces before what they are traces of and ends before starts, so that no reading has
+        # the one without the other. Neither ends nor starts of requests in flight are ever dropped, or they would not
+        # add up.
+        self._traced = self._journal(self._book_traces)
         self._finished = self._journal(self._book_finished, droppable=False)
         self._recorded = self._journal(self._book_recorded)
         self._speculated = self._journal(self._book_speculated, window_seconds=window_seconds)
@@ -120,59 +160,25 @@ class EngineInstruments(Instruments):
         self._started = self._journal(self._book_starts)
         self._in_flight_known = False
         self._watchers: tuple[Callable[[Ended], None], ...] = ()
+        self._tick = clock if clock in _TRUSTED_CLOCKS else self._now
+        self.record_request = self._make_record_request()
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def start_request(self, input_tokens: int) -> Request:
-        """A request that arrives now, with that many prompt tokens, cached ones included; in flight until finished."""
+    def start_request(self, input_tokens: int, *, trace_id: str | None = None) -> Request:
+        """A request that arrives now, with that many prompt tokens, cached ones included; in flight until finished.
+
+        `trace_id`, at most 64 printable ASCII characters, links the figures the request ends with to its trace.
+        """
         try:
-            tokens = whole("input_tokens", input_tokens)
+            tokens = input_tokens
+            if type(tokens) is not int or not 0 <= tokens <= MAX_TOKENS:
+                tokens = whole("input_tokens", input_tokens)
         except Exception as error:
             self._refuse_error(error)
             tokens = 0
-        request = Request(self, tokens, self._now())
-        return request if self._started.write(None) else _UncountedRequest(self, tokens, 0.0)
-
-    def record_request(
-        self,
-        *,
-        outcome: str,
-        input_tokens: int,
-        output_tokens: int,
-        time_to_first_token: float | None,
-        duration: float,
-        decode_seconds: float | None,
-        draft_tokens: int = 0,
-        accepted_by_position: Sequence[int] = (),
-    ) -> None:
-        """Record a whole request that has ended, for engines that hold the numbers; it counts its start too.
-
-        `outcome` is one of `catalog.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
-        `duration` from arrival, `decode_seconds` from first to last token. They are not looked at when no token came;
-        None means not known: decode seconds then end with the request, and without a time to first token the request
-        is left out of the figures that need one. Draft tokens and those accepted are those of the whole request;
-        `accepted_by_position` is quickest as a tuple of `draft_length` counts.
-        """
-        try:
-            # One record of fixed size in one append is what makes this cheap; with `len`, an iterator is refused.
-            if draft_tokens or len(accepted_by_position):
-                journal = self._speculated
-                record = self._pack_speculated(
-                    time_to_first_token, duration, decode_seconds, _CODES[outcome], input_tokens, output_tokens,
-                    draft_tokens, *accepted_by_position,
-                )  # fmt: skip
-            else:
-                journal = self._recorded
-                record = _pack_recorded(
-                    time_to_first_token, duration, decode_seconds, _CODES[outcome], input_tokens, output_tokens, 0
-                )
-        except Exception:
-            self._record_slowly(outcome, time_to_first_token, duration, decode_seconds, input_tokens, output_tokens)
-            self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
-            return
-        journal.append(record)
-        if len(journal.records) >= journal.stop_at:
-            journal.stop()
+        request = Request(self, tokens, self._tick(), trace_id)
+        return request if self._started.write(None) else _UncountedRequest(self, tokens, 0.0, None)
 
     # --- speculation --------------------------------------------------------------------------------------------------
 
@@ -217,33 +223,42 @@ class EngineInstruments(Instruments):
 
     # --- called by requests -------------------------------------------------------------------------------------------
 
-    def _write_first_token(self, seconds: float, input_tokens: int) -> None:
-        self._first_tokens.write(_pack_tokens(seconds, input_tokens, 0))
-
-    def _write_batch(self, seconds: float, tokens: int) -> None:
-        self._batches.write(_pack_tokens(seconds, tokens, 0))
-
     def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None:
         code = self._outcome_code(outcome)
         try:
             record = self._pack_end(request, code, output_tokens)
         except Exception as error:
             self._refuse_error(error)
-            record = _pack_finished(0.0, 0.0, 0.0, code + _BLANK, 0, 0, 0, 0, 0)
+            record = _pack_finished(0.0, 0.0, 0.0, code + _BLANK, 0, 0, 0, 0)
         self._finished.write(record)
+        if request._trace_id is not None:
+            self._write_trace(request._trace_id, record)
+
+    def _write_trace(self, trace_id: object, record: bytes) -> None:
+        """Remember the trace of a request that was just recorded; all records of requests begin alike."""
+        try:
+            # What is printable ASCII can be written into any page.
+            if type(trace_id) is not str or not (trace_id.isascii() and trace_id.isprintable()):
+                raise Refused("wrong_type", f"trace_id is {shown(trace_id)}, expected printable ASCII text")
+            if not 0 < len(trace_id) <= _LONGEST_TRACE_ID:
+                expected = f"1 to {_LONGEST_TRACE_ID} characters"
+                raise Refused("out_of_range", f"trace_id is {shown(trace_id)}, expected {expected}")
+            self._traced.write((trace_id, time.time(), record[: _RECORDED.size]))
+        except Exception as error:
+            self._refuse_error(error)
 
     def _pack_end(self, request: Request, code: int, output_tokens: object) -> bytes:
-        now = self._now()
+        now = self._tick()
         written = request._output
         output = written if output_tokens is None else self._output_or_written(output_tokens, written)
         duration = now - request._arrival
         if request._first is None:
             # The prompt was read when a token came of it, or when the request ended well.
             input_due = request._input if output or code == _OK else 0
-            return _pack_finished(0.0, duration, 0.0, code + _UNTIMED, request._input, output, input_due, output, 0)
+            return _pack_finished(0.0, duration, 0.0, code + _UNTIMED, request._input, output, input_due, output)
         last = now if output > written else request._last
         times = request._first - request._arrival, duration, last - request._first
-        return _pack_finished(*times, code, request._input, output, 0, output - written, 0)
+        return _pack_finished(*times, code, request._input, output, 0, output - written)
 
     def _output_or_written(self, output_tokens: object, written: int) -> int:
         try:
@@ -265,7 +280,7 @@ class EngineInstruments(Instruments):
             self._refuse("unknown_value", f"{error}; counted as {OUTCOMES[_ERROR]!r}")
             return _ERROR
 
-    def _record_slowly(self, outcome: object, *numbers: object) -> None:
+    def _record_slowly(self, outcome: object, *numbers: object) -> bytes:
         """Record a request with a number that is not known; or its outcome alone, when one is not taken."""
         code = self._outcome_code(outcome)
         try:
@@ -274,6 +289,7 @@ class EngineInstruments(Instruments):
             self._refuse_error(error)
             record = _pack_recorded(0.0, 0.0, 0.0, code + _BLANK, 0, 0, 0)
         self._recorded.write(record)
+        return record
 
     def _record_speculation_slowly(
         self, draft_tokens: object, accepted_by_position: Iterable[object], *, declared: bool
@@ -309,6 +325,59 @@ class EngineInstruments(Instruments):
         """Have it called no more."""
         with self._lock:
             self._watchers = tuple(one for one in self._watchers if one != watch)
+
+    # --- the hot path -------------------------------------------------------------------------------------------------
+
+    def _make_record_request(self) -> RecordRequest:
+        """The function with all that it needs bound: looking it up in each call costs a fifth more."""
+        codes, recorded, speculated = _CODES, self._recorded, self._speculated
+        append_recorded, append_speculated = recorded.append, speculated.append
+        pack_recorded, pack_positions = _pack_recorded, self._positions.pack
+        pack_speculated = struct.Struct(f"3d4I{self._positions.size}s").pack
+
+        def record(
+            outcome: str,
+            input_tokens: int,
+            output_tokens: int,
+            time_to_first_token: float | None,
+            duration: float,
+            decode_seconds: float | None,
+            draft_tokens: int = 0,
+            accepted_by_position: Sequence[int] = (),
+            trace_id: str | None = None,
+        ) -> None:
+            try:
+                # One record of fixed size in one append is what makes this cheap. Only a tuple is sure to end.
+                if accepted_by_position:
+                    if type(accepted_by_position) is not tuple:
+                        accepted_by_position = self._by_position(accepted_by_position)
+                    packed = pack_speculated(
+                        time_to_first_token, duration, decode_seconds, codes[outcome], input_tokens, output_tokens,
+                        draft_tokens, pack_positions(*accepted_by_position),
+                    )  # fmt: skip
+                    append_speculated(packed)
+                    journal = speculated
+                else:
+                    packed = pack_recorded(
+                        time_to_first_token, duration, decode_seconds, codes[outcome], input_tokens, output_tokens, 0
+                    )
+                    if draft_tokens or accepted_by_position != ():
+                        self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
+                    append_recorded(packed)
+                    journal = recorded
+            except Exception:
+                packed = self._record_slowly(
+                    outcome, time_to_first_token, duration, decode_seconds, input_tokens, output_tokens
+                )
+                self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
+            else:
+                if len(journal.records) >= journal.stop_at:
+                    journal.stop()
+            if trace_id is not None:
+                self._write_trace(trace_id, packed)
+
+        record.__doc__ = RecordRequest.__call__.__doc__
+        return record
 
     # --- booking, under the lock --------------------------------------------------------------------------------------
 
@@ -351,13 +420,14 @@ class EngineInstruments(Instruments):
     def _book_recorded(self, records: list[bytes], _: list[Mark]) -> None:
         self._book_rows(decode(records, doubles=_TIMES))
 
-    def _book_rows(self, rows: NDArray[np.float64]) -> None:
+    def _book_rows(self, rows: _Rows) -> None:
         self._arrivals.add(rows.shape[1])
         # The prompt was read when a token came of it, or when the request ended well.
         prompt_read = (rows[_OUTPUT] > 0) | (_outcomes(rows) == _OK)
         self._input_tokens.add(int(rows[_INPUT] @ prompt_read))
         self._output_tokens.add(int(rows[_OUTPUT].sum()))
-        self._first_token_seconds.observe(self._book_ends(rows)[_FIRST])
+        figures = self._book_ends(rows)
+        self._first_token_seconds.observe(figures.timed[_FIRST])
 
     def _book_finished(self, records: list[bytes], _: list[Mark]) -> None:
         rows = decode(records, doubles=_TIMES)
@@ -365,8 +435,8 @@ class EngineInstruments(Instruments):
         self._output_tokens.add(int(rows[_OUTPUT_DUE].sum()))
         self._book_ends(rows)
 
-    def _book_ends(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Book the outcomes and what is known of each request; those with tokens and known times are returned."""
+    def _book_ends(self, rows: _Rows) -> _Figures:
+        """Book the outcomes and what is known of each request, but for the time to first token."""
         import numpy as np
 
         if self._watchers:
@@ -374,21 +444,13 @@ class EngineInstruments(Instruments):
         ends = np.bincount(_outcomes(rows), minlength=len(OUTCOMES))
         for series, count in zip(self._ends, ends.tolist(), strict=True):
             series.add(count)
-        first_token, duration, decoding, code, _, output = rows[: _OUTPUT + 1]
-        lasted = (duration >= 0) & (duration <= MAX_SECONDS)
-        sane = lasted & (first_token >= 0) & (decoding >= 0)
-        ordered = (first_token <= duration) & (decoding <= duration)
-        timed = sane & ordered & (output > 0) & (code < _UNTIMED)
-        if not timed.all():
-            known, produced = code < _BLANK, (output > 0) & (code < _UNTIMED)
-            self._refuse_rows(rows, known & ~lasted, "out_of_range")
-            self._refuse_rows(rows, lasted & (output > 0) & known & (code >= _UNTIMED), "first_token_missing")
-            self._refuse_rows(rows, lasted & produced & ~sane, "out_of_range")
-            self._refuse_rows(rows, sane & produced & ~ordered, "inconsistent")
-            duration, rows = duration[lasted & known], rows[:, timed]
-        self._durations.observe(duration)
-        self._book_sizes(rows)
-        return rows
+        figures = _Figures(rows)
+        if len(figures.timed[0]) < len(rows[0]):
+            self._refuse_untimed(rows)
+        self._decode_seconds.add(float(figures.several[_DECODE].sum()))
+        for distribution, values, _ in self._observations(figures):
+            distribution.observe(values)
+        return figures
 
     def _show_ended(self, rows: NDArray[np.float64]) -> None:
         first_token, duration, decoding, code, _, output = rows[: _OUTPUT + 1]
@@ -418,7 +480,40 @@ class EngineInstruments(Instruments):
             followers, decoding = followers[took_time], decoding[took_time]
         self._tps.observe(followers / decoding)
 
-    def _refuse_rows(self, rows: NDArray[np.float64], wrong: NDArray[np.bool_], kind: str) -> None:
+    def _observations(self, figures: _Figures) -> Iterator[tuple[Distribution, NDArray[np.float64], _Rows]]:
+        """What each histogram observes when requests end, with the rows that it is made of.
+
+        Sizes and decode seconds are those of the same requests: tokens per second are their quotient.
+        """
+        lasted, timed, several, paced = figures.lasted, figures.timed, figures.several, figures.paced
+        yield self._durations, lasted[_DURATION], lasted
+        yield self._input_sizes, timed[_INPUT], timed
+        yield self._output_sizes, timed[_OUTPUT], timed
+        yield self._per_token_seconds, (several[_DURATION] - several[_FIRST]) / (several[_OUTPUT] - 1), several
+        yield self._tps, (paced[_OUTPUT] - 1) / paced[_DECODE], paced
+
+    def _book_traces(self, traces: list[tuple[str, float, bytes]], _: list[Mark]) -> None:
+        import numpy as np
+
+        rows = decode([record for _, _, record in traces], doubles=_TIMES)
+        # A last row tells which trace a column is of, whatever is filtered out.
+        figures = _Figures(np.vstack((rows, np.arange(len(traces)))))
+        first_tokens = self._first_token_seconds, figures.timed[_FIRST], figures.timed
+        for distribution, values, kept in (first_tokens, *self._observations(figures)):
+            which = kept[-1].astype(np.intp).tolist()
+            distribution.exemplify(values, [traces[place][:2] for place in which])
+
+    def _refuse_untimed(self, rows: _Rows) -> None:
+        """Count the requests whose times cannot be, or are missing; those that had no token need none."""
+        lasted, sane, ordered = _judge_times(rows)
+        code, output = rows[_CODE], rows[_OUTPUT]
+        known, produced = code < _BLANK, (output > 0) & (code < _UNTIMED)
+        self._refuse_rows(rows, known & ~lasted, "out_of_range")
+        self._refuse_rows(rows, lasted & (output > 0) & known & (code >= _UNTIMED), "first_token_missing")
+        self._refuse_rows(rows, lasted & produced & ~sane, "out_of_range")
+        self._refuse_rows(rows, sane & produced & ~ordered, "inconsistent")
+
+    def _refuse_rows(self, rows: _Rows, wrong: NDArray[np.bool_], kind: str) -> None:
         """Count requests whose times are left out of the figures, and tell of the first."""
         if not wrong.any():
             return
@@ -441,7 +536,7 @@ class EngineInstruments(Instruments):
         # Tokens that came together share the time since the last ones.
         self._inter_token_seconds.observe(seconds / tokens, times=tokens)
 
-    def _sane_seconds(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _sane_seconds(self, rows: _Rows) -> NDArray[np.float64]:
         seconds = rows[0]
         sane = (seconds >= 0) & (seconds <= MAX_SECONDS)
         if sane.all():
@@ -537,7 +632,41 @@ class EngineInstruments(Instruments):
         self._speculation_rate.value = accepted / drafted if drafted else None
 
 
-def _outcomes(rows: NDArray[np.float64]) -> NDArray[np.intp]:
+class _Figures:
+    """The columns of requests' rows that figures are made of, each set within the one before it.
+
+    `lasted` have a duration, `timed` had tokens at known times, `several` had more than one token, and to those of
+    `paced` decoding took time.
+    """
+
+    __slots__ = ("lasted", "paced", "several", "timed")
+
+    def __init__(self, rows: _Rows) -> None:
+        lasted, sane, ordered = _judge_times(rows)
+        timed = sane & ordered & (rows[_OUTPUT] > 0) & (rows[_CODE] < _UNTIMED)
+        if timed.all():
+            self.lasted = self.timed = rows
+        else:
+            self.lasted = rows[:, lasted & (rows[_CODE] < _BLANK)]
+            self.timed = rows[:, timed]
+        self.several = _where(self.timed, self.timed[_OUTPUT] > 1)
+        self.paced = _where(self.several, self.several[_DECODE] >= _LEAST_SECONDS)
+
+
+def _judge_times(rows: _Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which durations can be; of these, which have all times possible; and which times are in order."""
+    first_token, duration, decoding = rows[:_TIMES]
+    lasted = (duration >= 0) & (duration <= MAX_SECONDS)
+    sane = lasted & (first_token >= 0) & (decoding >= 0)
+    return lasted, sane, (first_token <= duration) & (decoding <= duration)
+
+
+def _where(rows: _Rows, which: NDArray[np.bool_]) -> _Rows:
+    """The columns chosen; the rows as they are, uncopied, when that is all."""
+    return rows if which.all() else rows[:, which]
+
+
+def _outcomes(rows: _Rows) -> NDArray[np.intp]:
     """The codes of the rows' outcomes, without what they say is missing."""
     import numpy as np
 
@@ -551,25 +680,29 @@ class Request:
     One thread at a time drives it; any thread may finish it, and of several that do one counts.
     """
 
-    __slots__ = ("_arrival", "_engine", "_first", "_input", "_last", "_open", "_output")
+    __slots__ = ("_arrival", "_engine", "_first", "_input", "_last", "_open", "_output", "_trace_id")
 
-    def __init__(self, engine: EngineInstruments, input_tokens: int, arrival: float) -> None:
+    def __init__(self, engine: EngineInstruments, input_tokens: int, arrival: float, trace_id: str | None) -> None:
         self._engine = engine
         self._input = input_tokens
-        self._arrival = arrival
+        self._arrival = self._last = arrival
         self._first: float | None = None
-        self._last = arrival
         self._output = 0
         self._open = True
+        self._trace_id = trace_id
 
     def first_token(self) -> None:
         """The first token came now: it counts as one output token, and the prompt's tokens as read."""
         engine = self._engine
         try:
-            self._require_open("first_token")
+            self._open  # noqa: B018 - the slot of a request that has ended is empty, and raises
+        except AttributeError:
+            engine._refuse("after_finish", "first_token() was called after finish()")
+            return
+        try:
             if self._first is not None:
                 raise Refused("first_token_twice", "first_token() was called twice on one request")
-            self._begin(engine._now())
+            self._begin(engine._tick())
         except Exception as error:
             engine._refuse_error(error)
 
@@ -580,16 +713,24 @@ class Request:
         """
         engine = self._engine
         try:
-            count = whole("tokens", count)
-            self._require_open("tokens")
+            self._open  # noqa: B018 - as in first_token
+        except AttributeError:
+            engine._refuse("after_finish", "tokens() was called after finish()")
+            return
+        try:
+            if type(count) is not int or not 0 <= count <= MAX_TOKENS:
+                count = whole("tokens", count)
             if not count:
                 return
-            now = engine._now()
+            now = engine._tick()
             if self._first is None:
                 self._begin(now)
                 count -= 1
             if count:
-                engine._write_batch(now - self._last, count)
+                batches = engine._batches
+                batches.append(_pack_tokens(now - self._last, count))
+                if len(batches.records) >= batches.stop_at:
+                    batches.stop()
                 self._output += count
                 self._last = now
         except Exception as error:
@@ -610,13 +751,9 @@ class Request:
         self._engine._write_end(self, outcome, output_tokens)
 
     def _begin(self, now: float) -> None:
-        self._engine._write_first_token(now - self._arrival, self._input)
+        self._engine._first_tokens.write(_pack_tokens(now - self._arrival, self._input))
         self._first = self._last = now
         self._output = 1
-
-    def _require_open(self, call: str) -> None:
-        if not hasattr(self, "_open"):
-            raise Refused("after_finish", f"{call}() was called after finish()")
 
 
 class _UncountedRequest(Request):

@@ -20,7 +20,7 @@ FOLD_AT_MOST = 8 * FOLD_EVERY
 WAIT_SECONDS = 0.05
 
 MARKED_EACH = 8
-"""So many records are marked with the time one by one; then the time is marked each time they grow by half."""
+"""So many records are marked with the time one by one; then the time is marked each time there are twice as many."""
 
 RESOLUTION = 1 / 300
 """Share of a trailing window below which two times need not be told apart."""
@@ -141,7 +141,7 @@ class Journal(Generic[Record]):
         else:
             self._marks.append((count, now))
             self._marked_at = now
-        self.stop_at = count + 1 + max(0, count - MARKED_EACH) // 2
+        self.stop_at = count + 1 if count < MARKED_EACH else 2 * count
 
     def _take_marks(self, count: int) -> list[Mark]:
         """The marks among the first `count` records, closed by one at `count`; none without a clock."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from servescope.catalog import Metric
 from servescope.exponential import Exponential, ExponentialState
 from servescope.journal import RESOLUTION, Mark
-from servescope.openmetrics import Traced, with_exemplars
+from servescope.openmetrics import with_exemplars
 from servescope.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
 
 if TYPE_CHECKING:
@@ -20,20 +20,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-Exemplars = dict[tuple[str, Labels], Traced]
+class Exemplar(NamedTuple):
+    """One observation of a histogram with the trace it comes from; `time` is when it was told, in Unix seconds."""
+
+    trace_id: str
+    value: float
+    time: float
+
+
+Exemplars = dict[tuple[str, Labels], Exemplar]
 """Exemplars by the name and labels of their bucket."""
 
 
 class Scalar:
     """One counter or gauge series; `value` None means that it is absent."""
 
-    __slots__ = ("_head", "_labels", "_name", "value")
+    __slots__ = ("_head", "_labels", "_name", "_text", "_text_value", "value")
 
     def __init__(self, name: str, labels: Labels, value: float | None) -> None:
         self.value = value
         self._name = name
         self._labels = labels
         self._head = f"{format_series(name, labels)} ".encode()
+        self._text = b""
+        self._text_value: float | None = None  # the value that the text tells
 
     def add(self, amount: float) -> None:
         """Increase the series; it starts at 0 when it was absent."""
@@ -45,13 +55,19 @@ class Scalar:
 
     def text(self) -> bytes:
         """The series' line; empty when it is absent."""
-        return b"" if self.value is None else b"%b%b\n" % (self._head, _number(self.value))
+        value = self.value
+        if value != self._text_value:
+            self._text = b"" if value is None else b"%b%b\n" % (self._head, _number(value))
+            self._text_value = value
+        return self._text
 
 
 class Distribution:
     """One histogram series over fixed edges; absent until something is observed when made with `shown` False."""
 
-    __slots__ = ("_counts", "_edges", "_exponential", "_heads", "_shown", "_sum", "_template")
+    __slots__ = (
+        "_counts", "_edges", "_exemplars", "_exponential", "_heads", "_shown", "_sum", "_template", "_text",
+    )  # fmt: skip
 
     def __init__(self, name: str, labels: Labels, edges: tuple[float, ...], *, shown: bool) -> None:
         import numpy as np
@@ -60,7 +76,9 @@ class Distribution:
         self._counts: NDArray[np.int64] = np.zeros(len(edges) + 1, dtype=np.int64)
         self._sum = 0.0
         self._exponential: Exponential | None = None
+        self._exemplars: dict[int, Exemplar] = {}
         self._shown = shown
+        self._text: bytes | None = None  # None when it must be made anew
         bounds = [*map(format_edge, edges), "+Inf"]
         self._heads = [(f"{name}_bucket", make_labels((*labels, ("le", bound)))) for bound in bounds]
         self._heads += [(f"{name}_count", labels), (f"{name}_sum", labels)]
@@ -77,6 +95,7 @@ class Distribution:
         self._shown = True
         if self._exponential is not None:
             self._exponential.observe(values, times)
+        self._text = None
         buckets = self._edges.searchsorted(values)
         size = len(self._counts)
         if times is None:
@@ -86,6 +105,18 @@ class Distribution:
             # Weights are whole and far below 2**53, so bincount's floats are exact.
             self._counts += np.bincount(buckets, weights=times, minlength=size).astype(np.int64)
             self._sum += float(values @ times)
+
+    def exemplify(self, values: NDArray[np.float64], traces: Sequence[tuple[str, float]]) -> None:
+        """Keep, of values observed, the latest of each bucket with its trace: an identifier and Unix seconds."""
+        buckets: list[int] = self._edges.searchsorted(values).tolist()
+        latest = {bucket: place for place, bucket in enumerate(buckets)}
+        for bucket, place in latest.items():
+            trace_id, time = traces[place]
+            self._exemplars[bucket] = Exemplar(trace_id, float(values[place]), time)
+
+    def exemplars(self) -> list[Exemplar | None]:
+        """The latest exemplar of each bucket, `+Inf` last; None where there was none."""
+        return [self._exemplars.get(bucket) for bucket in range(len(self._counts))]
 
     def samples(self) -> list[Sample]:
         """Cumulative buckets, count and sum; none when the series is absent."""
@@ -100,8 +131,10 @@ class Distribution:
         """The series' lines; empty when it is absent."""
         if not self._shown:
             return b""
-        *counts, total = self._values()
-        return self._template % (*counts, _number(total))
+        if self._text is None:
+            counts = self._counts.cumsum().tolist()
+            self._text = self._template % (*counts, counts[-1], _number(self._sum))
+        return self._text
 
     def counted(self) -> tuple[list[int], float]:
         """The values counted in each bucket, `+Inf` last, and their sum."""
@@ -247,10 +280,9 @@ class Trailing:
         del entries[:gone]
 
 
-def _exemplars(series: Scalar | Distribution) -> Sequence[Traced | None]:
-    """The exemplars of a histogram's buckets; none of what is no histogram."""
-    told: Sequence[Traced | None] = series.exemplars() if hasattr(series, "exemplars") else ()
-    return told
+def _exemplars(series: Scalar | Distribution) -> Sequence[Exemplar | None]:
+    """The exemplars of a histogram's buckets; nothing at all where there is none, which most often is so."""
+    return series.exemplars() if isinstance(series, Distribution) and series._exemplars else ()
 
 
 def _number(value: float) -> bytes:

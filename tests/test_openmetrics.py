@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,9 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from servescope.catalog import METRICS, Metric
 from servescope.engine import EngineInstruments
-from servescope.exposition import PrometheusCollector, render, render_openmetrics
+from servescope.exposition import PrometheusCollector, render, render_openmetrics, serve
 from servescope.identity import Identity
 from servescope.openmetrics import head, with_exemplars
+from servescope.samples import Labels
+from tests.prometheus import Prometheus, running
 
 
 @dataclass(frozen=True)
@@ -124,3 +129,48 @@ def test_a_series_without_exemplars_is_as_it_was() -> None:
     """Not even copied."""
     lines = b'x_bucket{le="+Inf"} 1\n'
     assert with_exemplars(lines, [None]) is lines
+
+
+@pytest.mark.slow
+def test_prometheus_prefers_it_and_keeps_the_exemplars(prometheus: Path, tmp_path: Path) -> None:
+    """A real Prometheus scrapes the server: it asks for OpenMetrics compressed, and has every sample and the trace."""
+    engine = EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica='engine "0"\\\n'))
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    engine.record_request(
+        outcome="ok", input_tokens=100, output_tokens=11, time_to_first_token=0.5, duration=2.5, decode_seconds=2.0,
+        trace_id=trace_id,
+    )  # fmt: skip
+    with serve(engine) as server:
+        scrape = {
+            "job_name": "engine",
+            "scrape_interval": "1s",
+            "static_configs": [{"targets": [f"127.0.0.1:{server.port}"]}],
+        }
+        options = ["--enable-feature=exemplar-storage"]
+        with running(prometheus, tmp_path, {"scrape_configs": [scrape]}, options=options) as real:
+            scraped = _wait_for_samples(real)
+            ask = f"http://127.0.0.1:{real.port}/api/v1"
+            with urlopen(f"{ask}/query_exemplars?query=request_duration_seconds_bucket&start=0&end=9e9") as answer:
+                found = json.load(answer)["data"]
+            with urlopen(f"{ask}/metadata?metric=decode_seconds") as answer:
+                told = json.load(answer)["data"]
+    assert scraped == {(sample.name, sample.labels): sample.value for sample in engine.samples()}
+    assert [exemplar["labels"] for exemplar in found[0]["exemplars"]] == [{"trace_id": trace_id}]
+    # Only OpenMetrics tells a unit, and has a counter's family without its suffix.
+    assert [(entry["type"], entry["unit"]) for entry in told["decode_seconds"]] == [("counter", "seconds")]
+
+
+def _wait_for_samples(real: Prometheus) -> dict[tuple[str, Labels], float]:
+    """The engine's series as Prometheus has them, without what it adds."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        points = real.query('{job="engine",deployment_id="chat-v2"}', at_ms=time.time_ns() // 1_000_000)
+        if points:
+            return {_series(dict(point.labels)): point.value for point in points}
+        time.sleep(0.2)
+    raise AssertionError("Prometheus has no samples of the engine after 20 s")
+
+
+def _series(labels: dict[str, str]) -> tuple[str, Labels]:
+    name = labels.pop("__name__")
+    return name, tuple(sorted((label, value) for label, value in labels.items() if label not in ("job", "instance")))

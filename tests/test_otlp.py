@@ -6,6 +6,7 @@ import bisect
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from servescope.instruments import INSTRUMENT_ERRORS, Instruments
 from servescope.otlp import UNITS, OtlpPusher, name_of, push
 from servescope.router import RouterInstruments
 from servescope.samples import Labels, Sample
+from tests.conftest import ROOT
 from tests.otlp_receiver import Receiver, attributes
 
 DEPLOYMENT = {"model_name": "llama-70b", "deployment_id": "chat-v2", "inference_stack": "v2", "environment": "canary"}
@@ -559,3 +561,15 @@ def test_the_missing_extra_is_named(engine: EngineInstruments, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
     with pytest.raises(ServescopeError, match=r"extra 'otlp' is not installed: pip install 'servescope\[otlp\]'"):
         push(engine)
+
+
+def test_the_examples_of_the_ways_out_page_run(receiver: Receiver) -> None:
+    """The page's code runs, one block after another, and what it pushes is received."""
+    page = (ROOT / "docs" / "ways-out.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(blocks) == 2
+    assert "http://127.0.0.1:4318/v1/metrics" in blocks[1]
+    namespace: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block.replace("http://127.0.0.1:4318/v1/metrics", receiver.url), "ways-out.md", "exec"), namespace)
+    assert "servescope.requests_started" in receiver.metrics()

@@ -96,6 +96,9 @@ def push(
     these, and ServescopeError without the extra.
     """
     require_distinct(instruments)
+    for one in instruments:
+        if not isinstance(one, Instruments):
+            raise UsageError(f"{one!r} cannot be pushed, expected instruments of this process: each pushes its own")
     if exporter is not None and (endpoint is not None or headers is not None):
         raise UsageError("got an exporter and an endpoint or headers, expected one: the exporter holds its own")
     if exporter is not None and not all(callable(getattr(exporter, name, None)) for name in ("export", "shutdown")):

@@ -25,7 +25,7 @@ import pytest
 from servescope.autoscaler import AutoscalerInstruments
 from servescope.engine import EngineInstruments
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition import PrometheusCollector, render
+from servescope.exposition import PrometheusCollector, render, render_openmetrics
 from servescope.identity import Identity
 from servescope.processes import ProcessGroup
 from servescope.router import RouterInstruments
@@ -207,6 +207,7 @@ def test_a_group_of_one_is_what_its_instruments_are(name: str) -> None:
     with ProcessGroup(name, engine) as group:
         ours = [line for line in render(group).splitlines() if b"servescope_group" not in line]
         assert sorted(ours) == sorted(render(engine).splitlines())
+        assert render_openmetrics(group).endswith(b"# EOF\n")
         assert value(group, "servescope_group_processes", group=name) == 1
         assert value(group, "servescope_group_processes_ended_total") == 0
         assert {family.name for family in PrometheusCollector(group).collect()} >= {"requests", "concurrent_requests"}

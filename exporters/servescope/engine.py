@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from servescope.catalog import METRICS, OUTCOMES
 from servescope.errors import UsageError
+from servescope.gen_ai import Ended
 from servescope.instruments import (
     MAX_SECONDS,
     MAX_TOKENS,
@@ -160,6 +161,7 @@ class EngineInstruments(Instruments):
         self._preempted = self._journal(self._book_preemptions)
         self._started = self._journal(self._book_starts)
         self._in_flight_known = False
+        self._watchers: tuple[Callable[[Ended], None], ...] = ()
         self._tick = clock if clock in _TRUSTED_CLOCKS else self._now
         self.record_request = self._make_record_request()
 
@@ -323,6 +325,19 @@ class EngineInstruments(Instruments):
             )
         return counts
 
+    # --- for those who count ended requests in ways of their own ------------------------------------------------------
+
+    def watch_ended(self, watch: Callable[[Ended], None]) -> None:
+        """Have `watch` called with the requests that end from now on, batch by batch, by the thread that folds."""
+        with self._lock:
+            self._fold_journals()
+            self._watchers = (*self._watchers, watch)
+
+    def unwatch_ended(self, watch: Callable[[Ended], None]) -> None:
+        """Have it called no more."""
+        with self._lock:
+            self._watchers = tuple(one for one in self._watchers if one != watch)
+
     # --- the hot path -------------------------------------------------------------------------------------------------
 
     def _make_record_request(self) -> RecordRequest:
@@ -436,6 +451,8 @@ class EngineInstruments(Instruments):
         """Book the outcomes and what is known of each request, but for the time to first token."""
         import numpy as np
 
+        if self._watchers:
+            self._show_ended(rows)
         ends = np.bincount(_outcomes(rows), minlength=len(OUTCOMES))
         for series, count in zip(self._ends, ends.tolist(), strict=True):
             series.add(count)
@@ -446,6 +463,34 @@ class EngineInstruments(Instruments):
         for distribution, values, _ in self._observations(figures):
             distribution.observe(values)
         return figures
+
+    def _show_ended(self, rows: NDArray[np.float64]) -> None:
+        first_token, duration, decoding, code, _, output = rows[: _OUTPUT + 1]
+        lasted = (code < _BLANK) & (duration >= 0) & (duration <= MAX_SECONDS)
+        sane = (code < _UNTIMED) & (first_token >= 0) & (decoding >= 0)
+        timed = lasted & sane & (output > 0) & (first_token <= duration) & (decoding <= duration)
+        ended = Ended(_outcomes(rows), duration, first_token, output, lasted, timed)
+        for watch in self._watchers:
+            try:
+                watch(ended)
+            except Exception as error:
+                self._count_refused("internal", len(output), f"{watch!r} raised {error!r}")
+
+    def _book_sizes(self, timed: NDArray[np.float64]) -> None:
+        """Book sizes and decode seconds of the same requests: tokens per second are their quotient."""
+        self._input_sizes.observe(timed[_INPUT])
+        self._output_sizes.observe(timed[_OUTPUT])
+        several = timed[_OUTPUT] > 1
+        if not several.all():
+            timed = timed[:, several]
+        first_token, duration, decoding = timed[:_TIMES]
+        followers = timed[_OUTPUT] - 1
+        self._decode_seconds.add(float(decoding.sum()))
+        self._per_token_seconds.observe((duration - first_token) / followers)
+        took_time = decoding >= _LEAST_SECONDS
+        if not took_time.all():
+            followers, decoding = followers[took_time], decoding[took_time]
+        self._tps.observe(followers / decoding)
 
     def _observations(self, figures: _Figures) -> Iterator[tuple[Distribution, NDArray[np.float64], _Rows]]:
         """What each histogram observes when requests end, with the rows that it is made of.

@@ -8,6 +8,7 @@ import math
 import operator
 import os
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from servescope.catalog import Metric
 from servescope.errors import UsageError
+from servescope.exponential import ExponentialState
 from servescope.identity import Identity
 from servescope.journal import DROP_BEYOND, RESOLUTION, Journal, Mark
-from servescope.ledger import Ledger, Scalar
+from servescope.ledger import Exemplars, Ledger, Scalar
 from servescope.samples import Sample
 
 if TYPE_CHECKING:
@@ -87,6 +89,14 @@ class Exposed:
         """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
         raise NotImplementedError
 
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        raise NotImplementedError
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
+        raise NotImplementedError
+
 
 class Instruments(Exposed):
     """Base of the instruments one embeds.
@@ -114,6 +124,7 @@ class Instruments(Exposed):
         self.identity = identity
         self._given_identity = identity
         self._added_up = False  # by a ProcessGroup
+        self.created_at = time.time()
         self._clock = clock
         # What belongs to another epoch was begun by the process this one was forked from.
         self._epoch = object()
@@ -145,6 +156,27 @@ class Instruments(Exposed):
         """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
         with self._reading() as ledger:
             return ledger.text()
+
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        with self._reading() as ledger:
+            return ledger.openmetrics()
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
+        with self._reading() as ledger:
+            return list(ledger.exemplified())
+
+    def keep_exponential(self) -> None:
+        """From now on, count the histograms' values in exponential buckets too; what came before is not in them."""
+        with self._lock:
+            self._fold_journals()
+            self._ledger.keep_exponential()
+
+    def exponentials(self) -> dict[str, ExponentialState]:
+        """What the exponential buckets hold, by the histogram's name; empty when they are not kept."""
+        with self._reading() as ledger:
+            return ledger.exponentials()
 
     def fold(self) -> None:
         """Book what was recorded so far; a reading does it too. For those who want to choose the moment."""

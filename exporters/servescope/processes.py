@@ -47,6 +47,7 @@ from servescope.catalog import Metric
 from servescope.errors import ServescopeError, UsageError
 from servescope.identity import Identity
 from servescope.instruments import Exposed, Instruments, require_positive
+from servescope.ledger import Exemplars
 from servescope.samples import Sample, Series, format_series, format_value, make_labels
 
 _logger = logging.getLogger("servescope")
@@ -154,6 +155,14 @@ class ProcessGroup(Exposed):
     def text(self) -> list[tuple[Metric, list[bytes]]]:
         """The lines of the group's exposition by metric. Raises ServescopeError as `families` does."""
         return [(metric, ["".join(map(_line, samples)).encode()]) for metric, samples in self.families() if samples]
+
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same: exemplars stay with the process that has them."""
+        return self.text()
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The families, without exemplars: those stay with the process that has them."""
+        return [(metric, samples, {}) for metric, samples in self.families()]
 
     def close(self) -> None:
         """Leave the group: the last state is handed over, what was counted stays in the group's sums."""

@@ -12,7 +12,7 @@ import pytest
 from servescope.cli import COMMANDS
 from tests.conftest import ROOT
 
-THIRD_PARTY = {"numpy", "prometheus_client", "aiohttp", "streamlit", "pandas", "altair", "pynvml"}
+THIRD_PARTY = {"numpy", "prometheus_client", "aiohttp", "streamlit", "pandas", "altair", "pynvml", "opentelemetry"}
 
 
 def servescope(*words: str) -> subprocess.CompletedProcess[str]:

@@ -48,6 +48,9 @@ class AutoscalerInstruments(Instruments):
         self._evaluation: tuple[float, ...] | None = None
         self._replicas: tuple[int, ...] | None = None
 
+    def _start_over(self, identity: Identity) -> None:
+        AutoscalerInstruments.__init__(self, identity, clock=self._clock)
+
     def evaluated(
         self,
         *,

@@ -6,12 +6,17 @@ records here. A metric's name, a formula or a threshold written anywhere else is
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
+from servescope.errors import UsageError
 from servescope.expressions import Difference, Expression, Quantile, Rate, Ratio, level, mean, rate
+from servescope.identity import IDENTITY_LABELS
 from servescope.samples import format_series, make_labels
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -60,7 +65,7 @@ class Metric:
 
     `labels` are those beyond the identity labels; `label_values` gives the closed sets among them; `edges` the
     finite bucket edges our instruments use (a source keeps its own); `absent` says what it means when the metric is
-    missing.
+    missing. Raises UsageError for what no exposition could hold.
     """
 
     name: str
@@ -73,10 +78,71 @@ class Metric:
     label_values: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     edges: tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        _check_name(self)
+        _check_labels(self)
+        if self.edges is not None:
+            _check_edges(self)
+
     @property
     def documented(self) -> str:
         """The name the metric has in the documents, without the exposition's suffix."""
         return self.name.removesuffix("_total")
+
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_RESERVED_SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created", "_info")
+_RESERVED_LABELS = (*IDENTITY_LABELS, "le", "quantile")
+
+
+def _check_name(metric: Metric) -> None:
+    if metric.kind not in get_args(Kind):
+        raise UsageError(
+            f"metric {metric.name!r}: unknown kind {metric.kind!r}, supported: {', '.join(get_args(Kind))}"
+        )
+    if metric.unit not in get_args(Unit):
+        raise UsageError(
+            f"metric {metric.name!r}: unknown unit {metric.unit!r}, supported: {', '.join(get_args(Unit))}"
+        )
+    if not _NAME.match(metric.name):
+        raise UsageError(f"metric name {metric.name!r} is not allowed, expected letters, digits and underscores")
+    if metric.kind == "counter" and not metric.name.endswith("_total"):
+        raise UsageError(f"counter {metric.name!r} has no '_total', expected it at the end of a counter's name")
+    if metric.documented.endswith(_RESERVED_SUFFIXES) or (
+        metric.kind != "counter" and metric.name != metric.documented
+    ):
+        suffixes = ", ".join(_RESERVED_SUFFIXES)
+        raise UsageError(f"{metric.kind} {metric.name!r} ends with a suffix that means something else: {suffixes}")
+
+
+def _check_labels(metric: Metric) -> None:
+    for label in metric.labels:
+        if not _NAME.match(label) or label.startswith("__"):
+            raise UsageError(
+                f"metric {metric.name!r}: label {label!r} is not allowed, expected letters and underscores"
+            )
+        if label in _RESERVED_LABELS:
+            raise UsageError(
+                f"metric {metric.name!r}: label {label!r} is taken, reserved: {', '.join(_RESERVED_LABELS)}"
+            )
+    if len(set(metric.labels)) != len(metric.labels):
+        raise UsageError(f"metric {metric.name!r}: a label is named twice in {metric.labels!r}")
+    strangers = metric.label_values.keys() - set(metric.labels)
+    if strangers:
+        raise UsageError(
+            f"metric {metric.name!r}: values are given for {sorted(strangers)!r}, labels: {metric.labels!r}"
+        )
+
+
+def _check_edges(metric: Metric) -> None:
+    edges = metric.edges or ()
+    if metric.kind != "histogram":
+        raise UsageError(f"{metric.kind} {metric.name!r} has edges {edges!r}, expected them of a histogram only")
+    if not edges or not all(math.isfinite(edge) for edge in edges):
+        raise UsageError(f"histogram {metric.name!r} has edges {edges!r}, expected at least one, all finite")
+    for lower, upper in pairwise(edges):
+        if lower >= upper:
+            raise UsageError(f"histogram {metric.name!r}: edge {upper!r} follows {lower!r}, expected ascending edges")
 
 
 @dataclass(frozen=True, slots=True)

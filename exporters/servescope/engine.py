@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from servescope.catalog import METRICS, OUTCOMES
 from servescope.errors import UsageError
+from servescope.gen_ai import Ended
 from servescope.instruments import (
     MAX_SECONDS,
     MAX_TOKENS,
@@ -27,6 +28,7 @@ from servescope.instruments import (
     Refused,
     decode,
     finite,
+    inherited,
     member,
     require_positive,
     require_whole,
@@ -138,6 +140,7 @@ class EngineInstruments(Instruments):
             raise UsageError(f"resources is {resources!r}, expected {expected}")
         window_seconds = require_positive("ratio_window_seconds", ratio_window_seconds)
         self._draft_length = draft_length
+        self._window_seconds = window_seconds
         self._positions = struct.Struct(f"{draft_length}I0d")
         self._pack_step = struct.Struct(f"I{draft_length}I0d").pack
         self._resources = resources
@@ -158,8 +161,19 @@ class EngineInstruments(Instruments):
         self._preempted = self._journal(self._book_preemptions)
         self._started = self._journal(self._book_starts)
         self._in_flight_known = False
+        self._watchers: tuple[Callable[[Ended], None], ...] = ()
         self._tick = clock if clock in _TRUSTED_CLOCKS else self._now
         self.record_request = self._make_record_request()
+
+    def _start_over(self, identity: Identity) -> None:
+        EngineInstruments.__init__(
+            self,
+            identity,
+            clock=self._clock,
+            draft_length=self._draft_length,
+            ratio_window_seconds=self._window_seconds,
+            resources=self._resources,
+        )
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -311,6 +325,19 @@ class EngineInstruments(Instruments):
             )
         return counts
 
+    # --- for those who count ended requests in ways of their own ------------------------------------------------------
+
+    def watch_ended(self, watch: Callable[[Ended], None]) -> None:
+        """Have `watch` called with the requests that end from now on, batch by batch, by the thread that folds."""
+        with self._lock:
+            self._fold_journals()
+            self._watchers = (*self._watchers, watch)
+
+    def unwatch_ended(self, watch: Callable[[Ended], None]) -> None:
+        """Have it called no more."""
+        with self._lock:
+            self._watchers = tuple(one for one in self._watchers if one != watch)
+
     # --- the hot path -------------------------------------------------------------------------------------------------
 
     def _make_record_request(self) -> RecordRequest:
@@ -424,6 +451,8 @@ class EngineInstruments(Instruments):
         """Book the outcomes and what is known of each request, but for the time to first token."""
         import numpy as np
 
+        if self._watchers:
+            self._show_ended(rows)
         ends = np.bincount(_outcomes(rows), minlength=len(OUTCOMES))
         for series, count in zip(self._ends, ends.tolist(), strict=True):
             series.add(count)
@@ -434,6 +463,34 @@ class EngineInstruments(Instruments):
         for distribution, values, _ in self._observations(figures):
             distribution.observe(values)
         return figures
+
+    def _show_ended(self, rows: NDArray[np.float64]) -> None:
+        first_token, duration, decoding, code, _, output = rows[: _OUTPUT + 1]
+        lasted = (code < _BLANK) & (duration >= 0) & (duration <= MAX_SECONDS)
+        sane = (code < _UNTIMED) & (first_token >= 0) & (decoding >= 0)
+        timed = lasted & sane & (output > 0) & (first_token <= duration) & (decoding <= duration)
+        ended = Ended(_outcomes(rows), duration, first_token, output, lasted, timed)
+        for watch in self._watchers:
+            try:
+                watch(ended)
+            except Exception as error:
+                self._count_refused("internal", len(output), f"{watch!r} raised {error!r}")
+
+    def _book_sizes(self, timed: NDArray[np.float64]) -> None:
+        """Book sizes and decode seconds of the same requests: tokens per second are their quotient."""
+        self._input_sizes.observe(timed[_INPUT])
+        self._output_sizes.observe(timed[_OUTPUT])
+        several = timed[_OUTPUT] > 1
+        if not several.all():
+            timed = timed[:, several]
+        first_token, duration, decoding = timed[:_TIMES]
+        followers = timed[_OUTPUT] - 1
+        self._decode_seconds.add(float(decoding.sum()))
+        self._per_token_seconds.observe((duration - first_token) / followers)
+        took_time = decoding >= _LEAST_SECONDS
+        if not took_time.all():
+            followers, decoding = followers[took_time], decoding[took_time]
+        self._tps.observe(followers / decoding)
 
     def _observations(self, figures: _Figures) -> Iterator[tuple[Distribution, NDArray[np.float64], _Rows]]:
         """What each histogram observes when requests end, with the rows that it is made of.
@@ -585,6 +642,7 @@ class EngineInstruments(Instruments):
         by_source = (self._lately_by_request, self._lately_by_step)
         drafted, accepted = (sum(lately.sum(now) for lately in column) for column in zip(*by_source, strict=True))
         self._speculation_rate.value = accepted / drafted if drafted else None
+        self._ratio_parts = {"speculation_rate": (accepted, drafted)}
 
 
 class _Figures:
@@ -643,16 +701,19 @@ class Request:
         self._arrival = self._last = arrival
         self._first: float | None = None
         self._output = 0
-        self._open = True
+        self._open = engine._epoch
         self._trace_id = trace_id
 
     def first_token(self) -> None:
         """The first token came now: it counts as one output token, and the prompt's tokens as read."""
         engine = self._engine
         try:
-            self._open  # noqa: B018 - the slot of a request that has ended is empty, and raises
+            epoch = self._open  # the slot of a request that has ended is empty, and raises
         except AttributeError:
             engine._refuse("after_finish", "first_token() was called after finish()")
+            return
+        if epoch is not engine._epoch:
+            engine._refuse_error(inherited("first_token"))
             return
         try:
             if self._first is not None:
@@ -668,9 +729,12 @@ class Request:
         """
         engine = self._engine
         try:
-            self._open  # noqa: B018 - as in first_token
+            epoch = self._open
         except AttributeError:
             engine._refuse("after_finish", "tokens() was called after finish()")
+            return
+        if epoch is not engine._epoch:
+            engine._refuse_error(inherited("tokens"))
             return
         try:
             if type(count) is not int or not 0 <= count <= MAX_TOKENS:
@@ -699,11 +763,15 @@ class Request:
         """
         try:
             # A slot can be deleted once: of several threads that finish a request, one gets past here.
+            epoch = self._open
             del self._open
         except AttributeError:
             self._engine._refuse("finished_twice", "finish() was called twice on one request")
             return
-        self._engine._write_end(self, outcome, output_tokens)
+        if epoch is self._engine._epoch:
+            self._engine._write_end(self, outcome, output_tokens)
+        else:
+            self._engine._refuse_error(inherited("finish"))
 
     def _begin(self, now: float) -> None:
         self._engine._first_tokens.write(_pack_tokens(now - self._arrival, self._input))

@@ -1,40 +1,46 @@
-"""Ways out of a process: Prometheus text, a server for it, and a collector for a prometheus_client registry."""
+"""Ways out of a process by being asked: Prometheus text and OpenMetrics, a server, apps to mount, a collector."""
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from servescope import openmetrics
 from servescope.catalog import Metric
 from servescope.errors import ServescopeError, UsageError
-from servescope.instruments import Instruments, require_whole
+from servescope.instruments import Exposed, require_whole
+from servescope.negotiation import OPENMETRICS, TEXT
+from servescope.pages import CACHE_SECONDS, Answer, Pages, refusal
+from servescope.web import PATH, AsgiApp, WsgiApp
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from prometheus_client.metrics_core import Metric as PrometheusMetric
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = TEXT
+OPENMETRICS_CONTENT_TYPE = OPENMETRICS
 
-_PATH = "/metrics"
 _AT_ONCE = 8
 _SOCKET_SECONDS = 10.0
 
 _logger = logging.getLogger("servescope")
 
 
-def render(*instruments: Instruments) -> bytes:
+def render(*instruments: Exposed) -> bytes:
     """The instruments' page in the Prometheus text format 0.0.4; a metric of several has its lines together.
 
     Any thread may call it; it does not hold up those who record. Raises UsageError when two instruments have one
     identity, since their series could not be told apart.
     """
-    _require_distinct(instruments)
+    require_distinct(instruments)
     page: dict[str, list[bytes]] = {}
     for one in instruments:
         for metric, lines in one.text():
@@ -44,35 +50,69 @@ def render(*instruments: Instruments) -> bytes:
     return b"".join(chain.from_iterable(page.values()))
 
 
-def serve(*instruments: Instruments, port: int = 0, address: str = "127.0.0.1") -> MetricsServer:
+def render_openmetrics(*instruments: Exposed) -> bytes:
+    """The same page in OpenMetrics 1.0, with units, and the exemplars of requests that were given a trace id."""
+    require_distinct(instruments)
+    page: dict[str, list[bytes]] = {}
+    for one in instruments:
+        for metric, lines in one.openmetrics():
+            if metric.name not in page:
+                page[metric.name] = [openmetrics.head(metric)]
+            page[metric.name] += lines
+    return b"".join((*chain.from_iterable(page.values()), openmetrics.END))
+
+
+def serve(
+    *instruments: Exposed, port: int = 0, address: str = "127.0.0.1", cache_seconds: float = CACHE_SECONDS
+) -> MetricsServer:
     """Serve the instruments' page at `/metrics` from a thread of its own, until closed; port 0 picks a free one.
 
-    Raises UsageError for a port that is none or instruments of one identity, ServescopeError when the address cannot
-    be bound.
+    Text or OpenMetrics, as the scraper prefers, compressed when it may be; a page is rendered once for all who ask
+    within `cache_seconds`. Raises UsageError for a port that is none or instruments of one identity, ServescopeError
+    when the address cannot be bound.
     """
-    _require_distinct(instruments)
-    return MetricsServer(instruments, address, require_whole("port", port, 0, 65535))
+    pages = _pages(instruments, cache_seconds)
+    return MetricsServer(pages, address, require_whole("port", port, 0, 65535))
+
+
+def make_asgi_app(*instruments: Exposed, cache_seconds: float = CACHE_SECONDS) -> AsgiApp:
+    """The page as an ASGI app, to mount in a FastAPI or Starlette app: `app.mount("/metrics", make_asgi_app(engine))`.
+
+    It renders in a thread of its own, never on the event loop, once for all who ask within `cache_seconds`. Raises
+    UsageError when two instruments have one identity.
+    """
+    return AsgiApp(_pages(instruments, cache_seconds))
+
+
+def make_wsgi_app(*instruments: Exposed, cache_seconds: float = CACHE_SECONDS) -> WsgiApp:
+    """The page as a WSGI app, rendered once for all who ask within `cache_seconds`, by the server's thread that asks.
+
+    Raises UsageError when two instruments have one identity.
+    """
+    return WsgiApp(_pages(instruments, cache_seconds))
 
 
 class MetricsServer:
     """A running server; `url` is where its page is. Closing it twice does nothing. Also a context manager."""
 
-    def __init__(self, instruments: tuple[Instruments, ...], address: str, port: int) -> None:
+    def __init__(self, pages: Pages, address: str, port: int) -> None:
         try:
-            self._server = _Server((address, port), instruments)
+            self._server = _Server((address, port), pages)
         except (OSError, UnicodeError) as error:
             raise ServescopeError(f"cannot serve metrics at {address!r} port {port}: {error}") from error
         host = f"[{address}]" if ":" in address else address
         self.port: int = self._server.server_address[1]
-        self.url = f"http://{host}:{self.port}{_PATH}"
+        self.url = f"http://{host}:{self.port}{PATH}"
         # The poll interval only bounds how long close() takes.
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="servescope-metrics", daemon=True
         )
         self._thread.start()
+        _running.add(self)
 
     def close(self) -> None:
         """Stop serving and release the port."""
+        _running.discard(self)
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -95,8 +135,8 @@ class PrometheusCollector:
     Raises UsageError when two instruments have one identity.
     """
 
-    def __init__(self, *instruments: Instruments) -> None:
-        _require_distinct(instruments)
+    def __init__(self, *instruments: Exposed) -> None:
+        require_distinct(instruments)
         self._instruments = instruments
 
     def collect(self) -> Iterator[PrometheusMetric]:
@@ -112,11 +152,15 @@ class PrometheusCollector:
 
         families: dict[str, PrometheusMetric] = {}
         for one in self._instruments:
-            for metric, samples in one.families():
+            for metric, samples, exemplars in one.exemplified():
                 # The library names a counter's family without `_total`, and its samples with it.
                 family = families.setdefault(metric.name, PrometheusMetric(metric.documented, metric.help, metric.kind))
                 for sample in samples:
-                    family.add_sample(sample.name, dict(sample.labels), sample.value)
+                    exemplar = exemplars.get((sample.name, sample.labels))
+                    family.add_sample(
+                        sample.name, dict(sample.labels), sample.value,
+                        exemplar=None if exemplar is None else openmetrics.for_prometheus_client(exemplar),
+                    )  # fmt: skip
         return list(families.values())
 
 
@@ -124,10 +168,10 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a client that never reads must not keep close() waiting
 
-    def __init__(self, address: tuple[str, int], instruments: tuple[Instruments, ...]) -> None:
+    def __init__(self, address: tuple[str, int], pages: Pages) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self.instruments = instruments
+        self.pages = pages
         self._free = threading.BoundedSemaphore(_AT_ONCE)
         super().__init__(address, _Handler)
 
@@ -160,29 +204,43 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, or say where it is."""
-        if self.path.partition("?")[0] != _PATH:
-            self._answer(404, "text/plain; charset=utf-8", f"not found; metrics are at {_PATH}\n".encode())
-            return
-        try:
-            page = render(*self.server.instruments)
-        except Exception:
-            _logger.exception("the metrics page could not be rendered")
-            self._answer(500, "text/plain; charset=utf-8", b"the page could not be rendered, see the log\n")
-            return
-        self._answer(200, CONTENT_TYPE, page)
+        found = self.path.partition("?")[0] == PATH
+        asked = (", ".join(self.headers.get_all(name) or ()) or None for name in ("Accept", "Accept-Encoding"))
+        self._answer(refusal(self.command, found=found, where=PATH) or self.server.pages.answer(*asked))
 
-    do_HEAD = do_GET  # noqa: N815 - the name http.server calls
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET  # noqa: N815 - names http.server calls
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name http.server gives it
         _logger.debug(format, *args)
 
-    def _answer(self, status: int, content_type: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
+    def _answer(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(answer.body)
+
+
+def _pages(instruments: tuple[Exposed, ...], cache_seconds: float) -> Pages:
+    require_distinct(instruments)
+    return Pages(
+        {TEXT: lambda: render(*instruments), OPENMETRICS: lambda: render_openmetrics(*instruments)}, cache_seconds
+    )
+
+
+_running: weakref.WeakSet[MetricsServer] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child has no thread that would answer: it must not hold the port after its parent's end."""
+    for server in list(_running):
+        server._server.socket.close()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _head(metric: Metric) -> bytes:
@@ -190,13 +248,15 @@ def _head(metric: Metric) -> bytes:
     return f"# HELP {metric.name} {text}\n# TYPE {metric.name} {metric.kind}\n".encode()
 
 
-def _require_distinct(instruments: tuple[Instruments, ...]) -> None:
+def require_distinct(instruments: tuple[Exposed, ...]) -> None:
+    """Raises UsageError unless these are instruments whose series can be told apart, at least one."""
     if not instruments:
         raise UsageError("no instruments given, expected at least one")
     seen = set()
     for one in instruments:
-        if not isinstance(one, Instruments):
+        if not isinstance(one, Exposed):
             raise UsageError(f"{one!r} are no instruments, expected engine, router or autoscaler instruments")
-        if one.identity in seen:
-            raise UsageError(f"two instruments have one identity, {one.identity!r}: give each a replica of its own")
-        seen.add(one.identity)
+        for identity in one.identities():
+            if identity in seen:
+                raise UsageError(f"two instruments have one identity, {identity!r}: give each a replica of its own")
+            seen.add(identity)

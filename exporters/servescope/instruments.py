@@ -6,16 +6,21 @@ import contextlib
 import logging
 import math
 import operator
+import os
 import threading
+import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from servescope.catalog import Metric
 from servescope.errors import UsageError
+from servescope.exponential import ExponentialState
 from servescope.identity import Identity
 from servescope.journal import DROP_BEYOND, RESOLUTION, Journal, Mark
-from servescope.ledger import Ledger, Scalar
+from servescope.ledger import Exemplars, Ledger, Scalar
 from servescope.samples import Sample
 
 if TYPE_CHECKING:
@@ -42,6 +47,7 @@ REFUSALS = (
     "after_finish",
     "first_token_twice",
     "first_token_missing",
+    "inherited",
     "dropped",
     "internal",
 )
@@ -64,12 +70,44 @@ class Refused(Exception):  # noqa: N818 - it never leaves an instrument
         self.kind = kind
 
 
-class Instruments:
+class Exposed:
+    """What a page can be made of: series of one or several identities, read family by family."""
+
+    def identities(self) -> tuple[Identity, ...]:
+        """Whose series these are; a page tells them apart by it."""
+        raise NotImplementedError
+
+    def samples(self) -> list[Sample]:
+        """Every sample there is now; an absent series has none."""
+        raise NotImplementedError
+
+    def families(self) -> list[tuple[Metric, list[Sample]]]:
+        """The samples by metric; an empty list where a metric is absent."""
+        raise NotImplementedError
+
+    def text(self) -> list[tuple[Metric, list[bytes]]]:
+        """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
+        raise NotImplementedError
+
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        raise NotImplementedError
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
+        raise NotImplementedError
+
+
+class Instruments(Exposed):
     """Base of the instruments one embeds.
 
     Observing never raises and never waits for a reader: what is wrong is counted in
     `servescope_instrument_errors_total{kind}` and logged once per kind. Any thread may observe and any thread may
     read.
+
+    A forked child has the same objects, which start from nothing there: what the parent recorded, and the requests it
+    has in flight, stay the parent's. The child's `replica` gets its process id as a suffix, so that the two are told
+    apart, unless a ProcessGroup adds them up.
     """
 
     roles: tuple[str, ...] = ()
@@ -84,7 +122,12 @@ class Instruments:
         if not callable(clock):
             raise UsageError(f"clock is {clock!r}, expected a function that returns seconds")
         self.identity = identity
+        self._given_identity = identity
+        self._added_up = False  # by a ProcessGroup
+        self.created_at = time.time()
         self._clock = clock
+        # What belongs to another epoch was begun by the process this one was forked from.
+        self._epoch = object()
         self._lock = threading.Lock()
         self._ledger = Ledger(identity.labels())
         self._journals: list[_Foldable] = []
@@ -92,6 +135,12 @@ class Instruments:
         self._to_tell: list[tuple[str, str]] = []
         self._refusals = Journal(self._book_refusals, lock=self._lock, on_drop=_ignore)
         self._refused: dict[str, Scalar] = {}
+        self._ratio_parts: dict[str, tuple[float, float]] = {}
+        _living.add(self)
+
+    def identities(self) -> tuple[Identity, ...]:
+        """The identity of this process."""
+        return (self.identity,)
 
     def samples(self) -> list[Sample]:
         """Every sample there is now; an absent series has none. Everything a thread has observed before is in it."""
@@ -108,11 +157,46 @@ class Instruments:
         with self._reading() as ledger:
             return ledger.text()
 
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        with self._reading() as ledger:
+            return ledger.openmetrics()
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
+        with self._reading() as ledger:
+            return list(ledger.exemplified())
+
+    def keep_exponential(self) -> None:
+        """From now on, count the histograms' values in exponential buckets too; what came before is not in them."""
+        with self._lock:
+            self._fold_journals()
+            self._ledger.keep_exponential()
+
+    def exponentials(self) -> dict[str, ExponentialState]:
+        """What the exponential buckets hold, by the histogram's name; empty when they are not kept."""
+        with self._reading() as ledger:
+            return ledger.exponentials()
+
     def fold(self) -> None:
         """Book what was recorded so far; a reading does it too. For those who want to choose the moment."""
         with self._lock:
             self._fold_journals()
         self._tell()
+
+    def _start_over(self, identity: Identity) -> None:
+        """Be as new, under this identity; called in a forked child, where only one thread runs."""
+        raise NotImplementedError
+
+    def _renew_in_child(self) -> None:
+        """Start over after a fork: the lock may be held by a thread that is not here, the state is the parent's."""
+        given, added_up = self._given_identity, self._added_up
+        replica = given.replica if added_up else f"{given.replica}-{os.getpid()}".lstrip("-")
+        try:
+            self._start_over(replace(given, replica=replica))
+        except Exception as error:
+            _logger.warning("%s cannot start over in a forked process: %r", type(self).__name__, error)
+        self._given_identity, self._added_up = given, added_up
 
     def _before_reading(self) -> None:
         """Set the series that are computed when they are read; called under the lock."""
@@ -149,7 +233,11 @@ class Instruments:
         return journal
 
     def _guard(self, book: Callable[[list[Record], list[Mark]], None]) -> Callable[[list[Record], list[Mark]], None]:
+        epoch = self._epoch
+
         def guarded(records: list[Record], marks: list[Mark]) -> None:
+            if epoch is not self._epoch:
+                return  # a signal handler forked within a fold, which goes on in the child
             try:
                 book(records, marks)
             except Exception as error:
@@ -212,6 +300,11 @@ class Instruments:
 
 class _Foldable(Protocol):
     def fold(self) -> None: ...
+
+
+def inherited(call: str) -> Refused:
+    """The refusal of a call on what was begun before this process was forked."""
+    return Refused("inherited", f"{call}() was called in a forked process, on what its parent had begun")
 
 
 def whole(name: str, value: object, most: int = MAX_TOKENS) -> int:
@@ -287,6 +380,18 @@ def _whole_float(name: str, value: object) -> int:
     if not number.is_integer():
         raise Refused("wrong_type", f"{name} is {shown(value)}, expected a whole number")
     return int(number)
+
+
+_living: weakref.WeakSet[Instruments] = weakref.WeakSet()
+
+
+def _renew_in_child() -> None:
+    for one in list(_living):
+        one._renew_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)
 
 
 def _ignore() -> None:

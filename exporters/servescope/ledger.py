@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from servescope.catalog import Metric
+from servescope.exponential import Exponential, ExponentialState
 from servescope.journal import RESOLUTION, Mark
+from servescope.openmetrics import with_exemplars
 from servescope.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ class Exemplar(NamedTuple):
     trace_id: str
     value: float
     time: float
+
+
+Exemplars = dict[tuple[str, Labels], Exemplar]
+"""Exemplars by the name and labels of their bucket."""
 
 
 class Scalar:
@@ -59,7 +65,9 @@ class Scalar:
 class Distribution:
     """One histogram series over fixed edges; absent until something is observed when made with `shown` False."""
 
-    __slots__ = ("_counts", "_edges", "_exemplars", "_heads", "_shown", "_sum", "_template", "_text")
+    __slots__ = (
+        "_counts", "_edges", "_exemplars", "_exponential", "_heads", "_shown", "_sum", "_template", "_text",
+    )  # fmt: skip
 
     def __init__(self, name: str, labels: Labels, edges: tuple[float, ...], *, shown: bool) -> None:
         import numpy as np
@@ -67,6 +75,7 @@ class Distribution:
         self._edges: NDArray[np.float64] = np.array(edges)
         self._counts: NDArray[np.int64] = np.zeros(len(edges) + 1, dtype=np.int64)
         self._sum = 0.0
+        self._exponential: Exponential | None = None
         self._exemplars: dict[int, Exemplar] = {}
         self._shown = shown
         self._text: bytes | None = None  # None when it must be made anew
@@ -84,6 +93,8 @@ class Distribution:
         if not len(values):
             return
         self._shown = True
+        if self._exponential is not None:
+            self._exponential.observe(values, times)
         self._text = None
         buckets = self._edges.searchsorted(values)
         size = len(self._counts)
@@ -125,6 +136,19 @@ class Distribution:
             self._text = self._template % (*counts, counts[-1], _number(self._sum))
         return self._text
 
+    def counted(self) -> tuple[list[int], float]:
+        """The values counted in each bucket, `+Inf` last, and their sum."""
+        return self._counts.tolist(), self._sum
+
+    def keep_exponential(self) -> None:
+        """From now on, count values in exponential buckets too."""
+        if self._exponential is None:
+            self._exponential = Exponential()
+
+    def exponential(self) -> ExponentialState | None:
+        """What the exponential buckets hold; None when they are not kept."""
+        return None if self._exponential is None else self._exponential.state()
+
     def _values(self) -> list[float]:
         cumulative: list[float] = self._counts.cumsum().tolist()
         return [*cumulative, cumulative[-1], self._sum]
@@ -164,6 +188,45 @@ class Ledger:
         """The lines of every family that has any, without HELP and TYPE."""
         texts = [(metric, [series.text() for series in family]) for metric, family in self._families.values()]
         return [(metric, lines) for metric, lines in texts if any(lines)]
+
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        texts = [
+            (metric, [with_exemplars(series.text(), _exemplars(series)) for series in family])
+            for metric, family in self._families.values()
+        ]
+        return [(metric, lines) for metric, lines in texts if any(lines)]
+
+    def exemplified(self) -> Iterator[tuple[Metric, list[Sample], Exemplars]]:
+        """Every family with its samples, and the exemplars of its buckets by their series."""
+        for metric, family in self._families.values():
+            samples: list[Sample] = []
+            exemplars: Exemplars = {}
+            for series in family:
+                told = series.samples()
+                samples += told
+                # A histogram's buckets come first among its samples, as its exemplars do.
+                for sample, exemplar in zip(told, _exemplars(series), strict=False):
+                    if exemplar is not None:
+                        exemplars[sample.name, sample.labels] = exemplar
+            yield metric, samples, exemplars
+
+    def keep_exponential(self) -> None:
+        """From now on, count every histogram's values in exponential buckets too."""
+        for _, family in self._families.values():
+            for series in family:
+                if isinstance(series, Distribution):
+                    series.keep_exponential()
+
+    def exponentials(self) -> dict[str, ExponentialState]:
+        """What the exponential buckets hold, by the histogram's name; a histogram has one series in a ledger."""
+        states = {
+            name: series.exponential()
+            for name, (_, family) in self._families.items()
+            for series in family
+            if isinstance(series, Distribution)
+        }
+        return {name: state for name, state in states.items() if state is not None}
 
     def family(self, metric: Metric) -> list[Scalar | Distribution]:
         """The metric's series so far; the metric takes its place in the order when it is first named."""
@@ -215,6 +278,11 @@ class Trailing:
         while gone < len(entries) and entries[gone][1] < now - self._window:
             gone += 1
         del entries[:gone]
+
+
+def _exemplars(series: Scalar | Distribution) -> Sequence[Exemplar | None]:
+    """The exemplars of a histogram's buckets; nothing at all where there is none, which most often is so."""
+    return series.exemplars() if isinstance(series, Distribution) and series._exemplars else ()
 
 
 def _number(value: float) -> bytes:

@@ -67,18 +67,31 @@ class ResourceMeter:
     ) -> None:
         if scope not in _SCOPES:
             raise UsageError(f"unknown scope {scope!r}, supported: {', '.join(_SCOPES)}")
-        self._usage = _find_usage(scope, Path(proc), Path(cgroups))
-        self.scope = "process" if isinstance(self._usage, _ProcessUsage) else "cgroup"
+        self._given = scope, nvml, visible_gpus, Path(proc), Path(cgroups)
+        self._clock = clock
+        self._find()
+
+    @property
+    def scope(self) -> str:
+        """What CPU and memory are those of: `process`, or a cgroup by a text that all processes in it share."""
+        return self._usage.scope()
+
+    def _find(self) -> None:
+        scope, nvml, visible_gpus, proc, cgroups = self._given
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._usage = _find_usage(scope, proc, cgroups)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible_gpus is None else visible_gpus
         self._gpus = _find_gpus(nvml, visible)
-        self._clock = clock
-        self._lock = threading.Lock()
         self._cpu_seconds = self._usage.cpu_seconds()
-        self._counted_at = clock()
+        self._counted_at = self._clock()
         self._last: Resources | None = None
 
     def read(self) -> Resources:
         """The resources in use; those read before when that was less than a second ago."""
+        if self._process != os.getpid():
+            # The lock may be held by a thread of the parent's, and NVML does not outlive a fork.
+            self._find()
         with self._lock:
             elapsed = self._clock() - self._counted_at
             if self._last is None or elapsed >= LEAST_SECONDS:
@@ -109,6 +122,8 @@ class ResourceMeter:
 
 
 class _Usage(Protocol):
+    def scope(self) -> str: ...
+
     def cpu_seconds(self) -> float | None: ...
 
     def memory_bytes(self) -> int | None: ...
@@ -117,6 +132,9 @@ class _Usage(Protocol):
 @dataclass(frozen=True, slots=True)
 class _ProcessUsage:
     directory: Path
+
+    def scope(self) -> str:
+        return "process"
 
     def cpu_seconds(self) -> float | None:
         return _known(self._cpu_seconds)
@@ -137,6 +155,9 @@ class _ProcessUsage:
 class _CgroupV2Usage:
     directory: Path
 
+    def scope(self) -> str:
+        return str(self.directory)
+
     def cpu_seconds(self) -> float | None:
         return _known(lambda: _field(self.directory / "cpu.stat", "usage_usec") * 1e-6)
 
@@ -154,6 +175,9 @@ class _CgroupV2Usage:
 class _CgroupV1Usage:
     cpu: Path
     memory: Path
+
+    def scope(self) -> str:
+        return f"{self.cpu}:{self.memory}"
 
     def cpu_seconds(self) -> float | None:
         return _known(lambda: int(_text(self.cpu / "cpuacct.usage")) * 1e-9)

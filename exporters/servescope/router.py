@@ -14,7 +14,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from servescope.catalog import INDEX_STATES, METRICS
-from servescope.instruments import Instruments, Refused, decode, finite, member, require_positive, shown, whole
+from servescope.instruments import (
+    Instruments,
+    Refused,
+    decode,
+    finite,
+    inherited,
+    member,
+    require_positive,
+    shown,
+    whole,
+)
 from servescope.ledger import Scalar, Trailing
 
 if TYPE_CHECKING:
@@ -51,6 +61,7 @@ class RouterInstruments(Instruments):
     ) -> None:
         super().__init__(identity, clock=clock)
         window_seconds = require_positive("ratio_window_seconds", ratio_window_seconds)
+        self._window_seconds = window_seconds
         self._make_series()
         self._lately = [Trailing(window_seconds) for _ in range(4)]
         self._index_state: str | None = None
@@ -61,6 +72,9 @@ class RouterInstruments(Instruments):
         self._unreported = self._journal(self._book_unreported)
         self._gaps = self._journal(self._book_gaps)
         self._drops = self._journal(self._book_drops)
+
+    def _start_over(self, identity: Identity) -> None:
+        RouterInstruments.__init__(self, identity, clock=self._clock, ratio_window_seconds=self._window_seconds)
 
     def route(
         self,
@@ -207,6 +221,13 @@ class RouterInstruments(Instruments):
         self._skew.value = (predicted - reused) / eligible if indexed else None
         self._best_hit_rate.value = best / eligible if indexed else None
         self._efficiency.value = reused / best if indexed and best else None
+        self._ratio_parts = {"kv_cache_hit_rate": (reused, eligible)}
+        if self._indexed:
+            self._ratio_parts |= {
+                "kv_cache_hit_rate_skew": (predicted - reused, eligible),
+                "kv_cache_best_prefix_hit_rate": (best, eligible),
+                "kv_cache_hit_rate_efficiency": (reused, best),
+            }
 
 
 class Attempt:
@@ -219,7 +240,7 @@ class Attempt:
         self._eligible = eligible
         self._predicted = predicted
         self._best = best
-        self._open = True
+        self._open = router._epoch
 
     def report(self, reused_tokens: int) -> None:
         """The worker says how many of the prompt's tokens it reused from its cache: books the four token counters.
@@ -246,9 +267,13 @@ class Attempt:
     def _close(self, call: str) -> bool:
         try:
             # A slot can be deleted once: of several threads that end an attempt, one gets past here.
+            epoch = self._open
             del self._open
         except AttributeError:
             self._router._refuse("finished_twice", f"{call}() was called on a routing attempt that had ended")
+            return False
+        if epoch is not self._router._epoch:
+            self._router._refuse_error(inherited(call))
             return False
         return True
 

@@ -325,7 +325,7 @@ class _EngineResources:
     def read(self) -> Resources:
         """The resources in use now."""
         resources = self._meter.read()
-        return resources if self._meter.scope == "cgroup" else Resources(gpus=resources.gpus)
+        return resources if self._meter.scope != "process" else Resources(gpus=resources.gpus)
 
 
 def _make_reader(vllm_config: Any, identity: Identity, processes: tuple[int, int], *, first: bool) -> _EngineReader:

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := exporters app alerts benchmarks docs tests
+SOURCES := exporters app alerts benchmarks docs examples tests
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check generate bench real capture pictures clean

@@ -183,6 +183,59 @@ def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
     play(world, act)
 
 
+def cache_page(count: float) -> str:
+    """What an engine's own instruments, or a router's, say of `count` tokens a quarter of which was reused."""
+    label = '{deployment_id="x"}'
+    return (
+        f"output_tokens_total{label} {count}\n"
+        f"kv_cache_eligible_tokens_total{label} {count}\nkv_cache_reused_tokens_total{label} {count / 4}\n"
+    )
+
+
+def router_page(count: float) -> str:
+    """What the router before it says: half of them were reused."""
+    label = '{deployment_id="x"}'
+    return (
+        f"router_unreported_decisions_total{label} 0\n"
+        f"kv_cache_eligible_tokens_total{label} {count}\nkv_cache_reused_tokens_total{label} {count / 2}\n"
+    )
+
+
+def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> None:
+    """What its instruments say of the cache is taken, not added to what the engines' say, nor to their native pages."""
+    groups = [
+        {"targets": [f"{name}:80"], "labels": {"replica": name, "role": role}}
+        for name, role in (("engine", "aggregated"), ("native", "aggregated"), ("router", "router"))
+    ]
+    (tmp_path / "targets.json").write_text(json.dumps(groups))
+    world = World(tmp_path)
+    world.answers = dict.fromkeys(("engine", "native", "router"), 0)
+    world.pages = {"engine": cache_page, "native": vllm_page, "router": router_page}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["kv_cache_hit_rate"] == pytest.approx(0.5)
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+
+    play(world, act)
+
+
+def test_an_engines_own_word_is_further_out_than_its_native_page(tmp_path: Path) -> None:
+    """Without a router the engine's instruments say what was reused; its native page is not added to them."""
+    write_targets(tmp_path, "engine", "native")
+    world = World(tmp_path)
+    world.answers = {"engine": 0, "native": 0}
+    world.pages = {"engine": cache_page, "native": vllm_page}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["kv_cache_hit_rate"] == pytest.approx(0.25)
+
+    play(world, act)
+
+
 def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its gauges end at once, the others' go on; it is logged once when it fails, and once when it is back."""
     write_targets(tmp_path, "a", "b")

@@ -50,6 +50,16 @@ def test_wheel_carries_what_its_commands_read(wheel: Path) -> None:
     assert {"servescope/_app/console.py", "servescope/sources/vllm.toml", "servescope/py.typed"} <= names
 
 
+@pytest.mark.slow
+def test_wheel_names_the_vllm_plugin(wheel: Path) -> None:
+    """vLLM finds the plugin by the entry point it looks for."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
+        declared = archive.read(name).decode()
+
+    assert "[vllm.stat_logger_plugins]\nservescope = servescope.plugins.vllm:ServescopeStatLogger\n" in declared
+
+
 @pytest.mark.parametrize("module", ["servescope", "servescope.engine", "servescope.router", "servescope.autoscaler"])
 def test_import_is_light(module: str) -> None:
     """Importing the package or an instrument loads no third party, so an engine's start is not slowed."""

@@ -115,8 +115,10 @@ def test_a_scope_can_be_chosen(machine: Machine, caplog: pytest.LogCaptureFixtur
     machine.use_cgroup_v2("pod", 1.0)
     assert machine.meter(scope="process").read().memory_bytes == 700 * PAGE
     assert machine.meter(scope="cgroup").read().memory_bytes == 4000
+    assert [machine.meter(scope=scope).scope for scope in ("auto", "process")] == ["cgroup", "process"]
     machine.write("proc/self/cgroup", "0::/\n")
     assert machine.meter(scope="cgroup").read().memory_bytes == 700 * PAGE
+    assert machine.meter(scope="cgroup").scope == "process"
     assert "tells CPU and memory of this process" in caplog.text
     with pytest.raises(UsageError, match="unknown scope 'pod', supported: auto, cgroup, process"):
         machine.meter(scope="pod")

@@ -50,7 +50,7 @@ class ResourceMeter:
     `scope` is `cgroup`, `process`, or `auto`: the cgroup when it is known and not the whole machine's, else the
     process. `nvml` is the NVML module to use; by default pynvml when it is installed. `visible_gpus` lists devices
     by index or UUID, as CUDA_VISIBLE_DEVICES does, which is the default; every device when that is not set. `proc`
-    and `cgroups` are where the kernel's file systems are mounted.
+    and `cgroups` are where the kernel's file systems are mounted. The attribute `scope` says which it became.
 
     Any thread may read. Only the constructor raises: UsageError for a wrong scope.
     """
@@ -68,6 +68,7 @@ class ResourceMeter:
         if scope not in _SCOPES:
             raise UsageError(f"unknown scope {scope!r}, supported: {', '.join(_SCOPES)}")
         self._usage = _find_usage(scope, Path(proc), Path(cgroups))
+        self.scope = "process" if isinstance(self._usage, _ProcessUsage) else "cgroup"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible_gpus is None else visible_gpus
         self._gpus = _find_gpus(nvml, visible)
         self._clock = clock

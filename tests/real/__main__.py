@@ -24,10 +24,11 @@ from typing import NoReturn
 
 from servescope.errors import ServescopeError
 from tests.real import claims
+from tests.real.arrangements import claim_arrangements
 from tests.real.client import Counts, merge, send_all
 from tests.real.collector import SCRAPE_SECONDS, WINDOW, Collector, run_collector
 from tests.real.coverage import claim_coverage, claim_inspection
-from tests.real.engines import RUNNERS, Engine
+from tests.real.engines import PLUGIN, RUNNERS, Engine
 from tests.real.processes import read
 from tests.real.report import Section, check_page, print_claims, render, write
 from tests.real.textless import claim_textless
@@ -112,19 +113,20 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> int:
     with ExitStack() as stack:
         runs = [RUNNERS[name](arguments.environments, folder) for name in arguments.engines]
         engines = [stack.enter_context(run) for run in runs]
-        _capture(engines, arguments.capture, "fresh")
+        watched = [*engines, *(engine.inside for engine in engines if engine.inside is not None)]
+        _capture(watched, arguments.capture, "fresh")
         # Every series exists, and counts, before the collector first looks: what it sees rise is what was sent since.
         warm_up = asyncio.run(_send(engines, seed=1, requests=WARM_UP, leaving=LEAVING))
-        _capture(engines, arguments.capture, "1")
-        collector = stack.enter_context(run_collector(engines, folder))
+        _capture(watched, arguments.capture, "1")
+        collector = stack.enter_context(run_collector(watched, folder))
         patient = asyncio.run(_send(engines, seed=2, requests=arguments.requests))
         collector.wait_for_scrapes()
-        sections = _compare_increases(engines, collector, patient)
+        sections = _compare_increases(watched, collector, patient)
         impatient = asyncio.run(_send(engines, seed=3, requests=arguments.requests // 4, leaving=4 * LEAVING))
         collector.wait_for_scrapes()
-        _capture(engines, arguments.capture, "2")
+        _capture(watched, arguments.capture, "2")
         sent = {name: merge([warm_up[name], patient[name], impatient[name]]) for name in patient}
-        sections += _compare_totals(engines, collector, sent)
+        sections += _compare_totals(watched, collector, sent)
         if "dynamo" in arguments.engines:
             sections.append(Section("Tokens without text", claim_textless(arguments.environments, folder)))
         _hold(engines, collector, arguments.hold)
@@ -133,6 +135,10 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> int:
             from tests.real.pictures import take_pictures
 
             sections.append(Section("Console", take_pictures(collector.store, arguments.pictures, arguments.engines)))
+    if "vllm" in arguments.engines:
+        # After the others have ended: two cores are few for it.
+        arranged = claim_arrangements(arguments.environments, folder)
+        sections.append(Section("The plugin in servers arranged otherwise", arranged))
     return _conclude(arguments, sections, _facts(engines, sent, time.monotonic() - start))
 
 
@@ -149,7 +155,10 @@ async def _send(engines: Sequence[Engine], *, seed: int, requests: int, leaving:
         return merge(parts)
 
     ledgers = await asyncio.gather(*map(send, engines))
-    return {engine.name: counts for engine, counts in zip(engines, ledgers, strict=True)}
+    by_name = {engine.name: counts for engine, counts in zip(engines, ledgers, strict=True)}
+    # What is seen from inside an engine was sent to that engine.
+    inside = {engine.inside.name: by_name[engine.name] for engine in engines if engine.inside is not None}
+    return by_name | inside
 
 
 def _compare_increases(engines: Sequence[Engine], collector: Collector, patient: Ledgers) -> list[Section]:
@@ -177,6 +186,9 @@ def _compare_totals(engines: Sequence[Engine], collector: Collector, sent: Ledge
         covered.claims.extend(claim_coverage(name, collected, own))
         for target in engine.targets:
             covered.claims.extend(claim_inspection(name, target, collected))
+    if PLUGIN in totals:
+        beside = claims.claim_plugin(totals[PLUGIN], totals["vllm"])
+        return [counted, Section("The plugin beside vLLM's own /metrics", beside), covered]
     return [counted, covered]
 
 
@@ -208,12 +220,15 @@ async def _send_lightly(engines: Sequence[Engine], seed: int) -> None:
 
 
 def _facts(engines: Sequence[Engine], sent: Ledgers, seconds: float) -> dict[str, str]:
-    targets = sum(len(engine.targets) for engine in engines)
+    targets = sum(len(engine.targets) + (engine.inside is not None) for engine in engines)
     return {
         "Run": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s, {os.cpu_count()} cores, {platform.machine()}",
         "Engines": ", ".join(f"{engine.name} {engine.version}" for engine in engines),
         "Collected": f"{targets} targets every {SCRAPE_SECONDS} s by `servescope collect`",
-        **{f"Requests to {name}, as its client saw them": _tell_outcomes(counts) for name, counts in sent.items()},
+        **{
+            f"Requests to {engine.name}, as its client saw them": _tell_outcomes(sent[engine.name])
+            for engine in engines
+        },
     }
 
 

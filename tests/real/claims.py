@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from servescope.catalog import OUTCOMES
 from tests.real.client import Counts, Exchange
-from tests.real.engines import BLOCK_SIZE, DYNAMO_WORKERS
+from tests.real.engines import BLOCK_SIZE, DYNAMO_WORKERS, PLUGIN
 
 Values = Mapping[str, float]
 
@@ -100,7 +100,7 @@ def _sum(values: Iterable[float]) -> float:
 def claim_totals(engine: str, counts: Counts, totals: Values) -> list[Claim]:
     """Counters, histograms and gauges on the collector's `/metrics`, after the last request."""
     ledger = _Ledger(counts)
-    own = _vllm_totals(ledger) if engine == "vllm" else _dynamo_totals(ledger)
+    own = _TOTALS[engine](ledger)
     read = {**totals, "requests_total": _sum(totals.get(_outcome(each), 0.0) for each in OUTCOMES)}
     ranges = {**_shared_totals(ledger), **own}
     return [Claim(engine, what, read.get(what), low, high, why) for what, (low, high, why) in ranges.items()]
@@ -191,6 +191,58 @@ def _vllm_totals(ledger: _Ledger) -> dict[str, Range]:
     }  # fmt: skip
 
 
+def _plugin_totals(ledger: _Ledger) -> dict[str, Range]:
+    native = _vllm_totals(ledger)
+    several = sum(each.output_tokens > 1 for each in ledger.ok)
+    rated = float(several), float(several + len(ledger.left)), "requests of two tokens or more"
+    harmed = len(ledger.rejected) + len(ledger.errors)
+    return {
+        **native,
+        'requests_total{outcome="client_abort"}': (
+            0.0, float(len(ledger.left)),
+            "who left with a first token, unless vLLM was done before it noticed: the request then counts as finished",
+        ),
+        'requests_total{outcome="client_error"}': (None, None, "what is refused for its form reaches no engine"),
+        "requests_total": (
+            float(len(ledger.ok) + len(ledger.left_served) + harmed), float(len(ledger.ok) + len(ledger.left) + harmed),
+            "who left after its first token is counted, as finished or as gone",
+        ),
+        "tps_per_request_count": rated,
+        "time_per_output_token_seconds_count": rated,
+    }  # fmt: skip
+
+
+def claim_plugin(inside: Values, native: Values) -> list[Claim]:
+    """What the plugin in vLLM says is what vLLM's own page says, where that says it."""
+    sums = "sums of the same times"
+    ranges = {what: _exactly(native.get(what, 0.0)) for what in _SAME_AS_NATIVE}
+    ranges |= {
+        what: (native[what] * (1 - ROUNDING), native[what] * (1 + ROUNDING), sums) for what in _SAME_SECONDS_AS_NATIVE
+    }
+    return [Claim(PLUGIN, what, inside.get(what), low, high, why) for what, (low, high, why) in ranges.items()]
+
+
+ROUNDING = 1e-9
+
+_SAME_AS_NATIVE = (
+    "input_tokens_total",
+    "output_tokens_total",
+    "input_tokens_per_request_sum",
+    "output_tokens_per_request_sum",
+    "time_to_first_token_seconds_count",
+    "request_duration_seconds_count",
+    "preemptions_total",
+    "kv_cache_eligible_tokens_total",
+    "kv_cache_reused_tokens_total",
+    "spec_decode_num_draft_tokens_total",
+    "spec_decode_num_accepted_tokens_total",
+    *(f'spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}}' for position in range(4)),
+    *(_outcome(outcome) for outcome in ("ok", "error", "rejected")),
+    "kv_cache_usage",
+)
+_SAME_SECONDS_AS_NATIVE = ("time_to_first_token_seconds_sum", "request_duration_seconds_sum", "decode_seconds_total")
+
+
 def _dynamo_totals(ledger: _Ledger) -> dict[str, Range]:
     counted = [*ledger.ok, *ledger.left, *ledger.rejected, *ledger.errors, *ledger.unknown_model]
     served = float(len(ledger.ok) + len(ledger.left_served)), float(len(ledger.ok) + len(ledger.left))
@@ -252,10 +304,16 @@ def claim_order(engine: str, totals: Values) -> Iterator[Claim]:
             engine, "accepted at the last draft position", by_position[-1], 0, by_position[0],
             "a position is accepted only after those before it",
         )  # fmt: skip
-    if engine == "vllm":
+    if engine in ("vllm", PLUGIN):
         for histogram in ("input_tokens_per_request", "output_tokens_per_request", "request_duration_seconds"):
             ok = totals[_outcome("ok")]
             yield between(f"{histogram}_count", ok, ok, "one observation per finished request")
+    if engine == PLUGIN:
+        begun = totals["time_to_first_token_seconds_count"]
+        accounted = totals[_outcome("ok")] + totals[_outcome("client_abort")]
+        yield Claim(
+            engine, "ended or gone, of those with a first token", accounted, begun, begun, "nobody is forgotten"
+        )
     best = totals.get("kv_cache_best_tokens_total")
     if best is not None:
         yield between("kv_cache_predicted_tokens_total", 0, best, "the chosen worker has no more than the best one")
@@ -278,6 +336,7 @@ STORED = (
     "request_duration_seconds_count",
     "requests_started_total",
     "time_to_first_token_seconds_count",
+    "tps_per_request_count",
 )
 
 
@@ -295,7 +354,7 @@ EXTRAPOLATION = 0.03
 def claim_figures(engine: str, measured: Counts, figures: Values) -> list[Claim]:
     """Derived figures over a window that holds the measured traffic, of clients none of which left."""
     ledger = _Ledger(measured)
-    ranges = _vllm_figures(ledger) if engine == "vllm" else _dynamo_figures(ledger)
+    ranges = _FIGURES[engine](ledger)
     return [Claim(engine, what, figures.get(what), low, high, why) for what, (low, high, why) in ranges.items()]
 
 
@@ -336,6 +395,11 @@ def _vllm_figures(ledger: _Ledger) -> dict[str, Range]:
     }
 
 
+def _plugin_figures(ledger: _Ledger) -> dict[str, Range]:
+    counted = len(ledger.ok) + len(ledger.rejected)
+    return {**_vllm_figures(ledger), "request_rejected_share": _share(len(ledger.rejected), counted)}
+
+
 def _dynamo_figures(ledger: _Ledger) -> dict[str, Range]:
     counted = sum(map(len, (ledger.ok, ledger.rejected, ledger.errors, ledger.unknown_model)))
     eligible = ledger.input + ledger.given_up(ledger.errors)
@@ -354,6 +418,10 @@ def _dynamo_figures(ledger: _Ledger) -> dict[str, Range]:
         "time_to_first_token_mean": _first_token_mean(ledger),
         "concurrent_requests": _exactly(0),
     }
+
+
+_TOTALS = {"vllm": _vllm_totals, PLUGIN: _plugin_totals, "dynamo": _dynamo_totals}
+_FIGURES = {"vllm": _vllm_figures, PLUGIN: _plugin_figures, "dynamo": _dynamo_figures}
 
 
 def claim_history(engine: str, sent_at_once: int, concurrent: list[float | None]) -> list[Claim]:

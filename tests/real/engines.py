@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from tests.real.environments import (
     VOCABULARY,
     ensure_environment,
     ensure_model,
+    install_plugin,
 )
 from tests.real.processes import pick_ports, read, running, wait_until
 
 MODEL_NAME = "tiny"
+PLUGIN = "vllm-plugin"
 START_SECONDS = 300.0
 BLOCK_SIZE = 16
 
@@ -50,11 +52,13 @@ class Engine:
     base_url: str
     targets: tuple[Target, ...]
     ready_seconds: float
+    inside: Engine | None = None
+    """The same engine as our plugin in it tells it, as a deployment of its own."""
 
     @property
     def captured_as(self) -> tuple[str, ...]:
         """Names for captures of the first targets."""
-        return ("vllm",) if self.name == "vllm" else ("dynamo-frontend", "dynamo-mocker")
+        return {"vllm": ("vllm",), PLUGIN: ("vllm-plugin",)}.get(self.name, ("dynamo-frontend", "dynamo-mocker"))
 
     @property
     def stack(self) -> str:
@@ -63,11 +67,22 @@ class Engine:
 
 
 @contextmanager
-def run_vllm(folder: Path, logs: Path) -> Iterator[Engine]:
-    """Real vLLM on the CPU with n-gram speculation, ready to serve."""
+def run_vllm(
+    folder: Path,
+    logs: Path,
+    *,
+    name: str = "vllm",
+    options: Sequence[str] = (),
+    plugin: Mapping[str, str] | None = None,
+    pages: int = 1,
+) -> Iterator[Engine]:
+    """Real vLLM on the CPU with n-gram speculation and our plugin in it, ready to serve.
+
+    `options` are added to its command line, `plugin` to the plugin's variables; `pages` is how many the plugin serves.
+    """
     environment = ensure_environment(folder, VLLM)
     model = ensure_model(folder, ensure_environment(folder, DYNAMO))
-    (port,) = pick_ports(1)
+    port, *free = pick_ports(2)
     speculation = {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2,
     }  # fmt: skip
@@ -78,7 +93,7 @@ def run_vllm(folder: Path, logs: Path) -> Iterator[Engine]:
         "--max-model-len", "2048", "--max-num-seqs", "16", "--max-num-queued-reqs", str(VLLM_MAX_QUEUED),
         # Without it the usage block does not say how many prompt tokens came from the cache.
         "--enable-prompt-tokens-details",
-        "--speculative-config", json.dumps(speculation),
+        "--speculative-config", json.dumps(speculation), *options,
     ]  # fmt: skip
     settings = {
         "PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin",
@@ -87,12 +102,21 @@ def run_vllm(folder: Path, logs: Path) -> Iterator[Engine]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(install_plugin(folder)),
+        "SERVESCOPE_PORT": str(free[0]),
+        "SERVESCOPE_REPLICA": "vllm-0",
+        **(plugin or {}),
     }
     base = f"http://127.0.0.1:{port}"
-    with running("vllm", command, logs, environment=settings) as started:
-        seconds = wait_until(lambda: _serves(base), "vllm", seconds=START_SECONDS, processes=[started])
+    with running(name, command, logs, environment=settings) as started:
+        seconds = wait_until(lambda: _serves(base), name, seconds=START_SECONDS, processes=[started])
         target = Target(f"{base}/metrics", "aggregated", "vllm-0")
-        yield Engine("vllm", VLLM_VERSION, base, (target,), seconds)
+        inside = tuple(
+            Target(f"http://127.0.0.1:{free[0] + page}/metrics", "aggregated", "vllm-0") for page in range(pages)
+        )
+        yield Engine(
+            "vllm", VLLM_VERSION, base, (target,), seconds, Engine(PLUGIN, VLLM_VERSION, base, inside, seconds)
+        )
 
 
 @contextmanager
@@ -157,4 +181,6 @@ def _registered_workers(base: str) -> int:
     return body.count(b"\ndynamo_component_router_worker_registered{")
 
 
-RUNNERS = {"vllm": run_vllm, "dynamo": run_dynamo}
+Runner = Callable[[Path, Path], AbstractContextManager[Engine]]
+
+RUNNERS: Mapping[str, Runner] = {"vllm": run_vllm, "dynamo": run_dynamo}

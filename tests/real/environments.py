@@ -83,6 +83,20 @@ def ensure_model(folder: Path, environment: Path, vocabulary: int = VOCABULARY) 
     return model
 
 
+def install_plugin(folder: Path) -> Path:
+    """A folder to put on PYTHONPATH: servescope as its wheel installs it, entry points included, built from here.
+
+    So an engine's environment is not changed, and finds the plugin as it would beside a `pip install servescope`.
+    """
+    installed = folder / "plugin"
+    shutil.rmtree(installed, ignore_errors=True)
+    _run(
+        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
+        "--no-build-isolation", "--target", str(installed), str(Path(__file__).parents[2]),
+    )  # fmt: skip
+    return installed
+
+
 def _install_vllm(environment: Path) -> None:
     _pip(environment, f"torch=={TORCH_VERSION}+cpu", "--extra-index-url", CPU_WHEELS, "--retries", "1")
     with tempfile.TemporaryDirectory() as download:

@@ -20,7 +20,6 @@ from servescope.collector.targets import Discovery, Target
 from servescope.collector.telemetry import Telemetry
 from servescope.identity import Deployment
 from servescope.samples import Sample
-from servescope.sources import Layer
 
 _logger = logging.getLogger(__name__)
 
@@ -154,9 +153,11 @@ class Collector:
     def _reader(self, target: Target) -> Reader:
         deployment = target.identity.deployment()
 
-        def outer(layer: Layer) -> dict[str, str]:
+        def outer(depth: int, metrics: frozenset[str]) -> dict[str, str]:
             members = self._members.get(deployment, ())
-            return {name: each.target.target_id for each in members for name in each.reader.supplies_outside(layer)}
+            return {
+                name: each.target.target_id for each in members for name in each.reader.supplies_outside(depth, metrics)
+            }
 
         return Reader(target, outer)
 

@@ -20,13 +20,13 @@ import aiohttp
 from yarl import URL
 
 from servescope import __version__
-from servescope.catalog import PROCESS_RATIOS, SAMPLE_FAMILIES
+from servescope.catalog import METRICS, PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.collector.access import AccessError
 from servescope.collector.parse import Exposition, ParseError, parse_exposition
 from servescope.collector.targets import Target
 from servescope.errors import ServescopeError
 from servescope.samples import Labels, Sample
-from servescope.sources import LAYERS, SUPPLIED, Layer, Source, identify, load_sources
+from servescope.sources import LAYERS, SUPPLIED, Source, identify, load_sources
 from servescope.translate import Coverage, translate
 
 _logger = logging.getLogger(__name__)
@@ -159,8 +159,21 @@ def _connection_cause(error: aiohttp.ClientConnectionError) -> str:
     return f"connection lost: {str(error) or type(error).__name__}"
 
 
-Outer = Callable[[Layer], Mapping[str, str]]
-"""Metrics that targets of the same deployment supply from further out than a layer, each with such a target's name."""
+Outer = Callable[[int, frozenset[str]], Mapping[str, str]]
+"""Which of the metrics other targets of the deployment supply from further out than a depth, with those targets."""
+
+_ALL_METRICS = frozenset(METRICS)
+
+
+def _depth(source: Source, role: str, metric: str) -> int:
+    """How far inside its deployment a target sees a metric from: the layer's place, outermost first.
+
+    What an engine's own instruments say of its cache is further in than what those of the router before it say, and
+    further out than the engine's page.
+    """
+    depth = 2 * LAYERS.index(source.layer)
+    within = source.layer == "process" and METRICS[metric].component == "router" and role != "router"
+    return depth + 1 if within else depth
 
 
 class Reader:
@@ -173,11 +186,12 @@ class Reader:
     upgraded to a release with other names. A source pinned in the configuration stays.
     """
 
-    def __init__(self, target: Target, outer: Outer = lambda _layer: {}) -> None:
+    def __init__(self, target: Target, outer: Outer = lambda _depth, _metrics: {}) -> None:
         self._target = target
         self._outer = outer
         self._source: Source | None = None
         self._ever_supplied: frozenset[str] = frozenset()
+        self._supplied_at: dict[int, frozenset[str]] = {}
         self._observed: frozenset[str] = frozenset()
         self._coverage: Mapping[str, Coverage] = {}
         self.versions = ""
@@ -190,14 +204,13 @@ class Reader:
         """The name of the source, None until the first success."""
         return self._source.name if self._source else None
 
-    def supplies_outside(self, layer: Layer) -> frozenset[str]:
-        """The metrics this target has ever supplied, if it sees its deployment from further out than the layer.
+    def supplies_outside(self, depth: int, metrics: frozenset[str]) -> frozenset[str]:
+        """Which of the metrics this target has ever supplied and sees from further out than that depth.
 
         Once taken from here a metric is never handed back: a figure must not jump when this target fails.
         """
-        if self._source is None or LAYERS.index(self._source.layer) >= LAYERS.index(layer):
-            return frozenset()
-        return self._ever_supplied
+        further_out = (names for own_depth, names in self._supplied_at.items() if own_depth < depth)
+        return frozenset().union(*(names & metrics for names in further_out))
 
     def read(self, body: bytes, max_series: int) -> tuple[list[Sample], int, Mapping[str, int]]:
         """The contract samples of a text, how many native ones it had, and how many were dropped by reason.
@@ -213,14 +226,31 @@ class Reader:
             if again is not source:
                 source, translation = again, translate(exposition, again, self._target.identity)
                 observed = _observed(translation.coverage)
+        self._note_supplied(source, observed)
         self._source, self._observed = source, observed
-        self._ever_supplied |= observed
-        elsewhere = self._outer(source.layer)
+        elsewhere = self._taken_from_others()
         self._keep_coverage(_hand_over(translation.coverage, elsewhere))
         taken = [sample for sample in translation.samples if SAMPLE_FAMILIES.get(sample.name) not in elsewhere]
         samples, dropped = self._admitted.admit(taken)
         dropped["not_finite"] += exposition.dropped
         return samples, len(exposition.samples) + exposition.dropped, dropped
+
+    def _note_supplied(self, source: Source, observed: frozenset[str]) -> None:
+        if source is self._source and observed <= self._ever_supplied:
+            return
+        self._ever_supplied |= observed
+        self._supplied_at = {}
+        for name in self._ever_supplied:
+            depth = _depth(source, self._target.identity.role, name)
+            self._supplied_at[depth] = self._supplied_at.get(depth, frozenset()) | {name}
+
+    def _taken_from_others(self) -> dict[str, str]:
+        """The metrics that other targets supply from further out, with those targets' names."""
+        elsewhere: dict[str, str] = {}
+        for place, (depth, names) in enumerate(sorted(self._supplied_at.items())):
+            # What this target does not supply is told of as well, once.
+            elsewhere |= self._outer(depth, names if place else _ALL_METRICS)
+        return elsewhere
 
     def _keep_coverage(self, coverage: Mapping[str, Coverage]) -> None:
         if coverage != self._coverage:

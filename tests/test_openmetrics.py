@@ -77,6 +77,15 @@ def test_a_unit_is_told_where_the_name_ends_with_it(name: str, unit: str | None)
     assert lines[2:] == ([f"# UNIT {family} {unit}"] if unit else [])
 
 
+def test_the_collector_tells_the_same_units(engine: EngineInstruments) -> None:
+    """prometheus_client's OpenMetrics of our collector has the units of our page."""
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(engine))
+    pages = render_openmetrics(engine), generate_latest(registry)  # type: ignore[no-untyped-call]
+    ours, theirs = ({line for line in page.splitlines() if line.startswith(b"# UNIT")} for page in pages)
+    assert ours == theirs != set()
+
+
 def test_help_is_escaped() -> None:
     """Backslash, line end and, other than in the text format, quotes."""
     metric = Metric("x", "gauge", "tokens", "engine", 'a\\b\n"c"')

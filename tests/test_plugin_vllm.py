@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import logging
@@ -19,6 +20,7 @@ import pytest
 
 from servescope.catalog import METRICS, OUTCOMES
 from servescope.collector.parse import parse_exposition
+from servescope.exposition import serve
 from servescope.instruments import REFUSALS
 from servescope.resources import Gpu, Resources
 from servescope.samples import make_labels
@@ -60,6 +62,8 @@ def older_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def loaded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[Any]:
     fake_vllm.install(monkeypatch, **options)
     module = importlib.import_module("servescope.plugins.vllm")
+    # Every reading sees what was recorded before it, not a page kept for other scrapers.
+    monkeypatch.setattr(module, "serve", functools.partial(serve, cache_seconds=0))
     yield module
     module._PAGE._take_down(module._PAGE._shown)
 

@@ -476,22 +476,6 @@ class EngineInstruments(Instruments):
             except Exception as error:
                 self._count_refused("internal", len(output), f"{watch!r} raised {error!r}")
 
-    def _book_sizes(self, timed: NDArray[np.float64]) -> None:
-        """Book sizes and decode seconds of the same requests: tokens per second are their quotient."""
-        self._input_sizes.observe(timed[_INPUT])
-        self._output_sizes.observe(timed[_OUTPUT])
-        several = timed[_OUTPUT] > 1
-        if not several.all():
-            timed = timed[:, several]
-        first_token, duration, decoding = timed[:_TIMES]
-        followers = timed[_OUTPUT] - 1
-        self._decode_seconds.add(float(decoding.sum()))
-        self._per_token_seconds.observe((duration - first_token) / followers)
-        took_time = decoding >= _LEAST_SECONDS
-        if not took_time.all():
-            followers, decoding = followers[took_time], decoding[took_time]
-        self._tps.observe(followers / decoding)
-
     def _observations(self, figures: _Figures) -> Iterator[tuple[Distribution, NDArray[np.float64], _Rows]]:
         """What each histogram observes when requests end, with the rows that it is made of.
 

@@ -154,7 +154,10 @@ class PrometheusCollector:
         for one in self._instruments:
             for metric, samples, exemplars in one.exemplified():
                 # The library names a counter's family without `_total`, and its samples with it.
-                family = families.setdefault(metric.name, PrometheusMetric(metric.documented, metric.help, metric.kind))
+                family = families.setdefault(
+                    metric.name,
+                    PrometheusMetric(metric.documented, metric.help, metric.kind, openmetrics.unit_of(metric)),
+                )
                 for sample in samples:
                     exemplar = exemplars.get((sample.name, sample.labels))
                     family.add_sample(

@@ -43,9 +43,15 @@ def head(metric: Metric) -> bytes:
     family = metric.documented
     text = metric.help.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     lines = f"# HELP {family} {text}\n# TYPE {family} {metric.kind}\n"
-    if family.endswith(f"_{metric.unit}"):
-        lines += f"# UNIT {family} {metric.unit}\n"
+    unit = unit_of(metric)
+    if unit:
+        lines += f"# UNIT {family} {unit}\n"
     return lines.encode()
+
+
+def unit_of(metric: Metric) -> str:
+    """The unit that may be told of the metric's family, which is one its name ends with; empty when there is none."""
+    return metric.unit if metric.documented.endswith(f"_{metric.unit}") else ""
 
 
 def with_exemplars(text: bytes, exemplars: Sequence[Traced | None]) -> bytes:

@@ -26,7 +26,6 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from servescope.identity import Identity
 from servescope.instruments import Exposed, Instruments, require_positive
 from servescope.ledger import Exemplars
 from servescope.samples import Sample, Series, format_series, format_value, make_labels
+from servescope.wire import Wire, pack_blobs, unpack_blobs
 
 _logger = logging.getLogger("servescope")
 
@@ -71,7 +71,6 @@ GROUP_STATE_AGE = Metric(
 
 _PROTOCOL = 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_MAX_FRAME = 32 * 2**20
 _MAX_PEERS = 1024
 _HEIRS = 2
 
@@ -81,7 +80,6 @@ _HEIRS_FIRST_SECONDS = 0.3
 _RETRY_SECONDS = 0.05
 _GOODBYE_SECONDS = 0.5
 
-_frame_head = struct.Struct("<cI")
 _round_head = struct.Struct("<I")
 _HELLO, _LAYOUT, _STATE, _BYE, _FETCH = b"H", b"L", b"S", b"B", b"F"  # to the keeper
 _ASK, _PAGE, _ESTATE, _REFUSE = b"A", b"P", b"E", b"R"  # from the keeper
@@ -190,82 +188,6 @@ class ProcessGroup(Exposed):
         self._start()
 
 
-# --- the wire ---------------------------------------------------------------------------------------------------------
-
-
-class _Wire:
-    """Frames over a socket that never blocks; `lost` once the other side is gone."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.lost = False
-        self._incoming = bytearray()
-        self._outgoing = bytearray()
-        self.pid, self.uid, _ = struct.unpack(
-            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        )
-
-    @property
-    def busy(self) -> bool:
-        """Whether something waits to be sent: the other side does not keep up."""
-        return bool(self._outgoing)
-
-    def send(self, kind: bytes, *parts: bytes) -> None:
-        """Send a frame, as far as the other side takes it now."""
-        self._outgoing += _frame_head.pack(kind, sum(map(len, parts)))
-        for part in parts:
-            self._outgoing += part
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what still waits, as far as the other side takes it now."""
-        try:
-            while self._outgoing:
-                del self._outgoing[: self.socket.send(self._outgoing)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.lost = True
-
-    def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """The frames that have come. Raises FormatError for what is none."""
-        try:
-            while chunk := self.socket.recv(2**18):
-                self._incoming += chunk
-                if len(self._incoming) > 2 * _MAX_FRAME:
-                    raise FormatError("a frame is too long")
-            self.lost = True
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.lost = True
-        while len(self._incoming) >= _frame_head.size:
-            kind, length = _frame_head.unpack_from(self._incoming)
-            if length > _MAX_FRAME:
-                raise FormatError(f"a frame of {length} bytes is too long")
-            end = _frame_head.size + length
-            if len(self._incoming) < end:
-                return
-            body = bytes(self._incoming[_frame_head.size : end])
-            del self._incoming[:end]
-            yield kind, body
-
-
-def _pack_blobs(*blobs: bytes) -> bytes:
-    return b"".join(part for blob in blobs for part in (_round_head.pack(len(blob)), blob))
-
-
-def _unpack_blobs(raw: bytes) -> list[bytes]:
-    blobs, at = [], 0
-    while at < len(raw):
-        (length,) = _round_head.unpack_from(raw, at)
-        at += _round_head.size + length
-        blobs.append(raw[at - length : at])
-    if at != len(raw):
-        raise FormatError("a frame is cut off")
-    return blobs
-
-
 # --- what the keeper knows --------------------------------------------------------------------------------------------
 
 
@@ -277,7 +199,7 @@ class _Process:
     pid: int
     started: str
     heir: bool = False
-    wire: _Wire | None = None
+    wire: Wire | None = None
     layout: bytes = b""
     blank: State = field(default_factory=State)
     packed: bytes = b""
@@ -313,7 +235,7 @@ class _Round:
     until: float
     waiting: set[str]
     readings: list[_Reading] = field(default_factory=list)
-    fetchers: list[tuple[_Wire, bytes]] = field(default_factory=list)
+    fetchers: list[tuple[Wire, bytes]] = field(default_factory=list)
 
 
 class _Agent:
@@ -346,7 +268,7 @@ class _Agent:
         self._keep_after = 0.0
         # What this process keeps.
         self._processes: dict[str, _Process] = {}
-        self._wires: dict[int, tuple[_Wire, _Process | None]] = {}
+        self._wires: dict[int, tuple[Wire, _Process | None]] = {}
         self._remainder = State()
         self._rounds: list[_Round] = []
         self._rounds_begun = 0
@@ -416,7 +338,7 @@ class _Agent:
                 return
         self._poll({}, _RETRY_SECONDS)
 
-    def _connect(self) -> _Wire | None:
+    def _connect(self) -> Wire | None:
         """A connection to the keeper; None when there is none."""
         connection = self._open_socket()
         try:
@@ -424,7 +346,7 @@ class _Agent:
         except OSError:
             self._close_socket(connection)
             return None
-        return _Wire(connection)
+        return Wire(connection)
 
     def _listen(self) -> socket.socket | None:
         """A listening socket at the group's address; None when another process was quicker."""
@@ -457,7 +379,7 @@ class _Agent:
         for process in self._processes.values():
             process.wire = None
 
-    def _poll(self, wires: dict[int, _Wire], seconds: float, listener: socket.socket | None = None) -> set[int]:
+    def _poll(self, wires: dict[int, Wire], seconds: float, listener: socket.socket | None = None) -> set[int]:
         """The descriptors there is something to do for, at most that many seconds from now."""
         poller = select.poll()
         poller.register(self._awake, select.POLLIN)
@@ -486,7 +408,7 @@ class _Agent:
 
     # --- as a follower ------------------------------------------------------------------------------------------------
 
-    def _follow(self, wire: _Wire) -> None:
+    def _follow(self, wire: Wire) -> None:
         """Send this process's state to the keeper until one of the two ends."""
         if wire.uid != os.geteuid():
             self._refuse_self(f"its address is held by user {wire.uid}")
@@ -509,7 +431,7 @@ class _Agent:
                 elif kind == _PAGE:
                     self._answer_fetched(fetched, body)
                 elif kind == _ESTATE:
-                    self._estate, self._estate_at = _unpack_blobs(body), time.monotonic()
+                    self._estate, self._estate_at = unpack_blobs(body), time.monotonic()
                 elif kind == _REFUSE:
                     self._refuse_self(body.decode(errors="replace"))
                     return
@@ -525,14 +447,14 @@ class _Agent:
             wire.send(_BYE)
             self._flush_all([wire])
 
-    def _send_state(self, wire: _Wire, number: int, sent_layout: bytes) -> bytes:
+    def _send_state(self, wire: Wire, number: int, sent_layout: bytes) -> bytes:
         state, layout = self._own_state()
         if layout != sent_layout:
             wire.send(_LAYOUT, layout)
         wire.send(_STATE, _round_head.pack(number), state.packed_values())
         return layout
 
-    def _fetch(self, wire: _Wire, fetched: dict[bytes, tuple[float, _Reading]]) -> None:
+    def _fetch(self, wire: Wire, fetched: dict[bytes, tuple[float, _Reading]]) -> None:
         now = time.monotonic()
         for key in [key for key, (since, _) in fetched.items() if now - since > 2 * self._wait]:
             del fetched[key]
@@ -542,7 +464,7 @@ class _Agent:
             wire.send(_FETCH, key)
 
     def _answer_fetched(self, fetched: dict[bytes, tuple[float, _Reading]], body: bytes) -> None:
-        key, layout, packed = _unpack_blobs(body)
+        key, layout, packed = unpack_blobs(body)
         if key in fetched:
             _, reading = fetched.pop(key)
             reading.families = read_layout(layout).with_values(packed).samples()
@@ -591,7 +513,7 @@ class _Agent:
             connection, _ = listener.accept()
             connection.setblocking(False)
             self._sockets.add(connection)
-            self._wires[connection.fileno()] = _Wire(connection), None
+            self._wires[connection.fileno()] = Wire(connection), None
             if len(self._wires) > _MAX_PEERS:
                 self._hang_up(connection.fileno())
 
@@ -632,7 +554,7 @@ class _Agent:
         elif kind == _FETCH:
             self._begin_round().fetchers.append((wire, body))
 
-    def _welcome(self, descriptor: int, wire: _Wire, hello: dict[str, Any]) -> None:
+    def _welcome(self, descriptor: int, wire: Wire, hello: dict[str, Any]) -> None:
         """Take a process into the group, or tell it why not."""
         reason = self._why_not(wire, hello)
         if reason:
@@ -649,7 +571,7 @@ class _Agent:
         self._wires[descriptor] = wire, process
         self._ask(process)
 
-    def _why_not(self, wire: _Wire, hello: dict[str, Any]) -> str:
+    def _why_not(self, wire: Wire, hello: dict[str, Any]) -> str:
         if wire.uid != os.geteuid():
             return f"user {wire.uid} is not user {os.geteuid()}, whose group it is"
         if wire.pid == 0:
@@ -705,7 +627,7 @@ class _Agent:
                 reading.done.set()
             for wire, key in one.fetchers:
                 if not wire.busy and not wire.lost:
-                    wire.send(_PAGE, _pack_blobs(key, state.layout(), state.packed_values()))
+                    wire.send(_PAGE, pack_blobs(key, state.layout(), state.packed_values()))
 
     def _page(self, own: State) -> Families:
         """All processes added up: those that live with their gauges, those that have ended with their counts."""
@@ -753,7 +675,7 @@ class _Agent:
             for wire in heirs:
                 wire.send(_ESTATE, estate)
 
-    def _heirs(self) -> list[_Wire]:
+    def _heirs(self) -> list[Wire]:
         return [one.wire for one in self._processes.values() if one.wire is not None and one.heir and not one.left]
 
     def _leave_estate(self) -> None:
@@ -771,7 +693,7 @@ class _Agent:
         for one in self._processes.values():
             index.append([one.token, one.pid, one.started, one.left])
             blobs += [one.layout or State().layout(), one.packed]
-        return _pack_blobs(json.dumps(index).encode(), *blobs)
+        return pack_blobs(json.dumps(index).encode(), *blobs)
 
     def _take_over(self) -> None:
         """Begin with what the keeper before this one knew; its processes will connect again, or have ended."""
@@ -789,7 +711,7 @@ class _Agent:
                 self._processes[token] = process
         self._settle_ended()
 
-    def _flush_all(self, wires: list[_Wire]) -> None:
+    def _flush_all(self, wires: list[Wire]) -> None:
         until = time.monotonic() + _GOODBYE_SECONDS
         while time.monotonic() < until:
             waiting = {wire.socket.fileno(): wire for wire in wires if wire.busy and not wire.lost}

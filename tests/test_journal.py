@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from servescope.journal import DROP_BEYOND, FOLD_EVERY, Journal, Mark
+from servescope.journal import DROP_BEYOND, FOLD_AT_MOST, FOLD_EVERY, Journal, Mark
 from servescope.ledger import Trailing
 from servescope.testing import FakeClock
 
@@ -39,6 +39,24 @@ def test_a_fold_books_every_record_once_in_order() -> None:
     booked.fold()
     booked.fold()
     assert booked.records == list(range(10))
+
+
+def test_a_fold_ends_though_a_record_was_dropped_meanwhile() -> None:
+    """A thread that drops takes a record back which the fold had counted: the fold does not wait for another."""
+    booked: list[int] = []
+
+    def book(records: list[int], _: list[Mark]) -> None:
+        if not records:
+            raise AssertionError("the fold goes on with nothing to book")
+        booked.extend(records)
+        if len(booked) == len(records):
+            journal.records.pop()
+
+    journal: Journal[int] = Journal(book, lock=threading.Lock())
+    for number in range(FOLD_AT_MOST + 1):
+        journal.append(number)
+    journal.fold()
+    assert booked == list(range(FOLD_AT_MOST))
 
 
 def test_a_caller_folds_once_enough_records_have_come() -> None:

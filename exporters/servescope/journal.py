@@ -111,7 +111,8 @@ class Journal(Generic[Record]):
     def fold(self) -> None:
         """Book every record that was there when this was called; the caller holds the lock."""
         remaining = len(self.records)
-        while remaining > 0:
+        # A thread that drops may have taken one from the end since: then there are fewer.
+        while remaining > 0 and self.records:
             # `append` goes on meanwhile: what was copied is deleted from the front, the list itself is never
             # replaced. A stretch stays below DROP_BEYOND, where a dropping thread takes from the end.
             stretch = self.records[: min(remaining, FOLD_AT_MOST)]

@@ -122,6 +122,16 @@ def test_fallbacks_are_counted_by_reason_within_bounds(router: RouterInstruments
     assert value(router, "router_fallbacks_total", reason="other") == 51 - MAX_REASONS
 
 
+def test_a_reason_no_page_can_hold_costs_no_other(router: RouterInstruments) -> None:
+    """Half a character is refused where it comes; the reasons folded with it are counted."""
+    for reason in ("index empty", "\ud800", "index late"):
+        route(router, fallback_reason=reason)
+    assert value(router, "router_fallbacks_total", reason="index empty") == 1
+    assert value(router, "router_fallbacks_total", reason="index late") == 1
+    assert value(router, "servescope_instrument_errors_total", kind="wrong_type") == 1
+    assert value(router, "servescope_instrument_errors_total", kind="internal") == 0
+
+
 def test_every_metric_of_a_router_can_be_exposed(router: RouterInstruments) -> None:
     """The catalog names no router metric that the instruments do not know."""
     known = {metric.name for metric, _ in router.families()}

@@ -140,7 +140,8 @@ class RouterInstruments(Instruments):
             if not isinstance(reason, str) or not 0 < len(reason) <= _LONGEST_REASON:
                 expected = f"a text of 1 to {_LONGEST_REASON} characters"
                 raise Refused("wrong_type", f"fallback_reason is {shown(reason)}, expected {expected}")
-            self._reasons.write(reason)
+            # Half a character raises here: no page could hold it, and the fold would lose other reasons with it.
+            self._reasons.write(str.encode(reason).decode())
         except Exception as error:
             self._refuse_error(error)
 

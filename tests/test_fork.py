@@ -16,6 +16,7 @@ from servescope.autoscaler import AutoscalerInstruments
 from servescope.engine import EngineInstruments
 from servescope.exposition import render, serve
 from servescope.identity import Identity
+from servescope.plugins.steps import StepInstruments
 from servescope.resources import ResourceMeter
 from servescope.router import RouterInstruments
 from servescope.testing import value
@@ -68,6 +69,30 @@ def test_a_child_starts_from_nothing_under_its_own_replica() -> None:
     assert in_child(claim)
     assert value(engine, "requests_started_total", replica="engine-0") == 1
     assert value(engine, "queued_requests") == 3
+
+
+def test_instruments_of_steps_start_from_nothing_too() -> None:
+    """What they have beside an engine's is renewed with it: the child counts its own, and none of its parent's."""
+    engine = StepInstruments(IDENTITY, untold_outcomes=("client_error",))
+    engine.count_tokens(input_tokens=5, output_tokens=7)
+    engine.record_cache_use(eligible_tokens=10, reused_tokens=5)
+    engine.set_concurrent_requests(3)
+    engine.samples()
+
+    def claim() -> bool:
+        assert value(engine, "concurrent_requests") is None
+        assert value(engine, "kv_cache_hit_rate") is None
+        engine.count_tokens(input_tokens=1, output_tokens=2)
+        engine.record_cache_use(eligible_tokens=10, reused_tokens=2)
+        engine.count_ended("ok", 4)
+        assert value(engine, "output_tokens_total") == 2
+        assert value(engine, "kv_cache_reused_tokens_total") == 2
+        assert value(engine, "kv_cache_hit_rate") == 0.2
+        assert value(engine, "requests_total", outcome="client_error") is None
+        return value(engine, "requests_total", outcome="ok") == 4
+
+    assert in_child(claim)
+    assert value(engine, "kv_cache_hit_rate") == 0.5
 
 
 def test_a_grandchild_is_named_after_the_first_of_its_line() -> None:

@@ -27,6 +27,7 @@ from servescope.engine import EngineInstruments
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition import PrometheusCollector, render, render_openmetrics
 from servescope.identity import Identity
+from servescope.plugins.steps import StepInstruments
 from servescope.processes import ProcessGroup
 from servescope.router import RouterInstruments
 from servescope.testing import value
@@ -240,6 +241,14 @@ def test_counts_and_loads_are_summed_and_shares_averaged(name: str) -> None:
             assert value(group, "speculation_rate") == pytest.approx(19 / 100)
             assert value(group, "servescope_group_processes") == 2
             assert balanced(group)
+
+
+def test_the_hit_rate_of_an_engine_that_tells_its_steps_is_on_the_page(name: str) -> None:
+    """It is made anew of the tokens, as a router's is."""
+    engine = StepInstruments(IDENTITY)
+    engine.record_cache_use(eligible_tokens=10, reused_tokens=4)
+    with ProcessGroup(name, engine) as group:
+        assert value(group, "kv_cache_hit_rate") == pytest.approx(0.4)
 
 
 def test_what_every_process_sees_alike_is_not_summed(name: str) -> None:

@@ -49,6 +49,7 @@ class StepInstruments(EngineInstruments):
             resources=resources,
         )  # fmt: skip
         self._make_cache_series()
+        self._untold_outcomes = untold_outcomes
         self._untold = [
             series for outcome, series in zip(OUTCOMES, self._ends, strict=True) if outcome in untold_outcomes
         ]
@@ -59,6 +60,13 @@ class StepInstruments(EngineInstruments):
         self._cache_use = self._journal(self._book_cache_use)
         self._firsts = self._journal(self._book_firsts)
         self._latencies = self._journal(self._book_latencies)
+
+    def _start_over(self, identity: Identity) -> None:
+        StepInstruments.__init__(
+            self, identity, clock=self._clock, draft_length=self._draft_length,
+            ratio_window_seconds=self._window_seconds, resources=self._resources,
+            untold_outcomes=self._untold_outcomes,
+        )  # fmt: skip
 
     # --- what a step did ----------------------------------------------------------------------------------------------
 
@@ -164,6 +172,7 @@ class StepInstruments(EngineInstruments):
         now = self._now()
         eligible, reused = (lately.sum(now) for lately in self._lately_cached)
         self._hit_rate.value = reused / eligible if eligible else None
+        self._ratio_parts["kv_cache_hit_rate"] = reused, eligible
 
 
 def _packed(what: str, seconds: Sequence[float]) -> bytes:

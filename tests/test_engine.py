@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from servescope.catalog import METRICS, OUTCOMES
 from servescope.engine import EngineInstruments, Request
 from servescope.errors import UsageError
+from servescope.exposition import render
 from servescope.identity import Identity
 from servescope.instruments import REFUSALS
 from servescope.journal import DROP_BEYOND, FOLD_EVERY
@@ -496,6 +497,38 @@ def test_resources_that_fail_cost_only_themselves() -> None:
     engine = EngineInstruments(IDENTITY, resources=Broken())
     assert value(engine, "requests_started_total") == 0
     assert value(engine, "cpu_usage") is None
+    assert refused(engine)["internal"] >= 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        5,
+        Resources("many", 4096),  # type: ignore[arg-type]
+        Resources(math.nan, 4096),
+        Resources(1.5, -1),
+        Resources(1.5, 10**400),
+        Resources(gpus=None),  # type: ignore[arg-type]
+        Resources(gpus=(Gpu("0", math.inf, 1024),)),
+        Resources(gpus=(Gpu("\ud800", 0.5, 1024),)),
+    ],
+)
+def test_resources_that_cannot_be_are_left_out(told: Any) -> None:
+    """The page is there, without them and without those read before, which are in use no more."""
+
+    class Meter:
+        resources: Any = Resources(1.5, 4096, (Gpu("0", 0.7, 1024),))
+
+        def read(self) -> Resources:
+            return self.resources  # type: ignore[no-any-return]
+
+    meter = Meter()
+    engine = EngineInstruments(IDENTITY, resources=meter)
+    assert value(engine, "cpu_usage") == 1.5
+    meter.resources = told
+    page = render(engine)
+    assert b"requests_started_total{" in page
+    assert not any(name in page for name in (b"cpu_usage{", b"memory_usage{", b"gpu_usage{"))
     assert refused(engine)["internal"] >= 1
 
 

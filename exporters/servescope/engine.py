@@ -68,6 +68,8 @@ _INPUT_DUE, _OUTPUT_DUE = 6, 7
 _pack_tokens = struct.Struct("dI0d").pack  # seconds; tokens
 
 _LONGEST_TRACE_ID = 64
+_MOST_BYTES = 2**63
+_MOST_CORES = 1e6
 
 # These return floats and do not fail: they need no guard.
 _TRUSTED_CLOCKS = (time.perf_counter, time.monotonic, time.time)
@@ -593,11 +595,13 @@ class EngineInstruments(Instruments):
     def _read_resources(self) -> Resources | None:
         if self._resources is None:
             return None
+        from servescope.resources import Resources
+
         try:
-            return self._resources.read()
+            return _checked(self._resources.read())
         except Exception as error:
-            self._refuse("internal", f"resources could not be read: {error!r}")
-            return None
+            self._refuse("internal", f"resources could not be read: {shown(error)}")
+            return Resources()  # those read before are not in use now
 
     def _show_resources(self, resources: Resources) -> None:
         self._cpu.value = resources.cpu_cores
@@ -627,6 +631,23 @@ class EngineInstruments(Instruments):
         drafted, accepted = (sum(lately.sum(now) for lately in column) for column in zip(*by_source, strict=True))
         self._speculation_rate.value = accepted / drafted if drafted else None
         self._ratio_parts = {"speculation_rate": (accepted, drafted)}
+
+
+def _checked(told: Resources) -> Resources:
+    """The same, of types and in ranges that a page can hold. Raises Refused, or what a value of another type causes."""
+    from servescope.resources import Gpu, Resources
+
+    def amount(name: str, value: float | None, most: float) -> float | None:
+        return None if value is None else finite(name, value, most)
+
+    def size(value: int | None) -> int | None:
+        return None if value is None else whole("memory_bytes", value, _MOST_BYTES)
+
+    gpus = [
+        Gpu(str.encode(gpu.index).decode(), amount("busy_ratio", gpu.busy_ratio, 1.0), size(gpu.memory_bytes))
+        for gpu in told.gpus
+    ]
+    return Resources(amount("cpu_cores", told.cpu_cores, _MOST_CORES), size(told.memory_bytes), tuple(gpus))
 
 
 class _Figures:

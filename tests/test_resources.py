@@ -127,6 +127,13 @@ def test_a_scope_can_be_chosen(machine: Machine, caplog: pytest.LogCaptureFixtur
         machine.meter(scope="pod")
 
 
+def test_devices_are_listed_in_a_text() -> None:
+    """A list or a number is refused, rather than taken for no device."""
+    for wrong in ([0, 1], 0):
+        with pytest.raises(UsageError, match=r"visible_gpus is .*0.*, expected a text of indexes or UUIDs"):
+            ResourceMeter(visible_gpus=wrong)  # type: ignore[arg-type]
+
+
 def test_nothing_known_is_nothing_told(tmp_path: Path) -> None:
     """A system without /proc has no resources, and no error."""
     clock = FakeClock()

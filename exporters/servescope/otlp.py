@@ -103,6 +103,10 @@ def push(
         raise UsageError("got an exporter and an endpoint or headers, expected one: the exporter holds its own")
     if exporter is not None and not all(callable(getattr(exporter, name, None)) for name in ("export", "shutdown")):
         raise UsageError(f"exporter is {exporter!r}, expected a metric exporter of the opentelemetry-sdk")
+    if headers is not None and not _is_texts(headers):
+        raise UsageError("headers are no mapping of texts to texts (not shown here: they may hold credentials)")
+    if resource_attributes is not None and not isinstance(resource_attributes, Mapping):
+        raise UsageError(f"resource_attributes are {resource_attributes!r}, expected a mapping of texts to texts")
     settings = _Settings(
         _choose("temporality", temporality, get_args(Temporality), _TEMPORALITY_VARIABLE),
         _choose("histograms", histograms, get_args(HistogramKind), _HISTOGRAM_VARIABLE),
@@ -524,6 +528,10 @@ def _choose(name: str, given: str | None, supported: tuple[str, ...], variable: 
         known = ", ".join(word for word, meaning in _ENVIRONMENT.items() if meaning in supported)
         raise UsageError(f"{variable} is {told!r}, supported: {known}")
     return meant
+
+
+def _is_texts(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)
 
 
 def _require_text(name: str, value: object) -> str:

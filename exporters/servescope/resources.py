@@ -52,7 +52,7 @@ class ResourceMeter:
     by index or UUID, as CUDA_VISIBLE_DEVICES does, which is the default; every device when that is not set. `proc`
     and `cgroups` are where the kernel's file systems are mounted. The attribute `scope` says which it became.
 
-    Any thread may read. Only the constructor raises: UsageError for a wrong scope.
+    Any thread may read. Only the constructor raises: UsageError for a wrong scope or list of devices.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class ResourceMeter:
     ) -> None:
         if scope not in _SCOPES:
             raise UsageError(f"unknown scope {scope!r}, supported: {', '.join(_SCOPES)}")
+        if visible_gpus is not None and not isinstance(visible_gpus, str):
+            raise UsageError(f"visible_gpus is {visible_gpus!r}, expected a text of indexes or UUIDs such as '0,1'")
         self._given = scope, nvml, visible_gpus, Path(proc), Path(cgroups)
         self._clock = clock
         self._find()

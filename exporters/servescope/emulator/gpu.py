@@ -31,7 +31,7 @@ class EmulatedGpu:
         now = self._clock.now
         if now - self._read_at >= LEAST_SECONDS:
             worked = self._worked - max(self._works_until - now, 0.0)
-            # Floating point may find a nanosecond more work than time.
-            self._busy_ratio = min((worked - self._worked_at_read) / (now - self._read_at), 1.0)
+            # Floating point may find a nanosecond more work than time, or less than none.
+            self._busy_ratio = min(max((worked - self._worked_at_read) / (now - self._read_at), 0.0), 1.0)
             self._read_at, self._worked_at_read = now, worked
         return Resources(gpus=(Gpu("0", self._busy_ratio, self._memory_bytes),))

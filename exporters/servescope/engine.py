@@ -106,7 +106,11 @@ class ResourceReader(Protocol):
     """What `resources=` takes: something to read the resources of this process from, such as ResourceMeter."""
 
     def read(self) -> Resources:
-        """The resources in use now; called by readers, never on the hot path."""
+        """The resources in use now; called by readers, never on the hot path.
+
+        None of a reading is shown when it raises, or a value is negative, NaN or of another type, or a share above 1;
+        that is counted.
+        """
 
 
 class EngineInstruments(Instruments):

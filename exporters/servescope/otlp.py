@@ -189,6 +189,7 @@ class OtlpPusher:
                 read = [(source, source.read()) for source in self._sources]
                 acknowledged = self._send(read, now)
             except Exception as error:
+                # Whatever an exporter raises, the thread goes on: what was not acknowledged is in the next export.
                 acknowledged, cause = False, error
             if acknowledged:
                 self._acknowledged = _Acknowledged(now, {one.key: one.value for _, series in read for one in series})

@@ -312,6 +312,7 @@ class _Agent:
             try:
                 self._take_part()
             except Exception as error:
+                # A mistake of ours must not end the group's page for the life of the process; the state is kept.
                 self._tell(f"failed and starts again: {error!r}")
                 time.sleep(_RETRY_SECONDS)
             finally:

@@ -170,6 +170,7 @@ class Collector:
             self._on_store_error(error)
             return
         except Exception:
+            # A damaged row of one target's past must not keep the collector from starting.
             self._on_fault("refill", f"the past of {target_id} could not be read from the store; it starts anew")
             return
         for time_ms, samples in scrapes:
@@ -200,6 +201,7 @@ class Collector:
             try:
                 await self.discover()
             except Exception:
+                # A mistake of ours on a list must not end the scraping of those already known.
                 self._on_fault("discover", "the lists of targets could not be taken up; the former targets stay")
             self._start_scraping(tasks)
 

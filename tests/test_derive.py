@@ -12,7 +12,7 @@ from servescope.catalog import FIGURES, METRICS, Metric
 from servescope.collector.derive import Ring, count_targets, derive_figures
 from servescope.expressions import evaluate
 from servescope.identity import DEPLOYMENT_LABELS, Identity
-from servescope.samples import Labels, Sample, Series, Window, make_labels
+from servescope.samples import Labels, Sample, Series, Snapshot, Window, make_labels
 
 NOW = 1_800_000_000_000
 WINDOW_MS = 300_000
@@ -35,9 +35,9 @@ def columns(window: Window) -> dict[int, dict[Series, float]]:
 def test_ring_holds_what_was_appended() -> None:
     """Scrapes come back in order, failed ones as nothing, series that come later as absent before."""
     ring = Ring(WINDOW_MS, INTERVAL_MS)
-    ring.append(NOW, [Sample("a", (), 1.0)])
+    ring.append(NOW, Snapshot.of([Sample("a", (), 1.0)]))
     ring.append(NOW + 1, None)
-    ring.append(NOW + 2, [Sample("b", (), 2.0), Sample("a", (), 3.0)])
+    ring.append(NOW + 2, Snapshot.of([Sample("b", (), 2.0), Sample("a", (), 3.0)]))
 
     assert columns(ring.window()) == {
         NOW: {Series("a", ()): 1.0},
@@ -60,7 +60,7 @@ def test_ring_equals_a_plain_list_over_any_history() -> None:
         chance.shuffle(present)
         samples = [Sample(f"s{number}", (("n", str(number)),), chance.random()) for number in present]
         failed = chance.random() < 0.1
-        ring.append(time_ms, None if failed else samples)
+        ring.append(time_ms, None if failed else Snapshot.of(samples))
         history[time_ms] = {} if failed else {Series(each.name, each.labels): each.value for each in samples}
         history = {time: each for time, each in history.items() if time >= time_ms - hold_ms}
 
@@ -71,7 +71,9 @@ def test_ring_forgets_series_and_stays_small() -> None:
     """A target whose series change all the time costs no more than those within the window."""
     ring = Ring(WINDOW_MS, INTERVAL_MS)
     for step in range(3000):
-        ring.append(NOW + step * INTERVAL_MS, [Sample("a", (("step", str(step)),), 1.0), Sample("b", (), 1.0)])
+        ring.append(
+            NOW + step * INTERVAL_MS, Snapshot.of([Sample("a", (("step", str(step)),), 1.0), Sample("b", (), 1.0)])
+        )
 
     assert len(ring) < 100
     assert ring._values.size < 128 * 64
@@ -82,7 +84,7 @@ def test_ring_keeps_its_list_of_series_while_they_stay() -> None:
     ring = Ring(WINDOW_MS, INTERVAL_MS)
     lists = set()
     for step in range(100):
-        ring.append(NOW + step * INTERVAL_MS, [Sample("a", (), 1.0), Sample("b", (), 1.0)])
+        ring.append(NOW + step * INTERVAL_MS, Snapshot.of([Sample("a", (), 1.0), Sample("b", (), 1.0)]))
         lists.add(id(ring.window().series))
 
     assert len(lists) == 1
@@ -92,8 +94,8 @@ def test_ring_shows_its_last_scrape() -> None:
     """Absent series are NaN, a failed scrape is all NaN; the values are a copy."""
     ring = Ring(WINDOW_MS, INTERVAL_MS)
     nothing = ring.latest()[0]
-    ring.append(NOW, [Sample("a", (), 1.0), Sample("b", (), 2.0)])
-    ring.append(NOW + 1, [Sample("b", (), 3.0)])
+    ring.append(NOW, Snapshot.of([Sample("a", (), 1.0), Sample("b", (), 2.0)]))
+    ring.append(NOW + 1, Snapshot.of([Sample("b", (), 3.0)]))
     series, values = ring.latest()
     ring.append(NOW + 2, None)
 
@@ -160,7 +162,7 @@ def filled_ring(identity: Identity, *, seed: int = 1) -> Ring:
             for extra in label_sets(metric):
                 grow(values, metric, extra, identity, chance)
         scrape = [Sample(name, labels, value) for (name, labels), value in values.items()]
-        ring.append(NOW + step * INTERVAL_MS, None if step == 35 else scrape)
+        ring.append(NOW + step * INTERVAL_MS, None if step == 35 else Snapshot.of(scrape))
     return ring
 
 
@@ -198,7 +200,7 @@ def test_no_data_gives_no_figure() -> None:
     """One scrape has no rate, none has nothing; absent is not zero."""
     ring = Ring(WINDOW_MS, INTERVAL_MS)
     nothing = derive_figures([ring.window()], at_ms=NOW, window_ms=WINDOW_MS)
-    ring.append(NOW, [sample("requests_total", 5.0, outcome="ok"), sample("queued_requests", 0.0)])
+    ring.append(NOW, Snapshot.of([sample("requests_total", 5.0, outcome="ok"), sample("queued_requests", 0.0)]))
     one = derive_figures([ring.window()], at_ms=NOW, window_ms=WINDOW_MS)
 
     assert (nothing.figures, nothing.exposed) == ({}, [])
@@ -211,11 +213,13 @@ def test_what_overflows_is_absent() -> None:
     for step, count in enumerate((0.0, 1.7e308)):
         ring.append(
             1 + step * 15_000,
-            [
-                sample("output_tokens_total", count),
-                sample("input_tokens_total", count / 1e300),
-                *(sample("queued_requests", 1.7e308, engine=engine) for engine in ("0", "1")),
-            ],
+            Snapshot.of(
+                [
+                    sample("output_tokens_total", count),
+                    sample("input_tokens_total", count / 1e300),
+                    *(sample("queued_requests", 1.7e308, engine=engine) for engine in ("0", "1")),
+                ]
+            ),
         )
     derivation = derive_figures([ring.window()], at_ms=30_000, window_ms=WINDOW_MS)
 
@@ -229,9 +233,9 @@ def test_targets_are_counted_where_nobody_counts_replicas() -> None:
     """Scraped is active, failing is unhealthy, marked as derived; a reported count is never replaced."""
     counted = count_targets(IDENTITY.deployment(), [True, True, False])
     ring = Ring(WINDOW_MS, INTERVAL_MS)
-    ring.append(NOW, [sample("queued_requests", 1.0)])
+    ring.append(NOW, Snapshot.of([sample("queued_requests", 1.0)]))
     stood_in = derive_figures([ring.window()], at_ms=NOW, window_ms=WINDOW_MS, counted=counted)
-    ring.append(NOW + 1, [sample("replica_count_by_status", 4.0, status="active")])
+    ring.append(NOW + 1, Snapshot.of([sample("replica_count_by_status", 4.0, status="active")]))
     reported = derive_figures([ring.window()], at_ms=NOW + 1, window_ms=WINDOW_MS, counted=counted)
 
     assert stood_in.figures == {

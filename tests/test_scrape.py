@@ -70,12 +70,12 @@ def scrape_once(
 
 
 def values(scrape: Scrape) -> dict[str, float]:
-    assert scrape.samples is not None, scrape.error
-    return {sample.name: sample.value for sample in scrape.samples}
+    assert scrape.snapshot is not None, scrape.error
+    return {sample.name: sample.value for sample in scrape.snapshot.samples()}
 
 
 def failed(scrape: Scrape) -> tuple[str, str]:
-    assert scrape.samples is None
+    assert scrape.snapshot is None
     assert scrape.error is not None
     assert scrape.outcome in OUTCOMES
     return scrape.outcome, scrape.error
@@ -87,8 +87,8 @@ def test_a_good_target_gives_contract_samples_of_its_identity() -> None:
 
     assert (scrape.outcome, scrape.time_ms, scrape.error, scrape.native_samples) == ("ok", 1_800_000_000_000, None, 2)
     assert values(scrape)["output_tokens_total"] == 7
-    assert scrape.samples is not None
-    labels = dict(scrape.samples[0].labels)
+    assert scrape.snapshot is not None
+    labels = dict(scrape.snapshot.series[0].labels)
     assert (labels["deployment_id"], labels["exported_deployment_id"], labels["replica"]) == ("chat", "inner", "r0")
 
 
@@ -262,10 +262,10 @@ def test_the_source_is_identified_at_the_first_success() -> None:
 def test_a_pinned_source_is_taken_at_its_word() -> None:
     """What the configuration names is used without identification."""
     reader = Reader(Target("http://a/metrics", IDENTITY, "vllm"))
-    samples, _, _ = reader.read(b"something 1\n", 100)
+    snapshot, _, _ = reader.read(b"something 1\n", 100)
 
     assert reader.source == "vllm"
-    assert not any(sample.value for sample in samples)
+    assert not snapshot.values.any()
 
 
 def test_a_target_that_changes_its_engine_is_identified_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,19 +281,19 @@ def test_a_target_that_changes_its_engine_is_identified_anew(monkeypatch: pytest
     monkeypatch.setattr("servescope.collector.scrape.identify", look)
     reader.read(VLLM.encode(), 100)
     while_same = len(looked)
-    samples, _, _ = reader.read(OURS.encode(), 100)
+    snapshot, _, _ = reader.read(OURS.encode(), 100)
 
     assert (while_same, len(looked), reader.source) == (0, 1, "servescope")
-    assert {sample.name for sample in samples} == {"output_tokens_total", "queued_requests"}
+    assert {sample.name for sample in snapshot.series} == {"output_tokens_total", "queued_requests"}
 
 
 def test_what_may_not_be_stored_is_dropped_and_counted() -> None:
     """NaN and infinities go, and the ratios of a single process, which the collector derives itself."""
     text = OURS + "kv_cache_usage NaN\nconcurrent_requests +Inf\nspeculation_rate 0.5\n"
     reader = Reader(Target("http://a/metrics", IDENTITY))
-    samples, native, dropped = reader.read(text.encode(), 100)
+    snapshot, native, dropped = reader.read(text.encode(), 100)
     again, _, _ = reader.read(OURS.encode(), 100)
 
-    assert {sample.name for sample in samples} == {"output_tokens_total", "queued_requests"}
+    assert {series.name for series in snapshot.series} == {"output_tokens_total", "queued_requests"}
     assert (native, dropped) == (5, {"not_finite": 2})
-    assert [sample[:2] for sample in again] == [sample[:2] for sample in samples]
+    assert again.series is snapshot.series

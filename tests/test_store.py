@@ -17,7 +17,7 @@ import pytest
 
 from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus
 from servescope.identity import Deployment, Identity
-from servescope.samples import Sample, make_labels
+from servescope.samples import Sample, Snapshot, make_labels
 
 CHAT = Deployment("llama", "chat", "v1")
 CODE = Deployment("llama", "code", "v2", environment="production", rollout_phase="promoting")
@@ -51,6 +51,15 @@ def samples(*values: float, replica: str = "r0") -> list[Sample]:
     return [
         Sample("x_bucket", make_labels({"replica": replica, "le": str(i)}), value) for i, value in enumerate(values)
     ]
+
+
+def snapshot(*values: float, replica: str = "r0") -> Snapshot:
+    return Snapshot.of(samples(*values, replica=replica))
+
+
+def read_scrapes(store: Store, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, list[Sample] | None]]:
+    scrapes = store.read_scrapes(target_id, start_ms, end_ms)
+    return [(time_ms, None if each is None else each.samples()) for time_ms, each in scrapes]
 
 
 def test_figures_are_read_back_as_written(store: Store) -> None:
@@ -142,16 +151,16 @@ def test_scrapes_are_read_back_bit_by_bit(store: Store) -> None:
     """Every finite number survives the packing, as do no samples at all, and a scrape that failed."""
     numbers = samples(0.0, -0.0, 1.0, 1.0, 3.0, 1e308, 5e-324, 0.1, 2.0**53 + 2, -7.25)
     store.set_target(status())
-    store.append_scrape("chat/r0", NOW, numbers)
+    store.append_scrape("chat/r0", NOW, Snapshot.of(numbers))
     store.append_scrape("chat/r0", NOW + 1, None)
-    store.append_scrape("chat/r0", NOW + 2, [])
-    store.append_scrape("chat/r0", NOW + 3, samples(4.0))
+    store.append_scrape("chat/r0", NOW + 2, Snapshot.of([]))
+    store.append_scrape("chat/r0", NOW + 3, snapshot(4.0))
 
-    read = store.read_scrapes("chat/r0", NOW, NOW + 3)
+    read = read_scrapes(store, "chat/r0", NOW, NOW + 3)
 
     assert read == [(NOW, numbers), (NOW + 1, None), (NOW + 2, []), (NOW + 3, samples(4.0))]
     assert str(read[0][1]) == str(numbers)
-    assert store.read_scrapes("chat/nobody", 0, NOW) == []
+    assert read_scrapes(store, "chat/nobody", 0, NOW) == []
 
 
 def test_samples_are_read_per_target_and_native_series(store: Store) -> None:
@@ -165,10 +174,10 @@ def test_samples_are_read_per_target_and_native_series(store: Store) -> None:
         Sample(f"{name}_bucket", (("le", "+Inf"),), 1.0), Sample(f"{name}_sum", labels, 0.5),
         Sample(f"{name}_count", labels, 1.0), Sample("output_tokens_total", labels, 9.0),
     ]  # fmt: skip
-    store.append_scrape("chat/r0", NOW, first)
+    store.append_scrape("chat/r0", NOW, Snapshot.of(first))
     store.append_scrape("chat/r0", NOW + 15_000, None)
-    store.append_scrape("chat/r0", NOW + 30_000, [Sample(f"{name}_sum", labels, 0.75)])
-    store.append_scrape("code/r9", NOW, samples(1.0))
+    store.append_scrape("chat/r0", NOW + 30_000, Snapshot.of([Sample(f"{name}_sum", labels, 0.75)]))
+    store.append_scrape("code/r9", NOW, snapshot(1.0))
 
     (window,) = store.read_samples(CHAT, [name], NOW, NOW + 60_000)
 
@@ -182,7 +191,7 @@ def test_targets_show_their_latest_status(store: Store) -> None:
     """A later status replaces a former one; a target that is no longer listed keeps only its samples."""
     store.set_target(status("r0"))
     store.set_target(status("r1"))
-    store.append_scrape("chat/r1", NOW, samples(1.0))
+    store.append_scrape("chat/r1", NOW, snapshot(1.0))
     store.set_target(status("r0", healthy=False))
     store.unlist_targets(["chat/r0"])
 
@@ -199,10 +208,10 @@ def test_no_value_that_is_not_finite_gets_in(store: Store, value: float) -> None
     with pytest.raises(StoreError, match="not finite"):
         store.append_figures(CHAT, NOW, {"a": 1.0, "b": value})
     with pytest.raises(StoreError, match="'chat/r0' is not finite"):
-        store.append_scrape("chat/r0", NOW, samples(1.0, value))
+        store.append_scrape("chat/r0", NOW, snapshot(1.0, value))
 
     assert store.read_figures(CHAT, 0, NOW).times.tolist() == []
-    assert store.read_scrapes("chat/r0", 0, NOW) == []
+    assert read_scrapes(store, "chat/r0", 0, NOW) == []
 
 
 def test_an_unknown_target_is_refused(store: Store) -> None:
@@ -234,9 +243,9 @@ def test_retention_deletes_what_is_older(store: Store) -> None:
         store.set_target(target)
     for hours in range(48):
         store.append_figures(CHAT, NOW + hours * 3_600_000, {"a": 1.0})
-        store.append_scrape("chat/r0", NOW + hours * 3_600_000, samples(1.0))
+        store.append_scrape("chat/r0", NOW + hours * 3_600_000, snapshot(1.0))
     store.append_figures(CODE, NOW, {"b": 1.0})
-    store.append_scrape("code/r9", NOW, samples(2.0, replica="r9"))
+    store.append_scrape("code/r9", NOW, snapshot(2.0, replica="r9"))
     store.unlist_targets(["chat/r0"])
 
     gone = store.prune(NOW + day)
@@ -244,7 +253,7 @@ def test_retention_deletes_what_is_older(store: Store) -> None:
     assert gone == 24 + 24 + 1 + 1
     assert store.deployments() == [CHAT]
     assert store.time_range() == (NOW + day, NOW + 47 * 3_600_000)
-    assert len(store.read_scrapes("chat/r0", 0, NOW * 2)) == 24
+    assert len(read_scrapes(store, "chat/r0", 0, NOW * 2)) == 24
     assert store._connection.execute("SELECT count(*) FROM layouts").fetchone() == (2,)
     assert store._connection.execute("SELECT count(*) FROM targets").fetchone() == (1,)
 
@@ -254,7 +263,7 @@ def test_retention_goes_in_small_steps(store: Store) -> None:
     store.set_target(status())
     for step in range(30):
         store.append_figures(CHAT, NOW + step, {"a": 1.0})
-        store.append_scrape("chat/r0", NOW + step, samples(1.0))
+        store.append_scrape("chat/r0", NOW + step, snapshot(1.0))
 
     assert [store.prune(NOW + 100, rows=25) for _ in range(4)] == [25, 25, 10, 0]
 
@@ -264,10 +273,10 @@ def test_layouts_in_use_survive_retention(store: Store) -> None:
     store.set_target(status())
     for hours in range(72):
         store.append_figures(CHAT, NOW + hours * 3_600_000, {"a": float(hours)})
-        store.append_scrape("chat/r0", NOW + hours * 3_600_000, samples(float(hours)))
+        store.append_scrape("chat/r0", NOW + hours * 3_600_000, snapshot(float(hours)))
         store.prune(NOW + (hours - 24) * 3_600_000)
 
-    assert store.read_scrapes("chat/r0", 0, NOW * 2)[-1][1] == samples(71.0)
+    assert read_scrapes(store, "chat/r0", 0, NOW * 2)[-1][1] == samples(71.0)
     assert store.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [float(hours) for hours in range(47, 72)]
 
 
@@ -275,13 +284,13 @@ def test_it_survives_a_restart(path: Path) -> None:
     """Everything is there after closing and opening again, and goes on."""
     with Store(path) as store:
         store.set_target(status())
-        store.append_scrape("chat/r0", NOW, samples(1.0))
+        store.append_scrape("chat/r0", NOW, snapshot(1.0))
         store.append_figures(CHAT, NOW, {"a": 1.0})
     with Store(path) as store:
-        store.append_scrape("chat/r0", NOW + 1, samples(2.0))
+        store.append_scrape("chat/r0", NOW + 1, snapshot(2.0))
         store.append_figures(CHAT, NOW + 1, {"a": 2.0})
 
-        assert store.read_scrapes("chat/r0", 0, NOW * 2) == [(NOW, samples(1.0)), (NOW + 1, samples(2.0))]
+        assert read_scrapes(store, "chat/r0", 0, NOW * 2) == [(NOW, samples(1.0)), (NOW + 1, samples(2.0))]
         assert store.targets() == [status()]
         assert store.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [1.0, 2.0]
 
@@ -391,7 +400,7 @@ def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) ->
     for step in range(3):
         writer.submit(
             Round(
-                scrapes=[("chat/r0", NOW + step, samples(float(step)))],
+                scrapes=[("chat/r0", NOW + step, snapshot(float(step)))],
                 figures=[(CHAT, NOW + step, {"a": float(step)})],
                 targets=[status()],
             )
@@ -401,7 +410,7 @@ def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) ->
     assert (len(written), failed) == (3, [])
     with Store(path, read_only=True) as reader:
         assert reader.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [0.0, 1.0, 2.0]
-        assert len(reader.read_scrapes("chat/r0", 0, NOW * 2)) == 3
+        assert len(read_scrapes(reader, "chat/r0", 0, NOW * 2)) == 3
     Store(path).close()
 
 

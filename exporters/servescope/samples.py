@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +28,30 @@ class Sample(NamedTuple):
     name: str
     labels: Labels
     value: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What one scrape of one target brought: `series`, which differ, and their `values`, (m,), all finite.
+
+    `series` is the same object from scrape to scrape while the target shows the same series in the same order, so that
+    every stage may keep by its identity what it knows of them.
+    """
+
+    series: tuple[Series, ...]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Snapshot:
+        """The snapshot of samples, in their order."""
+        import numpy as np
+
+        series = tuple(Series(sample.name, sample.labels) for sample in samples)
+        return cls(series, np.array([sample.value for sample in samples], dtype=np.float64))
+
+    def samples(self) -> list[Sample]:
+        """The samples, in the order of the series."""
+        return [Sample(*series, value) for series, value in zip(self.series, self.values.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

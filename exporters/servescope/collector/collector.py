@@ -19,7 +19,7 @@ from servescope.collector.store import Round, Store, StoreError, StoreWriter, Ta
 from servescope.collector.targets import Discovery, Target
 from servescope.collector.telemetry import Telemetry
 from servescope.identity import Deployment
-from servescope.samples import Sample
+from servescope.samples import Snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Collector:
         # Targets that are no longer listed count until their last samples have left the window.
         self._leaving: dict[str, Watched] = {}
         self._members: dict[Deployment, list[Watched]] = {}
-        self._scrapes: list[tuple[str, int, Sequence[Sample] | None]] = []
+        self._scrapes: list[tuple[str, int, Snapshot | None]] = []
         self._pruned_ms = 0
         self._writer = StoreWriter(
             store,
@@ -173,8 +173,8 @@ class Collector:
             # A damaged row of one target's past must not keep the collector from starting.
             self._on_fault("refill", f"the past of {target_id} could not be read from the store; it starts anew")
             return
-        for time_ms, samples in scrapes:
-            ring.append(time_ms, samples)
+        for time_ms, snapshot in scrapes:
+            ring.append(time_ms, snapshot)
 
     def _change(self, watched: Watched, target: Target) -> None:
         """The same target at another address, or read in another way."""
@@ -210,7 +210,7 @@ class Collector:
     async def scrape(self, watched: Watched) -> Scrape:
         """Scrape one target now and book what came of it."""
         scrape = await scrape_target(watched.target, watched.reader, self._fetch, self._limits, clock=self._clock)
-        if not self._append(watched, scrape.time_ms, scrape.samples):
+        if not self._append(watched, scrape.time_ms, scrape.snapshot):
             message = f"{watched.target.url}: the clock stands before the last scrape; this one is left out"
             scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
         self.telemetry.count_scrape(scrape)
@@ -218,7 +218,7 @@ class Collector:
         watched.status = _status_after(watched, scrape)
         return scrape
 
-    def _append(self, watched: Watched, time_ms: int, samples: list[Sample] | None) -> bool:
+    def _append(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
         """Keep a scrape in memory and for the store; False when it is not after the last one."""
         last_ms = watched.ring.last_ms
         if last_ms is not None and time_ms < last_ms - watched.ring.hold_ms:
@@ -226,8 +226,8 @@ class Collector:
             watched.ring = Ring(self.settings.window_ms, 2 * self.settings.scrape_interval_ms)
         elif last_ms is not None and time_ms <= last_ms:
             return False
-        watched.ring.append(time_ms, samples)
-        self._scrapes.append((watched.target.target_id, time_ms, samples))
+        watched.ring.append(time_ms, snapshot)
+        self._scrapes.append((watched.target.target_id, time_ms, snapshot))
         return True
 
     def _start_scraping(self, tasks: asyncio.TaskGroup) -> None:
@@ -314,7 +314,7 @@ class Collector:
         _logger.error("%s; what was scraped waits to be written", error)
 
     def _on_dropped_round(self, round_: Round) -> None:
-        lost = sum(len(samples) for _, _, samples in round_.scrapes if samples is not None)
+        lost = sum(len(snapshot.series) for _, _, snapshot in round_.scrapes if snapshot is not None)
         self.telemetry.count_dropped({"store": lost})
         _logger.error("the store has failed for too long; an evaluation with %d samples is not stored", lost)
 
@@ -365,7 +365,7 @@ def _unscraped(target: Target) -> TargetStatus:
 
 def _status_after(watched: Watched, scrape: Scrape) -> TargetStatus:
     former, reader = watched.status, watched.reader
-    healthy = scrape.samples is not None
+    healthy = scrape.snapshot is not None
     return replace(
         former,
         source=reader.source or former.source,
@@ -374,7 +374,7 @@ def _status_after(watched: Watched, scrape: Scrape) -> TargetStatus:
         last_scrape_ms=scrape.time_ms,
         last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
         duration_seconds=scrape.duration_seconds,
-        samples=len(scrape.samples) if scrape.samples is not None else 0,
+        samples=len(scrape.snapshot.series) if scrape.snapshot is not None else 0,
         error=scrape.error,
         coverage=reader.coverage if healthy else former.coverage,
     )

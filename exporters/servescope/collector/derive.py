@@ -13,7 +13,7 @@ from servescope.catalog import FIGURES, METRICS, figure_key
 from servescope.collector.config import format_duration
 from servescope.expressions import LOOKBACK_MS, WindowReadings, compute, leaves
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.samples import Labels, Sample, Series, Window, make_labels
+from servescope.samples import Sample, Series, Snapshot, Window, make_labels
 
 REPLICAS: Final = METRICS["replica_count_by_status"]
 _FIRST_ROWS, _FIRST_COLUMNS = 64, 32
@@ -35,8 +35,7 @@ class Ring:
         self._values = np.full((_FIRST_ROWS, _FIRST_COLUMNS), np.nan)
         self._start = self._end = 0
         # The last scrape's series and where they went: scrapes nearly always repeat them.
-        self._names: list[str] = []
-        self._labels: list[Labels] = []
+        self._last: tuple[Series, ...] = ()
         self._placed: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     def __len__(self) -> int:
@@ -48,19 +47,17 @@ class Ring:
         """When the last scrape was, None before the first."""
         return int(self._times[self._end - 1]) if self._end > self._start else None
 
-    def append(self, time_ms: int, samples: Sequence[Sample] | None) -> None:
-        """Add a scrape, None for one that failed; `time_ms` must be after the last one's.
-
-        Series must differ within a scrape, values be finite.
-        """
+    def append(self, time_ms: int, snapshot: Snapshot | None) -> None:
+        """Add a scrape, None for one that failed; `time_ms` must be after the last one's."""
         if self.last_ms is not None and time_ms <= self.last_ms:
             raise ValueError(f"scrape at {time_ms} ms is not after the last one at {self.last_ms} ms")
         self._expire(time_ms)
         self._make_room()
-        placed = self._place(samples or ())
         self._times[self._end] = time_ms
-        if len(placed):
-            self._values[placed, self._end] = [sample.value for sample in samples or ()]
+        if snapshot is not None:
+            # First the rows, which may move the array.
+            placed = self._place(snapshot.series)
+            self._values[placed, self._end] = snapshot.values
         self._end += 1
 
     def window(self) -> Window:
@@ -108,19 +105,18 @@ class Ring:
             # The tuple is replaced only here and when series come: evaluation caches by its identity.
             self._series = tuple(self._series[row] for row in living)
             self._rows = {series: row for row, series in enumerate(self._series)}
-            self._names, self._labels, self._placed = [], [], np.zeros(0, dtype=np.intp)
+            self._last, self._placed = (), np.zeros(0, dtype=np.intp)
         return living
 
-    def _place(self, samples: Sequence[Sample]) -> NDArray[np.intp]:
-        """The row of every sample, new rows made for new series."""
-        names, labels = [sample.name for sample in samples], [sample.labels for sample in samples]
-        if names == self._names and labels == self._labels:
+    def _place(self, series: tuple[Series, ...]) -> NDArray[np.intp]:
+        """The row of every series, new rows made for new ones."""
+        if series is self._last:
             return self._placed
-        placed = [self._rows.setdefault(Series(*pair), len(self._rows)) for pair in zip(names, labels, strict=True)]
+        placed = [self._rows.setdefault(each, len(self._rows)) for each in series]
         if len(self._rows) > len(self._series):
             self._series = tuple(self._rows)
             self._grow_rows()
-        self._names, self._labels, self._placed = names, labels, np.asarray(placed, dtype=np.intp)
+        self._last, self._placed = series, np.asarray(placed, dtype=np.intp)
         return self._placed
 
     def _grow_rows(self) -> None:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, Protocol
 
 import aiohttp
+import numpy as np
 from yarl import URL
 
 from servescope import __version__
@@ -25,7 +26,7 @@ from servescope.collector.access import AccessError
 from servescope.collector.parse import Exposition, ParseError, parse_exposition
 from servescope.collector.targets import Target
 from servescope.errors import ServescopeError
-from servescope.samples import Labels, Sample
+from servescope.samples import Labels, Sample, Series, Snapshot
 from servescope.sources import LAYERS, SUPPLIED, Source, identify, load_sources
 from servescope.translate import Coverage, translate
 
@@ -65,12 +66,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What one scrape brought; `samples` is None when it failed, and `error` then says why."""
+    """What one scrape brought; `snapshot` is None when it failed, and `error` then says why."""
 
     time_ms: int
     duration_seconds: float
     outcome: str
-    samples: list[Sample] | None = None
+    snapshot: Snapshot | None = None
     error: str | None = None
     native_samples: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -212,7 +213,7 @@ class Reader:
         further_out = (names for own_depth, names in self._supplied_at.items() if own_depth < depth)
         return frozenset().union(*(names & metrics for names in further_out))
 
-    def read(self, body: bytes, max_series: int) -> tuple[list[Sample], int, Mapping[str, int]]:
+    def read(self, body: bytes, max_series: int) -> tuple[Snapshot, int, Mapping[str, int]]:
         """The contract samples of a text, how many native ones it had, and how many were dropped by reason.
 
         Raises ScrapeError.
@@ -231,9 +232,9 @@ class Reader:
         elsewhere = self._taken_from_others()
         self._keep_coverage(_hand_over(translation.coverage, elsewhere))
         taken = [sample for sample in translation.samples if SAMPLE_FAMILIES.get(sample.name) not in elsewhere]
-        samples, dropped = self._admitted.admit(taken)
+        snapshot, dropped = self._admitted.admit(taken)
         dropped["not_finite"] += exposition.dropped
-        return samples, len(exposition.samples) + exposition.dropped, dropped
+        return snapshot, len(exposition.samples) + exposition.dropped, dropped
 
     def _note_supplied(self, source: Source, observed: frozenset[str]) -> None:
         if source is self._source and observed <= self._ever_supplied:
@@ -284,14 +285,12 @@ class _Admission:
     """Lets through what may be stored: finite values, each series once, no ratio of a single process."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._labels: list[Labels] = []
+        self._series: tuple[Series, ...] = ()
 
-    def admit(self, samples: list[Sample]) -> tuple[list[Sample], Counter[str]]:
-        names, labels = [sample.name for sample in samples], [sample.labels for sample in samples]
-        same_series = names == self._names and labels == self._labels
-        if same_series and all(map(math.isfinite, [sample.value for sample in samples])):
-            return samples, Counter()
+    def admit(self, samples: list[Sample]) -> tuple[Snapshot, Counter[str]]:
+        snapshot = Snapshot.of(samples)
+        if snapshot.series == self._series and np.isfinite(snapshot.values).all():
+            return Snapshot(self._series, snapshot.values), Counter()
         kept: dict[tuple[str, Labels], Sample] = {}
         dropped: Counter[str] = Counter()
         for sample in samples:
@@ -303,9 +302,10 @@ class _Admission:
                 dropped["duplicate"] += 1
             else:
                 kept[sample.name, sample.labels] = sample
-        if len(kept) == len(samples):
-            self._names, self._labels = names, labels
-        return list(kept.values()), dropped
+        admitted = Snapshot.of(list(kept.values()))
+        if admitted.series != self._series:
+            self._series = admitted.series
+        return Snapshot(self._series, admitted.values), dropped
 
 
 async def scrape_target(
@@ -315,7 +315,7 @@ async def scrape_target(
     time_ms, started = round(clock() * 1000), time.perf_counter()
     try:
         body = await fetch(target, limits)
-        samples, native, dropped = reader.read(body, limits.max_series)
+        snapshot, native, dropped = reader.read(body, limits.max_series)
     except ScrapeError as error:
         return Scrape(time_ms, time.perf_counter() - started, error.outcome, error=f"{target.url}: {error}")
     except Exception as error:
@@ -323,7 +323,7 @@ async def scrape_target(
         _logger.exception("%s: %s: scrape failed inside the collector", target.target_id, target.url)
         message = f"{target.url}: a fault in the collector: {type(error).__name__}: {error}"
         return Scrape(time_ms, time.perf_counter() - started, "internal", error=message)
-    return Scrape(time_ms, time.perf_counter() - started, "ok", samples, None, native, dropped)
+    return Scrape(time_ms, time.perf_counter() - started, "ok", snapshot, None, native, dropped)
 
 
 def _hand_over(coverage: Mapping[str, Coverage], elsewhere: Mapping[str, str]) -> Mapping[str, Coverage]:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from servescope.catalog import METRICS
 from servescope.errors import ServescopeError
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
-from servescope.samples import Labels, Sample, Series, Window
+from servescope.samples import Series, Snapshot, Window
 
 _logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Store:
         self._targets: dict[str, int] = {}
         self._coverage: dict[str, Mapping[str, Mapping[str, str | None]]] = {}
         self._layout_ids: dict[bytes, tuple[int, int]] = {}
-        self._layout_of_target: dict[str, tuple[list[str], list[Labels], bytes]] = {}
+        self._layout_of_target: dict[str, tuple[tuple[Series, ...], bytes]] = {}
         if not read_only:
             self._writer_lock = _lock_for_writing(self.path)
         try:
@@ -189,17 +189,17 @@ class Store:
                 raise
 
     @_guarded
-    def append_scrape(self, target_id: str, time_ms: int, samples: Sequence[Sample] | None) -> None:
+    def append_scrape(self, target_id: str, time_ms: int, snapshot: Snapshot | None) -> None:
         """Add one scrape's contract samples, None for a scrape that failed; the same time again replaces it.
 
-        The target must have been given to `set_target` before; series must differ, values be finite.
+        The target must have been given to `set_target` before. Raises StoreError when a value is not finite.
         """
         target = self._target_row(target_id)
         layout, body = None, None
-        if samples is not None:
-            values = np.array([sample.value for sample in samples], dtype="<f8")
-            _check_finite(values, target_id)
-            layout, body = self._layout_of_samples(target_id, samples, time_ms), _pack(values)
+        if snapshot is not None:
+            _check_finite(snapshot.values, target_id)
+            layout = self._layout_of_series(target_id, snapshot.series, time_ms)
+            body = _pack(snapshot.values.astype("<f8", copy=False))
         self._connection.execute(
             "INSERT OR REPLACE INTO scrapes VALUES (?, ?, ?)", (target << _TIME_BITS | time_ms, layout, body)
         )
@@ -306,17 +306,16 @@ class Store:
             self._targets[target_id] = found[0]
         return self._targets[target_id]
 
-    def _layout_of_samples(self, target_id: str, samples: Sequence[Sample], time_ms: int) -> int:
-        names, labels = [sample.name for sample in samples], [sample.labels for sample in samples]
+    def _layout_of_series(self, target_id: str, series: tuple[Series, ...], time_ms: int) -> int:
         former = self._layout_of_target.get(target_id)
-        if former is None or former[0] != names or former[1] != labels:
-            text = _text(list(zip(names, labels, strict=True)))
-            former = self._layout_of_target[target_id] = (names, labels, _digest(text))
+        if former is None or former[0] is not series:
+            text = _text(series)
+            self._layout_of_target[target_id] = (series, _digest(text))
             return self._layout(text, time_ms)
-        known = self._layout_ids.get(former[2])
+        known = self._layout_ids.get(former[1])
         if known is not None and time_ms - known[1] < _LAYOUT_MARK_MS:
             return known[0]
-        return self._layout(_text(list(zip(names, labels, strict=True))), time_ms)
+        return self._layout(_text(series), time_ms)
 
     def _layout(self, keys: str, time_ms: int) -> int:
         digest = _digest(keys)
@@ -431,14 +430,14 @@ class Store:
         return [window for window in windows if len(window.times)]
 
     @_guarded
-    def read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, list[Sample] | None]]:
+    def read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:
         """A target's scrapes from start to end, both included, as they were appended; none for an unknown target."""
         with self._snapshot():
             found = self._connection.execute("SELECT id FROM targets WHERE target_id = ?", (target_id,)).fetchone()
             rows = self._scrape_rows(found[0], start_ms, end_ms) if found else []
-            layouts = {layout: self._series(layout) for layout in {row[1] for row in rows} if layout is not None}
+            layouts = {layout: tuple(self._series(layout)) for layout in {row[1] for row in rows} if layout is not None}
         return [
-            (time_ms, None if layout is None else _samples(layouts[layout], _unpack(body)))
+            (time_ms, None if layout is None else Snapshot(layouts[layout], _unpack(body)))
             for time_ms, layout, body in rows
         ]
 
@@ -517,7 +516,7 @@ class Store:
 class Round:
     """What one evaluation adds to the store."""
 
-    scrapes: list[tuple[str, int, Sequence[Sample] | None]] = field(default_factory=list)
+    scrapes: list[tuple[str, int, Snapshot | None]] = field(default_factory=list)
     figures: list[tuple[Deployment, int, Mapping[str, float]]] = field(default_factory=list)
     targets: list[TargetStatus] = field(default_factory=list)
     prune_before_ms: int | None = None
@@ -528,8 +527,8 @@ class Round:
             for status in self.targets:
                 store.set_target(status)
             store.unlist_targets([status.target_id for status in self.targets])
-            for target_id, time_ms, samples in self.scrapes:
-                store.append_scrape(target_id, time_ms, samples)
+            for target_id, time_ms, snapshot in self.scrapes:
+                store.append_scrape(target_id, time_ms, snapshot)
             for deployment, time_ms, values in self.figures:
                 store.append_figures(deployment, time_ms, values)
         if self.prune_before_ms is not None:
@@ -706,10 +705,6 @@ def _unpack(body: bytes) -> NDArray[np.float64]:
     planes = np.frombuffer(zlib.decompress(body), dtype=np.uint8)
     bits = np.ascontiguousarray(planes.reshape(8, len(planes) // 8).T).view("<u8").ravel()
     return np.bitwise_xor.accumulate(bits).view("<f8")
-
-
-def _samples(series: Sequence[Series], values: NDArray[np.float64]) -> list[Sample]:
-    return [Sample(name, labels, value) for (name, labels), value in zip(series, values.tolist(), strict=True)]
 
 
 def _runs(rows: Sequence[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, int]]:

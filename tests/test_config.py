@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from servescope.collector.access import ACCESS_SETTINGS
 from servescope.collector.config import (
     SETTINGS,
     CollectorSettings,
@@ -19,6 +20,7 @@ from servescope.collector.config import (
     parse_duration,
     read_configuration,
 )
+from servescope.collector.deployments import SCRAPE_SETTINGS
 from servescope.errors import ConfigurationError, UsageError
 
 DEPLOYMENT = """
@@ -143,7 +145,7 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         ("[collector]\nmax_series = 0" + MINIMAL, "collector.max_series: 0 is wrong, expected a whole number above 0"),
         ("[collector]\nmax_series = true" + MINIMAL, "max_series: True is wrong, expected a whole number above 0"),
         ("[collector]\nstore = 3" + MINIMAL, "collector.store: 3 is wrong, expected a string"),
-        (DEPLOYMENT, "deployments[0]: deployment 'chat-v1' has no targets; expected [[deployments.targets]] or"),
+        (DEPLOYMENT, "deployments[0]: deployment 'chat-v1' has no targets; expected [[deployments.targets]], "),
         ('[[deployments]]\ndeployment_id = "a"\n', "deployments[0]: 'model_name' is missing"),
         (MINIMAL.replace('"v1"', '""'),
          "deployments[0].inference_stack: '' is wrong, expected a string that is not empty"),
@@ -267,12 +269,20 @@ def test_urls_get_a_path_and_show_their_host_and_port() -> None:
 
 
 def test_reference_lists_every_key_with_its_default() -> None:
-    """docs/collector.md has one row per key in the section of its table, with the default the code has."""
-    text = (Path(__file__).parent.parent / "docs" / "collector.md").read_text(encoding="utf-8")
+    """The docs have one row per key in the section of its table, with the default the code has.
+
+    Keys of scraping and access, which several tables share, stand in sections of their own.
+    """
+    docs = Path(__file__).parent.parent / "docs"
+    text = "".join((docs / name).read_text(encoding="utf-8") for name in ("collector.md", "discovery.md"))
+    shared = {*SCRAPE_SETTINGS, *ACCESS_SETTINGS}
+    sections = {"Scraping keys": SCRAPE_SETTINGS, "Access keys": ACCESS_SETTINGS}
     for table, settings in SETTINGS.items():
-        heading = "[collector]" if table == "collector" else f"[[{table}]]"
-        section = re.search(rf"^### `{re.escape(heading)}`\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
-        assert section, f"no heading ### `{heading}` in docs/collector.md"
-        rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section[1], re.MULTILINE)
+        heading = "`[collector]`" if table == "collector" else f"`[[{table}]]`"
+        sections[heading] = tuple(each for each in settings if each not in shared)
+    for heading, settings in sections.items():
+        found = re.findall(rf"^### {re.escape(heading)}\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
+        assert found, f"no heading ### {heading} in docs/collector.md or docs/discovery.md"
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", "".join(found), re.MULTILINE)
         documented = [(key, default.strip("`")) for key, default in rows]
         assert documented == [(key, default or "none") for key, default in settings], heading

@@ -15,8 +15,9 @@ import pytest
 from aiohttp import web
 
 from servescope.collector.access import Access
+from servescope.collector.fetch import HttpFetch
 from servescope.collector.parse import Exposition
-from servescope.collector.scrape import OUTCOMES, HttpFetch, Limits, Reader, Scrape, ScrapeError, scrape_target
+from servescope.collector.scrape import OUTCOMES, Limits, Reader, Scrape, ScrapeError, scrape_target
 from servescope.collector.targets import Target
 from servescope.identity import Identity
 from servescope.sources import Identification, identify

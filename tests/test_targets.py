@@ -131,7 +131,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
         ([{"targets": "a:1"}], "group 0: targets 'a:1', expected a list of host:port"),
         ([{"target": ["a:1"]}], "group 0: unknown key 'target'; known: targets, labels"),
         ([{"targets": ["a:1"], "labels": {"replica": 1}}], "group 0: labels {'replica': 1}, expected a mapping of str"),
-        ([{"targets": ["http://a:1"]}], "target 'http://a:1' is not host:port; a path goes into the label __metrics_p"),
+        ([{"targets": ["http://a:1"]}], "target 'http://a:1': 'http://a:1' is not host:port; a path goes into"),
         ([{"targets": ["a:99999"]}], "target 'a:99999': 'a:99999' is not host:port"),
         (
             [{"targets": ["a:1"], "labels": {"role": "worker"}}],

@@ -6,18 +6,21 @@ All of it runs on one event loop; only the store is written, and read, in other 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
-from servescope.collector.config import Configuration
+from servescope.collector.config import CollectorSettings, Configuration
+from servescope.collector.deployments import HttpDiscoverySettings, slowest_interval_ms
 from servescope.collector.derive import Derivation, Ring, count_targets, derive_figures
-from servescope.collector.scrape import Fetch, Limits, Reader, Scrape, scrape_target
+from servescope.collector.pacing import Pacer, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
+from servescope.collector.scrape import Fetch, Limits, Reader, Scrape, ScrapeError, scrape_target
 from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus
-from servescope.collector.targets import Discovery, Target
+from servescope.collector.tables import format_duration
+from servescope.collector.targets import Discovery, ListKey, Target, check_targets
 from servescope.collector.telemetry import Telemetry
+from servescope.errors import ConfigurationError, ServescopeError
 from servescope.identity import Deployment
 from servescope.samples import Snapshot
 
@@ -26,6 +29,11 @@ _logger = logging.getLogger(__name__)
 _PRUNE_EVERY_MS = 60_000
 # The first scrapes come at once rather than within an interval, but not all in one instant.
 _FIRST_SCRAPES_APART_MS = 10
+# What a reload can change; the rest is made once, when the collector starts.
+_CHANGEABLE = (
+    "scrape_interval_ms", "scrape_timeout_ms", "evaluation_interval_ms", "discovery_interval_ms", "retention_ms",
+    "max_body_bytes", "max_series",
+)  # fmt: skip
 _REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
 
@@ -37,12 +45,34 @@ class Watched:
     reader: Reader
     ring: Ring
     status: TargetStatus
+    limits: Limits
     task: asyncio.Task[None] | None = None
+    # Set while the task waits for its next turn, so that it may be woken.
+    resting: bool = False
+    next_scrape_ms: int | None = None
+    held_until_ms: int = 0
+    refusals: int = 0
 
     @property
     def deployment(self) -> Deployment:
         """The deployment the target belongs to."""
         return self.target.identity.deployment()
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How the configuration was read last: when it was last taken up, in milliseconds, and why not since then.
+
+    `needs_restart` names the settings that the file has otherwise than the running collector.
+    """
+
+    loaded_ms: int
+    error: str | None = None
+    needs_restart: tuple[str, ...] = ()
+
+
+ReadConfiguration = Callable[[], Configuration]
+FetchList = Callable[[HttpDiscoverySettings], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +88,8 @@ class Collector:
 
     `discover`, `scrape` and `evaluate` are its single steps, for callers who set the pace themselves. `store` is
     written in a thread of its own from here on and closed by `close`; `history` is another, read-only, view of the same
-    file. `clock` is the wall clock in seconds. Not thread safe: all methods belong to one event loop.
+    file. `fetch_list` asks the URLs of `http_sd`, `reread` reads the configuration anew for `reload`. `clock` is the
+    wall clock in seconds. Not thread safe: all methods belong to one event loop.
     """
 
     def __init__(
@@ -70,14 +101,23 @@ class Collector:
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        fetch_list: FetchList | None = None,
+        reread: ReadConfiguration | None = None,
     ) -> None:
-        self.settings = settings = configuration.collector
+        self.settings = configuration.collector
         self.discovery = Discovery(configuration)
+        self._fetch_list, self._reread = fetch_list, reread
+        self._pacer = Pacer()
+        self._discovering = asyncio.Lock()
+        self._reloading = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._asking: dict[ListKey, asyncio.Task[None]] = {}
         self.history = history
         self.telemetry = Telemetry()
         self.evaluation: Evaluation | None = None
         self._fetch, self._clock, self._sleep = fetch, clock, sleep
-        self._limits = Limits(settings.scrape_timeout_ms / 1000, settings.max_body_bytes, settings.max_series)
+        self.loading = Loading(self.now_ms)
+        self.telemetry.set_loading(success=True, loaded_seconds=self.loading.loaded_ms / 1000)
         self._watched: dict[str, Watched] = {}
         # Targets that are no longer listed count until their last samples have left the window.
         self._leaving: dict[str, Watched] = {}
@@ -103,17 +143,26 @@ class Collector:
 
     def is_fresh(self, watched: Watched) -> bool:
         """Whether the target's last scrape succeeded, and is no older than two scrapes may take."""
-        settings, status = self.settings, watched.status
-        oldest = self.now_ms - 2 * settings.scrape_interval_ms - settings.scrape_timeout_ms
+        status, target = watched.status, watched.target
+        oldest = self.now_ms - 2 * self._pacer.interval_ms(target) - target.scraping.timeout_ms
         return status.healthy and status.last_success_ms is not None and status.last_success_ms >= oldest
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the lists of targets now, or with how many there are of one host."""
+        return [*self.discovery.problems, *self._pacer.find_problems(self.settings.window_ms)]
 
     async def run(self) -> None:
         """Discover, scrape and evaluate, each at its interval, until cancelled."""
         await self.discover()
-        async with asyncio.TaskGroup() as tasks:
-            self._start_scraping(tasks)
-            tasks.create_task(self._discover_regularly(tasks))
-            tasks.create_task(self._evaluate_regularly())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._start_scraping()
+                tasks.create_task(self._discover_regularly())
+                tasks.create_task(self._evaluate_regularly())
+        finally:
+            self._tasks = None
 
     def close(self) -> None:
         """Write what was scraped since the last evaluation and close the store; `run` must have ended."""
@@ -127,8 +176,13 @@ class Collector:
 
     async def discover(self) -> None:
         """Read the lists of targets that changed, take up the new targets and let go of those no longer listed."""
-        self.discovery.refresh()
+        async with self._discovering:
+            self.discovery.refresh()
+            await self._go_by_lists()
+
+    async def _go_by_lists(self) -> None:
         listed = {target.target_id: target for target in self.discovery.targets}
+        self._pacer.set_targets(listed.values())
         for target_id in [target_id for target_id in self._watched if target_id not in listed]:
             self._let_go(target_id)
         for target_id, target in listed.items():
@@ -139,6 +193,11 @@ class Collector:
                 self._change(known, target)
         self._members = _by_deployment(self._watched.values())
         self._forget_spent()
+        lists = self.discovery.lists()
+        self.telemetry.set_discovered(
+            kept=sum(each.targets for each in lists), dropped=sum(each.dropped for each in lists)
+        )
+        self._start_scraping()
 
     async def _take_up(self, target: Target) -> Watched:
         returning = self._leaving.pop(target.target_id, None)
@@ -146,9 +205,12 @@ class Collector:
             if returning.target != target:
                 self._change(returning, target)
             return returning
-        ring = Ring(self.settings.window_ms, 2 * self.settings.scrape_interval_ms)
+        ring = self._ring(target)
         await self._refill(ring, target.target_id)
-        return Watched(target, self._reader(target), ring, _unscraped(target))
+        return Watched(target, self._reader(target), ring, _unscraped(target), _limits(target))
+
+    def _ring(self, target: Target) -> Ring:
+        return Ring(self.settings.window_ms, 2 * target.scraping.interval_ms)
 
     def _reader(self, target: Target) -> Reader:
         deployment = target.identity.deployment()
@@ -180,8 +242,12 @@ class Collector:
         """The same target at another address, or read in another way."""
         if target.source != watched.target.source:
             watched.reader = self._reader(target)
-        watched.target = target
+        paced_anew = target.scraping != watched.target.scraping
+        watched.target, watched.limits = target, _limits(target)
         watched.status = replace(watched.status, url=target.url)
+        if paced_anew and watched.resting:
+            # A scrape under way is not disturbed: what comes after it is at the new pace anyway.
+            _stop(watched)
 
     def _let_go(self, target_id: str) -> None:
         watched = self._watched.pop(target_id)
@@ -195,56 +261,161 @@ class Collector:
         now = self.now_ms
         self._leaving = {name: watched for name, watched in self._leaving.items() if not watched.ring.is_spent(now)}
 
-    async def _discover_regularly(self, tasks: asyncio.TaskGroup) -> None:
+    async def _discover_regularly(self) -> None:
         while True:
             await self._sleep(self.settings.discovery_interval_ms / 1000)
+            await self._discover_safely()
+
+    async def _discover_safely(self) -> None:
+        try:
+            await self.discover()
+        except Exception:
+            # A mistake of ours on a list must not end the scraping of those already known.
+            self._on_fault("discover", "the lists of targets could not be taken up; the former targets stay")
+
+    async def ask(self, key: ListKey) -> None:
+        """Ask one http_sd for its list now and keep what it says for the next `discover`."""
+        settings = key.settings
+        if self._fetch_list is None or not isinstance(settings, HttpDiscoverySettings):
+            return
+        try:
+            body = await self._fetch_list(settings)
+        except ScrapeError as error:
+            self.discovery.note_failure(key, str(error))
+            return
+        # A long list takes its time to be read, which scrapes need not wait for.
+        self.discovery.take(key, await asyncio.to_thread(self.discovery.read_answer, key, body))
+
+    async def _ask_regularly(self, key: ListKey, interval_ms: int) -> None:
+        while True:
             try:
-                await self.discover()
+                await self.ask(key)
             except Exception:
-                # A mistake of ours on a list must not end the scraping of those already known.
-                self._on_fault("discover", "the lists of targets could not be taken up; the former targets stay")
-            self._start_scraping(tasks)
+                self._on_fault("discover", f"the list of {key.place} could not be read; its former targets stay")
+            await self._discover_safely()
+            await self._sleep(interval_ms / 1000)
+
+    # --- Reload -------------------------------------------------------------------------------------------------------
+
+    async def reload(self) -> Loading:
+        """Read the configuration anew and go by it; what stays in it loses nothing.
+
+        Raises ServescopeError when it is wrong, and then everything goes on as before.
+        """
+        async with self._reloading:
+            try:
+                if self._reread is None:
+                    raise ConfigurationError("started without a configuration file; there is none to read anew")
+                await self._apply(await asyncio.to_thread(self._reread))
+            except ServescopeError as error:
+                self.loading = replace(self.loading, error=str(error))
+                self.telemetry.set_loading(success=False, loaded_seconds=self.loading.loaded_ms / 1000)
+                _logger.error("the configuration is not taken up, the former one stays: %s", error)  # noqa: TRY400
+                raise
+            self.telemetry.set_loading(success=True, loaded_seconds=self.loading.loaded_ms / 1000)
+            _logger.info("the configuration is taken up anew")
+            for name in self.loading.needs_restart:
+                _logger.warning("setting %r of the configuration has changed; it takes a restart to go by it", name)
+            return self.loading
+
+    async def _apply(self, configuration: Configuration) -> None:
+        settings, needs_restart = _merge(self.settings, configuration.collector)
+        configuration = replace(configuration, collector=settings)
+        check_targets(configuration)
+        _check_window(configuration)
+        async with self._discovering:
+            self.discovery = Discovery(configuration, self.discovery)
+            self.settings = settings
+            await self._go_by_lists()
+        self.loading = Loading(self.now_ms, None, needs_restart)
 
     # --- Scraping -----------------------------------------------------------------------------------------------------
 
     async def scrape(self, watched: Watched) -> Scrape:
         """Scrape one target now and book what came of it."""
-        scrape = await scrape_target(watched.target, watched.reader, self._fetch, self._limits, clock=self._clock)
+        scrape = await scrape_target(watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock)
         if not self._append(watched, scrape.time_ms, scrape.snapshot):
             message = f"{watched.target.url}: the clock stands before the last scrape; this one is left out"
             scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
+        if scrape.outcome == "rate_limited":
+            scrape = self._hold(watched, scrape)
+        else:
+            watched.refusals = 0
         self.telemetry.count_scrape(scrape)
         _tell_change(watched, scrape)
         watched.status = _status_after(watched, scrape)
         return scrape
+
+    def _hold(self, watched: Watched, scrape: Scrape) -> Scrape:
+        """Leave a target alone that asks for it, and all of its host where that is limited."""
+        watched.refusals += 1
+        watched.held_until_ms = self.now_ms + hold_ms(scrape.retry_after_seconds, watched.refusals)
+        host = self._pacer.host(watched.target)
+        if host is not None:
+            host.hold(watched.held_until_ms)
+        return replace(scrape, error=f"{scrape.error}; tried again from {tell_instant(watched.held_until_ms)} on")
 
     def _append(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
         """Keep a scrape in memory and for the store; False when it is not after the last one."""
         last_ms = watched.ring.last_ms
         if last_ms is not None and time_ms < last_ms - watched.ring.hold_ms:
             # The clock was set back by more than all that is held: what is held is of no use any more.
-            watched.ring = Ring(self.settings.window_ms, 2 * self.settings.scrape_interval_ms)
+            watched.ring = self._ring(watched.target)
         elif last_ms is not None and time_ms <= last_ms:
             return False
         watched.ring.append(time_ms, snapshot)
         self._scrapes.append((watched.target.target_id, time_ms, snapshot))
         return True
 
-    def _start_scraping(self, tasks: asyncio.TaskGroup) -> None:
-        spread_ms = min(self.settings.scrape_interval_ms, _FIRST_SCRAPES_APART_MS * len(self._watched))
+    def _start_scraping(self) -> None:
+        """Have tasks for the targets and lists that have none yet, once the collector runs."""
+        if self._tasks is None:
+            return
+        spread_ms = _FIRST_SCRAPES_APART_MS * len(self._watched)
         for watched in self._watched.values():
             if watched.task is None:
-                watched.task = tasks.create_task(self._scrape_regularly(watched, spread_ms))
+                watched.task = self._tasks.create_task(self._scrape_regularly(watched, spread_ms))
+        lists = {key: key.settings for key in self.discovery.http_lists()}
+        for key in [key for key in self._asking if key not in lists]:
+            self._asking.pop(key).cancel()
+        for key, settings in lists.items():
+            if key not in self._asking and isinstance(settings, HttpDiscoverySettings):
+                asking = self._ask_regularly(key, settings.refresh_interval_ms)
+                self._asking[key] = self._tasks.create_task(asking)
 
     async def _scrape_regularly(self, watched: Watched, spread_ms: int) -> None:
-        interval = self.settings.scrape_interval_ms
+        interval = watched.target.scraping.interval_ms
         offset = scrape_offset_ms(watched.target.target_id, interval)
-        await self._sleep(offset * spread_ms / interval / 1000)
+        first_ms = 0
+        if watched.status.last_scrape_ms is None:
+            first_ms = self.now_ms + offset * min(spread_ms, interval) // interval
+        else:
+            # It was scraped before, at another pace.
+            first_ms = next_due_ms(self.now_ms, interval, offset, after_ms=0)
+        await self._rest_until(watched, max(first_ms, watched.held_until_ms))
         due = 0
         while True:
+            await self._await_turn(watched)
             await self.scrape(watched)
-            due = next_due_ms(self.now_ms, interval, offset, after_ms=due)
-            await self._sleep_until(due)
+            interval = watched.target.scraping.interval_ms
+            offset = scrape_offset_ms(watched.target.target_id, interval)
+            due = next_due_ms(max(self.now_ms, watched.held_until_ms), interval, offset, after_ms=due)
+            await self._rest_until(watched, due)
+
+    async def _await_turn(self, watched: Watched) -> None:
+        """Wait for a turn of the target's host, where that is limited."""
+        while (host := self._pacer.host(watched.target)) is not None:
+            turn = host.reserve(self.now_ms)
+            await self._rest_until(watched, turn)
+            if turn >= host.held_until_ms:
+                return
+
+    async def _rest_until(self, watched: Watched, due_ms: int) -> None:
+        watched.next_scrape_ms, watched.resting = due_ms, True
+        try:
+            await self._sleep_until(due_ms)
+        finally:
+            watched.resting = False
 
     async def _sleep_until(self, due_ms: int) -> None:
         await self._sleep(max(0, due_ms - self._clock() * 1000) / 1000)
@@ -266,7 +437,7 @@ class Collector:
         self.evaluation = evaluation
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
         series = sum(len(watched.ring) for members in by_deployment.values() for watched in members)
-        self.telemetry.set_state(series=series, problems=len(self.discovery.problems))
+        self.telemetry.set_state(series=series, problems=len(self.problems))
         self.telemetry.store_backlog.set(self._writer.backlog())
         self._submit(Round(figures=[(name, at_ms, each.figures) for name, each in evaluation.deployments.items()]))
         return evaluation
@@ -319,26 +490,41 @@ class Collector:
         _logger.error("the store has failed for too long; an evaluation with %d samples is not stored", lost)
 
 
-def scrape_offset_ms(target_id: str, interval_ms: int) -> int:
-    """Where in each interval a target is scraped: by hash, so that targets spread and a restart changes nothing."""
-    digest = hashlib.blake2b(target_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % interval_ms
-
-
-def next_due_ms(now_ms: int, interval_ms: int, offset_ms: int, *, after_ms: int) -> int:
-    """The next instant at `offset_ms` within an interval, later than now; never `after_ms` itself again.
-
-    A sleep may end a moment early, and would otherwise meet the instant it was for a second time.
-    """
-    due = (now_ms - offset_ms) // interval_ms * interval_ms + offset_ms + interval_ms
-    return due + interval_ms if due == after_ms else due
-
-
 def _by_deployment(targets: Iterable[Watched]) -> dict[Deployment, list[Watched]]:
     members: dict[Deployment, list[Watched]] = {}
     for watched in targets:
         members.setdefault(watched.deployment, []).append(watched)
     return members
+
+
+def _merge(running: CollectorSettings, read: CollectorSettings) -> tuple[CollectorSettings, tuple[str, ...]]:
+    """The settings to go on with, and those that a running collector cannot change."""
+    fixed = {each.name: getattr(running, each.name) for each in fields(running) if each.name not in _CHANGEABLE}
+    differ = tuple(name.removesuffix("_ms") for name, value in fixed.items() if value != getattr(read, name))
+    return replace(read, **fixed), differ
+
+
+def _check_window(configuration: Configuration) -> None:
+    """Raise ConfigurationError when the window, which stays, does not suit the intervals that a file brings."""
+    settings = configuration.collector
+    window = format_duration(settings.window_ms)
+    slowest = slowest_interval_ms(configuration.deployments, settings.scrape_interval_ms)
+    if 2 * slowest > settings.window_ms:
+        wrong = (
+            f"a scrape_interval of {format_duration(slowest)}, expected at most half of the running window ({window})"
+        )
+    elif settings.retention_ms < settings.window_ms:
+        wrong = (
+            f"a retention of {format_duration(settings.retention_ms)}, expected at least the running window ({window})"
+        )
+    else:
+        return
+    raise ConfigurationError(f"{configuration.origin}: {wrong}; another window takes a restart")
+
+
+def _limits(target: Target) -> Limits:
+    scraping = target.scraping
+    return Limits(scraping.timeout_ms / 1000, scraping.max_body_bytes, scraping.max_series)
 
 
 def _stop(watched: Watched) -> None:

@@ -7,6 +7,8 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,8 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     level = logging.DEBUG if arguments.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("asyncio").setLevel(logging.INFO)
-    asyncio.run(_collect_until_signalled(configuration))
+    asyncio.run(_collect_until_signalled(configuration, _rereading(arguments)))
     return 0
+
+
+def _rereading(arguments: argparse.Namespace) -> Callable[[], Configuration] | None:
+    return None if arguments.target else lambda: read_arguments(arguments)
 
 
 def read_arguments(arguments: argparse.Namespace) -> Configuration:
@@ -95,54 +101,91 @@ def _require_extra() -> None:
         raise UsageError("extra 'collector' is not installed: pip install 'servescope[collector]'")
 
 
-async def _collect_until_signalled(configuration: Configuration) -> None:
-    stop = asyncio.Event()
+async def _collect_until_signalled(
+    configuration: Configuration, reread: Callable[[], Configuration] | None = None
+) -> None:
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    await collect(configuration, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    await collect(configuration, stop, reload=reload, reread=reread)
 
 
-async def collect(configuration: Configuration, stop: asyncio.Event) -> None:
-    """Scrape, derive, store and serve until `stop` is set; then the store is closed. Raises ServescopeError."""
-    import aiohttp
+async def collect(
+    configuration: Configuration,
+    stop: asyncio.Event,
+    *,
+    reload: asyncio.Event | None = None,
+    reread: Callable[[], Configuration] | None = None,
+) -> None:
+    """Scrape, derive, store and serve until `stop` is set; then the store is closed. Raises ServescopeError.
 
+    Whenever `reload` is set, `reread` says what the configuration is from then on.
+    """
     from servescope.collector.collector import Collector
-    from servescope.collector.scrape import HttpFetch
+    from servescope.collector.fetch import HttpFetch, open_session
     from servescope.collector.store import Store
+    from servescope.collector.targets import check_targets
 
-    store = Store(configuration.collector.store)
-    history = Store(configuration.collector.store, read_only=True)
-    # Targets share the session, not each other's cookies; connections are bounded by one scrape per target.
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
-    try:
-        collector = Collector(configuration, store, history, HttpFetch(session))
-    except BaseException:
-        store.close()
-        history.close()
-        await session.close()
-        raise
-    try:
-        runner = await _serve(collector)
+    # Before there is a store: a configuration that cannot run leaves nothing behind.
+    check_targets(configuration)
+    await _check_address(*configuration.collector.listen)
+    async with open_session() as session:
+        fetch = HttpFetch(session)
+        store = Store(configuration.collector.store)
+        history = Store(configuration.collector.store, read_only=True)
         try:
-            await _run_until(collector, stop)
+            collector = Collector(configuration, store, history, fetch, fetch_list=fetch.list_targets, reread=reread)
+        except BaseException:
+            store.close()
+            history.close()
+            raise
+        try:
+            runner = await _serve(collector)
+            try:
+                await _run_until(collector, stop, reload or asyncio.Event())
+            finally:
+                await runner.cleanup()
         finally:
-            await runner.cleanup()
-    finally:
-        await asyncio.to_thread(collector.close)
-        await session.close()
+            await asyncio.to_thread(collector.close)
 
 
-async def _run_until(collector: Collector, stop: asyncio.Event) -> None:
+async def _reload_when_asked(collector: Collector, reload: asyncio.Event) -> None:
+    while True:
+        await reload.wait()
+        reload.clear()
+        # What is wrong with it is in the log, on /metrics and in the API.
+        with suppress(ServescopeError):
+            await collector.reload()
+
+
+async def _run_until(collector: Collector, stop: asyncio.Event, reload: asyncio.Event) -> None:
+    reloading = asyncio.create_task(_reload_when_asked(collector, reload))
     running = asyncio.create_task(collector.run())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
+    reloading.cancel()
     running.cancel()
     try:
         await running
     except asyncio.CancelledError:
         _logger.info("stopping")
+
+
+async def _check_address(host: str, port: int) -> None:
+    """Raise ServescopeError when the address cannot be listened on."""
+    try:
+        trial = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    trial.close()
+    await trial.wait_closed()
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ServescopeError:
+    return ServescopeError(f"cannot listen on {host}:{port}: {_cause(error)}")
 
 
 async def _serve(collector: Collector) -> web.AppRunner:
@@ -157,7 +200,7 @@ async def _serve(collector: Collector) -> web.AppRunner:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         await runner.cleanup()
-        raise ServescopeError(f"cannot listen on {host}:{port}: {_cause(error)}") from error
+        raise _cannot_listen(host, port, error) from error
     for address in runner.addresses:
         _logger.info("serving http://%s:%d/metrics", *address[:2])
     return runner

@@ -5,24 +5,17 @@ Whatever a target does costs only its own scrape: every failure is a ScrapeError
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import os
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
-import aiohttp
 import numpy as np
-from yarl import URL
 
-from servescope import __version__
 from servescope.catalog import METRICS, PROCESS_RATIOS, SAMPLE_FAMILIES
-from servescope.collector.access import AccessError
 from servescope.collector.parse import Exposition, ParseError, parse_exposition
 from servescope.collector.targets import Target
 from servescope.errors import ServescopeError
@@ -34,25 +27,21 @@ _logger = logging.getLogger(__name__)
 
 OUTCOMES = (
     "ok", "unreachable", "timeout", "status", "redirect", "truncated", "too_large", "malformed", "too_many_series",
-    "unknown_source", "credentials", "clock", "internal",
+    "unknown_source", "credentials", "clock", "internal", "dns", "tls", "proxy", "protocol", "rate_limited",
 )  # fmt: skip
 """How a scrape can end."""
 
-_HEADERS: Final = {
-    "Accept": "text/plain;version=0.0.4,*/*;q=0.1",
-    "Accept-Encoding": "gzip",
-    "User-Agent": f"servescope/{__version__}",
-}
-_MAX_REDIRECTS = 5
-_CHUNK_BYTES = 1 << 16
-
 
 class ScrapeError(ServescopeError):
-    """A scrape that brought nothing; `outcome` is one of `OUTCOMES`."""
+    """A scrape that brought nothing; `outcome` is one of `OUTCOMES`.
 
-    def __init__(self, outcome: str, message: str) -> None:
+    `retry_after_seconds` is how long the server asks to be left alone, None where it does not.
+    """
+
+    def __init__(self, outcome: str, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.outcome = outcome
+        self.retry_after_seconds = retry_after_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +64,7 @@ class Scrape:
     error: str | None = None
     native_samples: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    retry_after_seconds: float | None = None
 
 
 class Fetch(Protocol):
@@ -82,82 +72,6 @@ class Fetch(Protocol):
 
     async def __call__(self, target: Target, limits: Limits, /) -> bytes:
         """The body of the target's answer."""
-
-
-class HttpFetch:
-    """Fetches over HTTP; one session for all targets, owned by the caller."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-
-    async def __call__(self, target: Target, limits: Limits, /) -> bytes:
-        """The body of the target's answer, decompressed; raises ScrapeError."""
-        try:
-            headers = {**_HEADERS, **target.access.request_headers()}
-            headers["X-Prometheus-Scrape-Timeout-Seconds"] = f"{limits.timeout_seconds:g}"
-            async with asyncio.timeout(limits.timeout_seconds):
-                return await self._get(URL(target.url), headers, limits.max_body_bytes)
-        except AccessError as error:
-            raise ScrapeError("credentials", str(error)) from error
-        except TimeoutError:
-            raise ScrapeError("timeout", f"no complete answer within {limits.timeout_seconds:g} s") from None
-        except aiohttp.ClientConnectionError as error:
-            raise ScrapeError("unreachable", _connection_cause(error)) from error
-        except zlib.error as error:
-            raise ScrapeError("malformed", f"not gzip, as its Content-Encoding says: {error}") from error
-        except aiohttp.ClientPayloadError as error:
-            raise ScrapeError("truncated", f"the answer ended early: {error}") from error
-        except (aiohttp.ClientError, ValueError) as error:
-            raise ScrapeError("unreachable", f"{type(error).__name__}: {error}") from error
-
-    async def _get(self, url: URL, headers: Mapping[str, str], max_bytes: int) -> bytes:
-        origin = url.origin()
-        for _ in range(_MAX_REDIRECTS + 1):
-            async with self._session.get(
-                url, headers=headers, allow_redirects=False, auto_decompress=False
-            ) as response:
-                if response.status not in (301, 302, 303, 307, 308):
-                    return await _read_body(response, max_bytes)
-                url = _follow(url, response.headers.get("Location"), origin)
-        raise ScrapeError("redirect", f"more than {_MAX_REDIRECTS} redirects, the last to {str(url)!r}")
-
-
-def _follow(url: URL, location: str | None, origin: URL) -> URL:
-    if not location:
-        raise ScrapeError("redirect", f"{str(url)!r} redirects without saying where to")
-    target = url.join(URL(location))
-    # Headers may be secrets of this origin, so they go to no other.
-    if target.origin() != origin:
-        raise ScrapeError("redirect", f"redirects to another origin, {str(target)!r}; give that URL if it is meant")
-    return target
-
-
-async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    if response.status != 200:
-        raise ScrapeError("status", f"HTTP status {response.status} {response.reason or ''}".rstrip())
-    encoding = response.headers.get("Content-Encoding", "identity").lower()
-    if encoding not in ("gzip", "identity"):
-        raise ScrapeError("malformed", f"unknown Content-Encoding {encoding!r}, supported: gzip, identity")
-    inflate = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
-    chunks, size = [], 0
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        # One byte more than is allowed tells that there is too much, whatever a small chunk would expand to.
-        part = inflate.decompress(chunk, max_bytes + 1 - size) if inflate else chunk
-        size += len(part)
-        if size > max_bytes:
-            raise ScrapeError("too_large", f"the answer exceeds {max_bytes} bytes (max_body_bytes)")
-        chunks.append(part)
-    if inflate and not inflate.eof:
-        raise ScrapeError("truncated", "the answer ended early: incomplete gzip")
-    return b"".join(chunks)
-
-
-def _connection_cause(error: aiohttp.ClientConnectionError) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        # asyncio puts its own words into strerror; those of a failed look-up are told by negative numbers.
-        number = error.os_error.errno or 0
-        return f"cannot connect: {os.strerror(number) if number > 0 else error.os_error.strerror or error.os_error}"
-    return f"connection lost: {str(error) or type(error).__name__}"
 
 
 Outer = Callable[[int, frozenset[str]], Mapping[str, str]]
@@ -317,7 +231,9 @@ async def scrape_target(
         body = await fetch(target, limits)
         snapshot, native, dropped = reader.read(body, limits.max_series)
     except ScrapeError as error:
-        return Scrape(time_ms, time.perf_counter() - started, error.outcome, error=f"{target.url}: {error}")
+        duration, message = time.perf_counter() - started, f"{target.url}: {error}"
+        retry = error.retry_after_seconds
+        return Scrape(time_ms, duration, error.outcome, error=message, retry_after_seconds=retry)
     except Exception as error:
         # A mistake of ours on one target's text must not stop the others.
         _logger.exception("%s: %s: scrape failed inside the collector", target.target_id, target.url)

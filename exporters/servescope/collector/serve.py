@@ -16,10 +16,11 @@ from typing import Any
 from aiohttp import web
 
 from servescope.catalog import FIGURES, METRICS, Band, Figure, Metric
-from servescope.collector.collector import Collector
+from servescope.collector.collector import Collector, Watched
 from servescope.collector.config import format_duration
 from servescope.collector.exposition import Page, PageRenderer, Scraped
-from servescope.collector.store import FigureTable, StoreError, TargetStatus
+from servescope.collector.store import FigureTable, StoreError
+from servescope.errors import ServescopeError
 from servescope.expressions import promql
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
 
@@ -42,6 +43,7 @@ def make_application(collector: Collector) -> web.Application:
             web.get("/metrics", pages.metrics),
             web.get("/-/healthy", pages.healthy),
             web.get("/-/ready", pages.ready),
+            web.post("/-/reload", pages.reload),
             web.get("/api/v1/deployments", pages.deployments),
             web.get("/api/v1/figures", pages.figures),
             web.get("/api/v1/targets", pages.targets),
@@ -97,6 +99,14 @@ class _Pages:
             return web.Response(text="not ready: no figures were derived yet\n", status=503)
         return web.Response(text="ok\n")
 
+    async def reload(self, _: web.Request) -> web.Response:
+        """Read the configuration anew; one that is wrong is answered with 400, and the former stays."""
+        try:
+            loading = await self._collector.reload()
+        except ServescopeError as error:
+            return _json({"error": str(error)}, status=400)
+        return _json(asdict(loading))
+
     async def deployments(self, request: web.Request) -> web.Response:
         _check_parameters(request, ())
         latest = await asyncio.to_thread(self._collector.history.latest_figures)
@@ -127,8 +137,15 @@ class _Pages:
 
     async def targets(self, request: web.Request) -> web.Response:
         _check_parameters(request, ())
-        statuses = [_target_shown(watched.status) for watched in self._collector.watched]
-        return _json({"targets": statuses, "problems": list(self._collector.discovery.problems)})
+        collector = self._collector
+        return _json(
+            {
+                "targets": [_target_shown(watched) for watched in collector.watched],
+                "problems": collector.problems,
+                "lists": [asdict(each) for each in collector.discovery.lists()],
+                "configuration": asdict(collector.loading),
+            }
+        )
 
     async def catalog(self, request: web.Request) -> web.Response:
         _check_parameters(request, ())
@@ -217,8 +234,12 @@ def _table_shown(deployment: Deployment, table: FigureTable) -> dict[str, object
     return {"deployment": _labels_shown(deployment), "times_ms": table.times.tolist(), "figures": figures}
 
 
-def _target_shown(status: TargetStatus) -> dict[str, Any]:
-    return asdict(status)
+def _target_shown(watched: Watched) -> dict[str, Any]:
+    pace = {
+        "scrape_interval_ms": watched.target.scraping.interval_ms,
+        "next_scrape_ms": watched.next_scrape_ms,
+    }
+    return {**asdict(watched.status), **pace}
 
 
 def _metric_shown(metric: Metric) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""The targets to scrape: those of the configuration, and those that Prometheus `file_sd` files list now.
+"""The targets to scrape: those of the configuration, and those that `file_sd` files and `http_sd` URLs list now.
 
-A file that cannot be used keeps what it listed before, and `Discovery.problems` says so.
+A list that cannot be used keeps what it listed before, and `Discovery.problems` says so.
 """
 
 from __future__ import annotations
@@ -9,27 +9,40 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 from servescope.collector.access import Access
-from servescope.collector.config import (
-    Configuration,
+from servescope.collector.config import Configuration
+from servescope.collector.deployments import (
     DeploymentSettings,
-    FileDiscoverySettings,
+    HttpDiscoverySettings,
+    ListSettings,
+    Parameters,
+    ScrapeSettings,
+    TargetSettings,
     check_url,
     host_and_port,
+    with_parameters,
 )
+from servescope.collector.relabel import Rule, relabel
+from servescope.collector.tables import format_duration, parse_duration
 from servescope.errors import ConfigurationError, ServescopeError
-from servescope.identity import IDENTITY_LABELS, Identity
+from servescope.identity import IDENTITY_LABELS, Deployment, Identity
 
 _logger = logging.getLogger(__name__)
 
+MOST_TARGETS = 10_000
+"""How many targets one list may name."""
+
+_PARAMETER = "__param_"
+
 
 class DiscoveryError(ServescopeError):
-    """A file_sd file cannot be used."""
+    """A list of targets cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,7 @@ class Target:
     identity: Identity
     source: str | None = None
     access: Access = field(default_factory=Access)
+    scraping: ScrapeSettings = field(default_factory=ScrapeSettings)
 
     @property
     def target_id(self) -> str:
@@ -48,46 +62,171 @@ class Target:
         digest = hashlib.blake2b(repr(identity.labels()).encode(), digest_size=4).hexdigest()
         return f"{identity.deployment_id}/{identity.role}/{identity.replica}#{digest}"
 
+    @property
+    def host(self) -> str:
+        """The `host:port` it is scraped at."""
+        return host_and_port(self.url)
 
-class _Listing(NamedTuple):
-    """What a file_sd file listed when it was last usable; `signature` tells whether it changed since it was read."""
 
-    signature: tuple[int, ...]
-    targets: tuple[Target, ...]
+class ListKey(NamedTuple):
+    """One list of targets: whose it is, how it is read, its file or URL. Equal keys bring equal targets."""
+
+    deployment: Deployment
+    settings: ListSettings
+    place: str
+
+
+class Listing(NamedTuple):
+    """What a list named when it was last usable; `signature` tells whether it changed since it was read.
+
+    `pairs` are addresses with their labels before relabelling, `dropped` counts those that relabelling left out.
+    """
+
+    signature: object = None
+    pairs: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    targets: tuple[Target, ...] = ()
+    dropped: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListStatus:
+    """One list as it stands: how many targets it brings, how many relabelling dropped, what is wrong with it."""
+
+    kind: str
+    place: str
+    deployment_id: str
+    targets: int
+    dropped: int
     problem: str | None
 
 
 class Discovery:
-    """The targets of a configuration. Not thread safe."""
+    """The targets of a configuration. Not thread safe.
 
-    def __init__(self, configuration: Configuration) -> None:
+    With a `former` discovery the lists that both have go on from what they named there. Raises ConfigurationError when
+    targets that are written in the configuration are doubled.
+    """
+
+    def __init__(self, configuration: Configuration, former: Discovery | None = None) -> None:
         self._settings = configuration.deployments
-        self._static = [target for settings in self._settings for target in static_targets(settings)]
-        self._listings: dict[tuple[int, int, str], _Listing] = {}
+        self._window_ms = configuration.collector.window_ms
+        self._static = _read_static(configuration)
+        self._listings: dict[ListKey, Listing] = dict(former._listings) if former else {}
         self.targets: tuple[Target, ...] = ()
-        self.problems: tuple[str, ...] = ()
-        _, problems = keep_distinct(self._static)
-        if problems:
-            raise ConfigurationError(f"{configuration.origin}: {problems[0]}")
+        self.problems: tuple[str, ...] = former.problems if former else ()
         self.refresh()
 
     def refresh(self) -> None:
         """Read the files that changed; `targets` and `problems` then hold as of now."""
-        listings: dict[tuple[int, int, str], _Listing] = {}
+        listings: dict[ListKey, Listing] = {}
         problems = []
-        for number, settings in enumerate(self._settings):
-            for order, files in enumerate(settings.file_sd):
+        for settings in self._settings:
+            for files in settings.file_sd:
                 paths = _matching(files.files)
                 if not paths:
                     problems.append(f"file_sd of deployment {_name(settings)}: no file matches {_listed(files.files)}")
                 for path in paths:
-                    key = (number, order, path)
-                    listings[key] = _read_listing(Path(path), settings, files, self._listings.get(key))
-        problems += [listing.problem for listing in listings.values() if listing.problem]
-        listed = [target for listing in listings.values() for target in listing.targets]
+                    key = _key(settings, files, path)
+                    listings[key] = self._read_file(key, self._former(key))
+            for remote in settings.http_sd:
+                key = _key(settings, remote, remote.url)
+                listings[key] = self._former(key) or Listing()
         self._listings = listings
-        self.targets, doubled = keep_distinct([*self._static, *listed])
-        self._report((*problems, *(f"{problem}; the second is left out" for problem in doubled)))
+        self._gather(problems)
+
+    def http_lists(self) -> list[ListKey]:
+        """The lists that have to be asked for; their settings are HttpDiscoverySettings."""
+        return [key for key in self._listings if isinstance(key.settings, HttpDiscoverySettings)]
+
+    def read_answer(self, key: ListKey, body: bytes) -> Listing:
+        """What an http_sd's answer lists; changes nothing, so it may run in another thread."""
+        former = self._listings.get(key, Listing())
+        signature = hashlib.blake2b(body, digest_size=16).digest()
+        if former.signature == signature and former.problem is None:
+            return former
+        try:
+            pairs = _labelled(read_groups(_parse_json(body)), "__meta_url", key.place)
+            return self._make_listing(key, signature, pairs)
+        except (RecursionError, DiscoveryError) as error:
+            cause = "nested too deeply for a list of target groups" if isinstance(error, RecursionError) else error
+            return _unusable(former, None, f"http_sd {key.place!r}: {cause}")
+
+    def note_failure(self, key: ListKey, cause: str) -> None:
+        """An http_sd did not answer: its former targets stay."""
+        former = self._listings.get(key, Listing())
+        self.take(key, _unusable(former, former.signature, f"http_sd {key.place!r}: {cause}"))
+
+    def take(self, key: ListKey, listing: Listing) -> None:
+        """Go by what a list names from the next `refresh` on; a list that is no longer configured is ignored."""
+        if key in self._listings:
+            self._listings[key] = listing
+
+    def lists(self) -> list[ListStatus]:
+        """Every list as it stands, the configuration's own targets first."""
+        return [
+            *(
+                ListStatus("targets", "", settings.deployment.deployment_id, len(kept), dropped, None)
+                for settings, kept, dropped in self._static
+                if settings.targets
+            ),
+            *(
+                ListStatus(
+                    "http_sd" if isinstance(key.settings, HttpDiscoverySettings) else "file_sd",
+                    key.place,
+                    key.deployment.deployment_id,
+                    len(listing.targets),
+                    listing.dropped,
+                    listing.problem,
+                )
+                for key, listing in self._listings.items()
+            ),
+        ]
+
+    def _former(self, key: ListKey) -> Listing | None:
+        """What the list named last, made into targets anew where another configuration said how."""
+        known = self._listings.get(key)
+        if known is not None:
+            return known
+        for other, listing in self._listings.items():
+            if (other.deployment, other.place) == (key.deployment, key.place):
+                try:
+                    # Without its signature, so that a file is read anew.
+                    return self._make_listing(key, None, listing.pairs)
+                except DiscoveryError:
+                    return None
+        return None
+
+    def _read_file(self, key: ListKey, former: Listing | None) -> Listing:
+        path, signature = Path(key.place), None
+        try:
+            status = path.stat()
+            signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if former is not None and former.signature == signature:
+                return former
+            pairs = _labelled(read_target_groups(path.read_text(encoding="utf-8"), path), "__meta_filepath", key.place)
+            listing = self._make_listing(key, signature, pairs)
+        except (OSError, UnicodeDecodeError, DiscoveryError) as error:
+            return _unusable(former or Listing(), signature, f"{path}: {error}")
+        _tell_ignored_labels(key, pairs)
+        return listing
+
+    def _make_listing(self, key: ListKey, signature: object, pairs: Sequence[tuple[str, Mapping[str, str]]]) -> Listing:
+        if len(pairs) > MOST_TARGETS:
+            raise DiscoveryError(f"{len(pairs)} targets, at most {MOST_TARGETS} in one list")
+        made = [
+            make_target(address, labels, key.deployment, key.settings, window_ms=self._window_ms)
+            for address, labels in pairs
+        ]
+        kept = tuple(target for target in made if target is not None)
+        return Listing(signature, tuple(pairs), kept, len(made) - len(kept), None)
+
+    def _gather(self, problems: Sequence[str]) -> None:
+        static = [target for _, kept, _ in self._static for target in kept]
+        listed = [target for listing in self._listings.values() for target in listing.targets]
+        self.targets, doubled = keep_distinct([*static, *listed])
+        wrong = [listing.problem for listing in self._listings.values() if listing.problem]
+        self._report((*problems, *wrong, *(f"{problem}; the second is left out" for problem in doubled)))
 
     def _report(self, problems: tuple[str, ...]) -> None:
         for problem in problems:
@@ -96,18 +235,65 @@ class Discovery:
         self.problems = problems
 
 
-def static_targets(settings: DeploymentSettings) -> list[Target]:
-    """The targets written in one deployment's table."""
-    labels = {name: value for name, value in settings.deployment.labels() if value}
-    return [
-        Target(
-            target.url,
-            Identity(**labels, replica=target.replica or host_and_port(target.url), role=target.role),
-            target.source,
-            target.access,
-        )
-        for target in settings.targets
-    ]
+class _Static(NamedTuple):
+    """The targets written in one deployment's table, and how many of them relabelling dropped."""
+
+    settings: DeploymentSettings
+    targets: tuple[Target, ...]
+    dropped: int
+
+
+def check_targets(configuration: Configuration) -> None:
+    """Raise ConfigurationError unless the targets written in a configuration can be scraped side by side."""
+    _read_static(configuration)
+
+
+def _read_static(configuration: Configuration) -> list[_Static]:
+    default, window_ms = configuration.collector.scraping(), configuration.collector.window_ms
+    read = []
+    for settings in configuration.deployments:
+        try:
+            made = [_static_target(target, settings, default, window_ms) for target in settings.targets]
+        except DiscoveryError as error:
+            raise ConfigurationError(f"{configuration.origin}: deployment {_name(settings)}: {error}") from error
+        kept = tuple(target for target in made if target is not None)
+        read.append(_Static(settings, kept, len(made) - len(kept)))
+    _, problems = keep_distinct(target for each in read for target in each.targets)
+    if problems:
+        raise ConfigurationError(f"{configuration.origin}: {problems[0]}")
+    return read
+
+
+def _static_target(
+    target: TargetSettings, settings: DeploymentSettings, default: ScrapeSettings, window_ms: int
+) -> Target | None:
+    scraping = target.scraping or default
+    if not settings.relabel:
+        labels = {name: value for name, value in settings.deployment.labels() if value}
+        identity = Identity(**labels, replica=target.replica or host_and_port(target.url), role=target.role)
+        return Target(target.url, identity, target.source, target.access, scraping)
+    scheme, _, rest = target.url.partition("://")
+    address, _, path = rest.partition("/")
+    path, _, query = path.partition("?")
+    listed = ListSettings(
+        role=target.role,
+        source=target.source,
+        scheme=scheme,
+        metrics_path=f"/{path}",
+        params=_parameters(query),
+        relabel=settings.relabel,
+        access=target.access,
+        scraping=scraping,
+    )
+    replica = {"replica": target.replica} if target.replica else {}
+    return make_target(address, replica, settings.deployment, listed, window_ms=window_ms)
+
+
+def _parameters(query: str) -> Parameters:
+    values: dict[str, list[str]] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        values.setdefault(name, []).append(value)
+    return tuple((name, tuple(each)) for name, each in values.items())
 
 
 def keep_distinct(targets: Iterable[Target]) -> tuple[tuple[Target, ...], list[str]]:
@@ -139,7 +325,11 @@ def read_target_groups(text: str, path: Path) -> list[tuple[str, dict[str, str]]
 
     https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config
     """
-    groups = _parse_document(text, path)
+    return read_groups(_parse_document(text, path))
+
+
+def read_groups(groups: object) -> list[tuple[str, dict[str, str]]]:
+    """The (address, labels) pairs of a parsed list of target groups; raises DiscoveryError."""
     if not isinstance(groups, list):
         raise DiscoveryError(f"expected a list of target groups, got {_type_name(groups)}")
     pairs = []
@@ -160,27 +350,100 @@ def read_target_groups(text: str, path: Path) -> list[tuple[str, dict[str, str]]
 
 
 def make_target(
-    address: str, labels: Mapping[str, str], settings: DeploymentSettings, files: FileDiscoverySettings
-) -> Target:
-    """The target of one address; its labels win over the configuration's. Raises DiscoveryError.
+    address: str, labels: Mapping[str, str], deployment: Deployment, listed: ListSettings, *, window_ms: int
+) -> Target | None:
+    """The target of one address, None when relabelling drops it; its labels win over the configuration's.
 
-    Identity labels count, `__scheme__` and `__metrics_path__` make the URL; other labels are not part of the contract
-    and are left out.
+    Identity labels count, those that begin with `__` say how it is scraped; other labels are not part of the contract
+    and are left out. Raises DiscoveryError.
     """
-    scheme, path = labels.get("__scheme__", "http"), labels.get("__metrics_path__", "/metrics")
-    if scheme not in ("http", "https"):
-        raise DiscoveryError(f"target {address!r}: __scheme__ {scheme!r}, expected http or https")
-    if "/" in address:
-        raise DiscoveryError(f"target {address!r} is not host:port; a path goes into the label __metrics_path__")
     try:
-        url = check_url(f"{scheme}://{address}/{path.removeprefix('/')}")
-        identity = {"role": files.role, **dict(settings.deployment.labels())}
-        identity |= {name: value for name, value in labels.items() if name in IDENTITY_LABELS}
-        identity.setdefault("replica", host_and_port(url))
-        return Target(url, Identity(**identity), files.source, files.access)
+        found = relabel({**_first_labels(deployment, listed), **labels, "__address__": address}, listed.relabel)
+        if found is None:
+            return None
+        url = _url(found, listed.params)
+        identity = {name: found.get(name, "") for name in IDENTITY_LABELS}
+        identity["replica"] = identity["replica"] or host_and_port(url)
+        return Target(url, Identity(**identity), listed.source, listed.access, _scraping(found, listed, window_ms))
     except (ValueError, ServescopeError) as error:
         shown = "" if "@" in address else f" {address!r}"
         raise DiscoveryError(f"target{shown}: {error}") from None
+
+
+def _first_labels(deployment: Deployment, listed: ListSettings) -> dict[str, str]:
+    """What a target's labels are before its list has its say."""
+    return {
+        "__scheme__": listed.scheme,
+        "__metrics_path__": listed.metrics_path,
+        "__scrape_interval__": format_duration(listed.scraping.interval_ms),
+        "__scrape_timeout__": format_duration(listed.scraping.timeout_ms),
+        **{f"{_PARAMETER}{name}": values[0] for name, values in listed.params if values},
+        "role": listed.role,
+        **dict(deployment.labels()),
+    }
+
+
+def _url(labels: Mapping[str, str], params: Parameters) -> str:
+    address, scheme = labels.get("__address__", ""), labels.get("__scheme__", "http")
+    if scheme not in ("http", "https"):
+        raise ValueError(f"__scheme__ {scheme!r}, expected http or https")
+    if not address:
+        raise ValueError("has no __address__")
+    if "/" in address:
+        raise ValueError(f"{address!r} is not host:port; a path goes into the label __metrics_path__")
+    path = labels.get("__metrics_path__", "/metrics").removeprefix("/")
+    chosen = dict(params)
+    for name, value in labels.items():
+        if name.startswith(_PARAMETER):
+            parameter = name.removeprefix(_PARAMETER)
+            # A label stands for the first value of a parameter; the others are the configuration's.
+            chosen[parameter] = (value, *chosen.get(parameter, ())[1:])
+    return with_parameters(check_url(f"{scheme}://{address}/{path}"), tuple(chosen.items()))
+
+
+def _scraping(labels: Mapping[str, str], listed: ListSettings, window_ms: int) -> ScrapeSettings:
+    settings = listed.scraping
+    interval = _duration(labels, "__scrape_interval__", settings.interval_ms)
+    timeout = _duration(labels, "__scrape_timeout__", settings.timeout_ms)
+    if timeout == settings.timeout_ms:
+        # An interval below the timeout lowers it: what is not said cannot be wrong.
+        timeout = min(timeout, interval)
+    if timeout > interval:
+        raise ValueError(f"__scrape_timeout__ is above __scrape_interval__ ({format_duration(interval)})")
+    if 2 * interval > window_ms:
+        raise ValueError(
+            f"__scrape_interval__ {format_duration(interval)}, expected at most half of the window "
+            f"({format_duration(window_ms)})"
+        )
+    if (interval, timeout) == (settings.interval_ms, settings.timeout_ms):
+        return settings
+    return replace(settings, interval_ms=interval, timeout_ms=timeout)
+
+
+def _duration(labels: Mapping[str, str], name: str, default_ms: int) -> int:
+    if name not in labels:
+        return default_ms
+    milliseconds = parse_duration(labels[name])
+    if milliseconds == 0:
+        raise ValueError(f"{name} is 0, expected a duration above 0")
+    return milliseconds
+
+
+def _key(settings: DeploymentSettings, listed: ListSettings, place: str) -> ListKey:
+    rules: tuple[Rule, ...] = (*listed.relabel, *settings.relabel)
+    return ListKey(settings.deployment, replace(listed, relabel=rules), place)
+
+
+def _labelled(
+    pairs: Iterable[tuple[str, Mapping[str, str]]], label: str, value: str
+) -> list[tuple[str, Mapping[str, str]]]:
+    return [(address, {**labels, label: value}) for address, labels in pairs]
+
+
+def _unusable(former: Listing, signature: object, problem: str) -> Listing:
+    kept = len(former.targets)
+    told = f"its former {kept} targets are kept" if kept else "it lists no target yet"
+    return former._replace(signature=signature, problem=f"{problem}; {told}")
 
 
 def _matching(patterns: Iterable[str]) -> list[str]:
@@ -188,32 +451,12 @@ def _matching(patterns: Iterable[str]) -> list[str]:
     return sorted({path for pattern in patterns for path in glob(pattern, recursive=True)})  # noqa: PTH207
 
 
-def _read_listing(
-    path: Path, settings: DeploymentSettings, files: FileDiscoverySettings, former: _Listing | None
-) -> _Listing:
-    signature: tuple[int, ...] = ()
-    try:
-        status = path.stat()
-        signature = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if former is not None and former.signature == signature:
-            return former
-        pairs = read_target_groups(path.read_text(encoding="utf-8"), path)
-        targets = tuple(make_target(address, labels, settings, files) for address, labels in pairs)
-    except (OSError, UnicodeDecodeError, DiscoveryError) as error:
-        kept = former.targets if former is not None else ()
-        return _Listing(signature, kept, f"{path}: {error}; {_kept(len(kept))}")
-    _tell_ignored_labels(path, pairs)
-    return _Listing(signature, targets, None)
-
-
-def _kept(count: int) -> str:
-    return f"its former {count} targets are kept" if count else "it lists no target yet"
-
-
-def _tell_ignored_labels(path: Path, pairs: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+def _tell_ignored_labels(key: ListKey, pairs: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    if key.settings.relabel:
+        return
     ignored = {name for _, labels in pairs for name in labels if not name.startswith("__")} - set(IDENTITY_LABELS)
     if ignored:
-        _logger.info("%s: labels %s are not identity labels and are left out", path, _listed(sorted(ignored)))
+        _logger.info("%s: labels %s are not identity labels and are left out", key.place, _listed(sorted(ignored)))
 
 
 def _parse_document(text: str, path: Path) -> object:
@@ -223,7 +466,7 @@ def _parse_document(text: str, path: Path) -> object:
         raise DiscoveryError("nested too deeply for a list of target groups") from None
 
 
-def _parse_json(text: str) -> object:
+def _parse_json(text: str | bytes) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -62,6 +62,22 @@ class Telemetry:
             registry=registry,
         )
         self.store_errors = Counter("servescope_store_errors", "Writes to the store that failed.", registry=registry)
+        self._reload_success = Gauge(
+            "servescope_configuration_reload_success",
+            "Whether the configuration could be taken up when it was last read.",
+            registry=registry,
+        )
+        self._reload_seconds = Gauge(
+            "servescope_configuration_reload_timestamp_seconds",
+            "When the configuration was last taken up, seconds since 1970.",
+            registry=registry,
+        )
+        self._listed = Gauge(
+            "servescope_discovered_targets",
+            "Targets that lists and configuration name, by what relabelling did with them.",
+            ["result"],
+            registry=registry,
+        )
         build = Gauge("servescope_build_info", "1, with the version as label.", ["version"], registry=registry)
         build.labels(__version__).set(1)
 
@@ -81,6 +97,16 @@ class Telemetry:
         """Keep how many series are held and how many discovery problems there are."""
         self._series.set(series)
         self._problems.set(problems)
+
+    def set_loading(self, *, success: bool, loaded_seconds: float) -> None:
+        """Keep how the configuration was read last, and when it was last taken up."""
+        self._reload_success.set(success)
+        self._reload_seconds.set(loaded_seconds)
+
+    def set_discovered(self, *, kept: int, dropped: int) -> None:
+        """Keep how many targets the lists name, and how many of them relabelling dropped."""
+        self._listed.labels("kept").set(kept)
+        self._listed.labels("dropped").set(dropped)
 
     def collect(self) -> Iterable[Metric]:
         """The series as prometheus_client's families."""

@@ -1,0 +1,363 @@
+"""Fetching over HTTP within bounds: a target's text, a list of targets.
+
+Whatever a server does ends in an answer or in a ScrapeError that says what it was: never later than the timeout, never
+with more than the bytes that are allowed, and with nothing of one server's that another would wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from servescope import __version__
+from servescope.collector.access import Access, AccessError, Keyring, Tls
+from servescope.collector.deployments import HttpDiscoverySettings
+from servescope.collector.scrape import Limits, ScrapeError
+from servescope.collector.targets import Target
+
+_AGENT: Final = f"servescope/{__version__}"
+_SCRAPE_HEADERS: Final = {
+    "Accept": "text/plain;version=0.0.4,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+    "User-Agent": _AGENT,
+}
+_LIST_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": _AGENT}
+_LIST_SECONDS = 10.0
+_LIST_BYTES = 16_000_000
+_MAX_REDIRECTS = 5
+_CHUNK_BYTES = 1 << 16
+_GZIP_MAGIC = b"\x1f\x8b"
+_REDIRECTS = (301, 302, 303, 307, 308)
+# Connections are kept for longer than most targets' intervals, so that a scrape rarely opens one.
+_KEEP_ALIVE_SECONDS = 75.0
+_MOST_LOOKUPS = 256
+_MOST_KEYRINGS = 10_000
+# aiohttp's own timeouts would cost timers for every request; the one around the whole scrape is enough.
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+_LONGEST_RETRY_SECONDS = 3600.0
+
+
+@asynccontextmanager
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A session for all that is fetched: servers share it, but not each other's cookies, and wait for nobody's name.
+
+    Connections are bounded by one scrape per target.
+    """
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, resolver=Resolver())
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=_NO_TIMEOUT
+    ) as session:
+        yield session
+
+
+class HttpFetch:
+    """Fetches over HTTP; one session for all servers, owned by the caller."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._keyrings: dict[Access, Keyring] = {}
+
+    async def __call__(self, target: Target, limits: Limits, /) -> bytes:
+        """The body of the target's answer, decompressed; raises ScrapeError."""
+        timeout = limits.timeout_seconds
+        headers = {**_SCRAPE_HEADERS, "X-Prometheus-Scrape-Timeout-Seconds": f"{timeout:g}"}
+        return await self._fetch(target.url, target.access, headers, timeout, limits.max_body_bytes)
+
+    async def list_targets(self, settings: HttpDiscoverySettings, /) -> bytes:
+        """The body of an http_sd's answer; raises ScrapeError."""
+        interval = settings.refresh_interval_ms / 1000
+        headers = {**_LIST_HEADERS, "X-Prometheus-Refresh-Interval-Seconds": f"{interval:g}"}
+        timeout = min(interval, _LIST_SECONDS)
+        return await self._fetch(settings.url, settings.list_access, headers, timeout, _LIST_BYTES)
+
+    async def _fetch(self, url: str, access: Access, headers: dict[str, str], seconds: float, max_bytes: int) -> bytes:
+        try:
+            keyring = self._keyring(access)
+            headers.update(keyring.headers())
+            async with asyncio.timeout(seconds):
+                return await self._get(URL(url), access, keyring, headers, max_bytes)
+        except AccessError as error:
+            raise ScrapeError("credentials", str(error)) from error
+        except TimeoutError:
+            raise ScrapeError("timeout", f"no complete answer within {seconds:g} s") from None
+        except zlib.error as error:
+            raise ScrapeError("malformed", f"not gzip, as its Content-Encoding says: {error}") from error
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            raise _failure(error) from error
+
+    def _keyring(self, access: Access) -> Keyring:
+        keyring = self._keyrings.get(access)
+        if keyring is None:
+            if len(self._keyrings) >= _MOST_KEYRINGS:
+                self._keyrings.clear()
+            keyring = self._keyrings[access] = Keyring(access)
+        return keyring
+
+    async def _get(
+        self, url: URL, access: Access, keyring: Keyring, headers: Mapping[str, str], max_bytes: int
+    ) -> bytes:
+        origin = url.origin()
+        way = _way_to(origin, access, keyring)
+        if "Proxy-Authorization" in way:
+            headers = {**headers, "Proxy-Authorization": way.pop("Proxy-Authorization")}
+        for _ in range(_MAX_REDIRECTS + 1):
+            async with self._session.get(
+                url, headers=headers, allow_redirects=False, auto_decompress=False, **way
+            ) as response:
+                if response.status not in _REDIRECTS:
+                    return await _read_body(response, max_bytes)
+                url = _follow(url, response.headers.get("Location"), origin)
+        raise ScrapeError("redirect", f"more than {_MAX_REDIRECTS} redirects, the last to {str(url)!r}")
+
+
+def _way_to(origin: URL, access: Access, keyring: Keyring) -> dict[str, Any]:
+    """How aiohttp is to reach a server: TLS and proxy."""
+    way: dict[str, Any] = {}
+    if origin.scheme == "https" and access.tls != Tls():
+        way["ssl"] = keyring.ssl_context()
+        if access.tls.server_name:
+            way["server_hostname"] = access.tls.server_name
+    proxy = keyring.proxy(origin.scheme, origin.host or "", origin.port or 0)
+    if proxy is not None:
+        way["proxy"], authorization = URL(proxy[0]), proxy[1]
+        if authorization and origin.scheme == "https":
+            # The tunnel is asked for with it; inside, the target is not shown it.
+            way["proxy_headers"] = {"Proxy-Authorization": authorization}
+        elif authorization:
+            way["Proxy-Authorization"] = authorization
+    return way
+
+
+def _follow(url: URL, location: str | None, origin: URL) -> URL:
+    if not location:
+        raise ScrapeError("redirect", f"{str(url)!r} redirects without saying where to")
+    target = url.join(URL(location))
+    # Headers may be secrets of this origin, so they go to no other.
+    if target.scheme not in ("http", "https") or target.origin() != origin:
+        raise ScrapeError("redirect", f"redirects to another origin, {str(target)!r}; give that URL if it is meant")
+    return target
+
+
+async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    if response.status != 200:
+        raise _bad_status(response)
+    encoding = response.headers.get("Content-Encoding", "identity").lower()
+    if encoding not in ("gzip", "identity"):
+        raise ScrapeError("malformed", f"unknown Content-Encoding {encoding!r}, supported: gzip, identity")
+    if (response.content_length or 0) > max_bytes:
+        raise _too_large(max_bytes)
+    body = _Body(max_bytes, compressed=encoding == "gzip")
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        body.add(chunk)
+    return body.finish()
+
+
+class _Body:
+    """A body as it comes in, never larger than allowed, whatever a small part of it would expand to."""
+
+    def __init__(self, max_bytes: int, *, compressed: bool) -> None:
+        self._room = self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._inflate = zlib.decompressobj(wbits=31) if compressed else None
+
+    def add(self, chunk: bytes) -> None:
+        if self._inflate is None:
+            self._keep(chunk)
+        else:
+            self._expand(chunk, self._inflate)
+
+    def finish(self) -> bytes:
+        if self._inflate is not None and not self._inflate.eof:
+            raise ScrapeError("truncated", "the answer ended early: incomplete gzip")
+        body = b"".join(self._parts)
+        if self._inflate is None and body.startswith(_GZIP_MAGIC):
+            raise ScrapeError("malformed", "gzip, which its Content-Encoding does not say")
+        return body
+
+    def _expand(self, chunk: bytes, inflate: Any) -> None:
+        while chunk:
+            if inflate.eof:
+                # gzip may consist of several members, one behind the other.
+                inflate = self._inflate = zlib.decompressobj(wbits=31)
+            # One byte more than is allowed tells that there is too much.
+            self._keep(inflate.decompress(chunk, self._room + 1))
+            chunk = inflate.unused_data if inflate.eof else b""
+
+    def _keep(self, part: bytes) -> None:
+        self._room -= len(part)
+        if self._room < 0:
+            raise _too_large(self._max_bytes)
+        self._parts.append(part)
+
+
+def _too_large(max_bytes: int) -> ScrapeError:
+    return ScrapeError("too_large", f"the answer exceeds {max_bytes} bytes (max_body_bytes)")
+
+
+def _bad_status(response: aiohttp.ClientResponse) -> ScrapeError:
+    message = f"HTTP status {response.status} {response.reason or ''}".rstrip()
+    retry = _retry_after(response.headers)
+    if response.status == 429 or (response.status == 503 and retry is not None):
+        return ScrapeError("rate_limited", message, retry_after_seconds=retry)
+    return ScrapeError("status", message)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds of `Retry-After`, a number or an HTTP date; bounded, None when there is none that can be read."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        seconds = float(text[:12])
+    else:
+        moment, now = _http_date(text), _http_date(headers.get("Date", ""))
+        if moment is None:
+            return None
+        # By the server's own clock where it tells it, which may differ from ours.
+        seconds = moment - (time.time() if now is None else now)
+    return min(max(seconds, 0.0), _LONGEST_RETRY_SECONDS)
+
+
+def _http_date(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+# --- What went wrong --------------------------------------------------------------------------------------------------
+
+
+def _failure(error: Exception) -> ScrapeError:
+    """The outcome and the cause of what aiohttp, or the system below it, raised."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return ScrapeError("dns", f"cannot find host {error.host!r}: {_os_cause(error.os_error)}")
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return ScrapeError("proxy", f"cannot connect to the proxy: {_os_cause(error.os_error)}")
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return ScrapeError("proxy", f"the proxy answers with HTTP status {error.status} {error.message}".rstrip())
+    tls = _tls_cause(error)
+    if tls is not None:
+        return ScrapeError("tls", tls)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ScrapeError("unreachable", f"cannot connect: {_os_cause(error.os_error)}")
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return ScrapeError("truncated", f"the answer ended early: {_shortened(str(error))}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return ScrapeError("protocol", f"not HTTP: {_shortened(error.message)}")
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return ScrapeError("unreachable", "connection lost: closed before the head of an answer was complete")
+    if isinstance(error, OSError):
+        return ScrapeError("unreachable", f"connection lost: {_os_cause(error)}")
+    return ScrapeError("unreachable", f"{type(error).__name__}: {_shortened(str(error))}")
+
+
+def _tls_cause(error: BaseException) -> str | None:
+    """What is wrong with TLS, None when it is not TLS; the cause may be some exceptions down."""
+    found: BaseException | None = error
+    for _ in range(5):
+        if isinstance(found, aiohttp.ClientConnectorCertificateError):
+            found = found.certificate_error
+        if isinstance(found, ssl.SSLCertVerificationError):
+            return f"certificate refused: {found.verify_message}"
+        if isinstance(found, ssl.SSLError):
+            return f"TLS failed: {(found.reason or str(found)).replace('_', ' ').lower()}"
+        if found is None:
+            return None
+        found = found.__cause__ or getattr(found, "os_error", None)
+    return None
+
+
+def _os_cause(error: OSError) -> str:
+    # asyncio puts its own words into strerror; those of a failed look-up are told by negative numbers.
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error) or type(error).__name__
+
+
+def _shortened(text: str, limit: int = 160) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[:limit] + "…"
+
+
+# --- Names ------------------------------------------------------------------------------------------------------------
+
+
+class Resolver(AbstractResolver):
+    """Looks host names up, each in a thread of its own and once at a time.
+
+    A name server that hangs holds up the targets it is asked for and nobody else: neither other names, nor what else
+    runs in threads, nor the end of the program.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[str, int, int], asyncio.Future[list[ResolveResult]]] = {}
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """The addresses of a host; raises OSError."""
+        key = (host, port, int(family))
+        future = self._pending.get(key)
+        if future is None:
+            if len(self._pending) >= _MOST_LOOKUPS:
+                raise OSError(None, f"{_MOST_LOOKUPS} other names are being looked up without an answer")
+            loop = asyncio.get_running_loop()
+            future = self._pending[key] = loop.create_future()
+            future.add_done_callback(lambda done: self._forget(key, done))
+            threading.Thread(target=_look_up, args=(*key, loop, future), name=f"look up {host}", daemon=True).start()
+        # Whoever asks may give up; the look-up goes on, and is there for who asks next.
+        return await asyncio.shield(future)
+
+    async def close(self) -> None:
+        """Nothing to wait for."""
+
+    def _forget(self, key: tuple[str, int, int], done: asyncio.Future[list[ResolveResult]]) -> None:
+        self._pending.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # nobody may be waiting for it any more
+
+
+def _look_up(
+    host: str, port: int, family: int, loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[ResolveResult]]
+) -> None:
+    found: list[ResolveResult] | OSError
+    try:
+        found = [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=int(address[1]),
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, protocol, _, address in socket.getaddrinfo(
+                host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+            )
+        ]
+    except (OSError, UnicodeError) as error:
+        found = error if isinstance(error, OSError) else OSError(None, f"no host can be called so: {error}")
+
+    def settle() -> None:
+        if future.done():
+            return
+        if isinstance(found, OSError):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        return  # the loop has ended meanwhile, and with it all who asked

@@ -1,0 +1,185 @@
+"""A TOML table read key by key: every error names the file, the key, the value and what was expected.
+
+Here too is what values are made of: durations and addresses.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from servescope.errors import ConfigurationError
+
+REQUIRED: Final = "required"
+
+T = TypeVar("T")
+
+
+class Setting(NamedTuple):
+    """One key of the configuration and its default as it would stand in the file; "" where there is none."""
+
+    key: str
+    default: str
+
+
+class Table:
+    """A TOML table that knows where it stands, so that every error names file and key."""
+
+    def __init__(self, values: Mapping[str, object], origin: str, path: str) -> None:
+        self.values = values
+        self.origin = origin
+        self.path = path
+
+    def key(self, key: str) -> str:
+        """Where a key stands, as `deployments[0].targets`."""
+        return f"{self.path}.{key}" if self.path else key
+
+    def wrong(self, key: str, expected: str) -> ConfigurationError:
+        """The error for the value that stands at a key."""
+        value = self.values.get(key)
+        return ConfigurationError(f"{self.origin}: {self.key(key)}: {value!r} is wrong, expected {expected}")
+
+    def check_keys(self, known: Sequence[str]) -> None:
+        """Refuse keys that are not known, with the nearest that is."""
+        for key in self.values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise ConfigurationError(f"{self.origin}: unknown key {self.key(key)!r}; {hint}")
+
+    def table(self, key: str, settings: Sequence[Setting]) -> Table:
+        """The table at a key, empty where there is none."""
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, f"a table [{self.key(key)}]")
+        return self._checked(value, self.key(key), settings)
+
+    def tables(self, key: str, settings: Sequence[Setting]) -> list[Table]:
+        """The tables listed at a key."""
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            spelled = re.sub(r"\[\d+\]", "", self.key(key))
+            raise self.wrong(key, f"tables [[{spelled}]]")
+        return [self._checked(each, f"{self.key(key)}[{index}]", settings) for index, each in enumerate(value)]
+
+    def _checked(self, values: Mapping[str, object], path: str, settings: Sequence[Setting]) -> Table:
+        table = Table(values, self.origin, path)
+        table.check_keys([setting.key for setting in settings])
+        for setting in settings:
+            if setting.default == REQUIRED and setting.key not in values:
+                raise ConfigurationError(f"{self.origin}: {path}: {setting.key!r} is missing")
+        return table
+
+    def string(self, key: str, default: str | None) -> str:
+        """The string at a key; with `default` None it must be there and not empty."""
+        value = self.values.get(key, default)
+        if not isinstance(value, str) or (default is None and not value):
+            raise self.wrong(key, "a string" if default is not None else "a string that is not empty")
+        return value
+
+    def strings(self, key: str, default: Sequence[str] | None = None) -> list[str]:
+        """The strings listed at a key, none of them empty; with `default` None it must list one."""
+        value = self.values.get(key, default)
+        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+            raise self.wrong(key, "a list of strings")
+        if not value and default is None:
+            raise self.wrong(key, "a list of strings")
+        return list(value)
+
+    def boolean(self, key: str, *, default: bool) -> bool:
+        """The truth value at a key."""
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
+    def string_map(self, key: str) -> dict[str, str]:
+        """Names with a string each, which are not shown in an error."""
+        value = self.values.get(key, {})
+        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+            # Header values may be secrets: they are never shown.
+            raise ConfigurationError(f"{self.origin}: {self.key(key)}: expected a table of strings")
+        return dict(value)
+
+    def string_lists(self, key: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Names with one string or a list of strings each."""
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table of strings, or of lists of strings")
+        listed = {name: each if isinstance(each, list) else [each] for name, each in value.items()}
+        if not all(isinstance(each, str) for values in listed.values() for each in values):
+            raise self.wrong(key, "a table of strings, or of lists of strings")
+        return tuple((name, tuple(values)) for name, values in listed.items())
+
+    def choice(self, key: str, choices: Sequence[str], default: str) -> str:
+        """One of the choices."""
+        value = self.values.get(key, default)
+        if value not in choices:
+            raise self.wrong(key, f"one of {', '.join(choices)}")
+        return str(value)
+
+    def whole_number(self, key: str, default: int) -> int:
+        """The whole number at a key, above 0."""
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.wrong(key, "a whole number above 0")
+        return value
+
+    def duration(self, key: str, default: int) -> int:
+        """Milliseconds of the duration at a key, above 0 and at most ten years."""
+        expected = "a duration above 0 such as '15s', '5m', '1h30m', '7d', at most ten years"
+        milliseconds = self.parsed(key, parse_duration, default, expected)
+        if not 0 < milliseconds <= _LONGEST_MS:
+            raise self.wrong(key, expected)
+        return milliseconds
+
+    def parsed(self, key: str, parse: Callable[[str], T], default: T, expected: str) -> T:
+        """What `parse` makes of the string at a key."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.wrong(key, expected)
+        try:
+            return parse(value)
+        except ValueError:
+            raise self.wrong(key, expected) from None
+
+
+_DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_LONGEST_MS = 3653 * _DURATION_UNITS["d"]
+_DURATION = re.compile(r"(\d+)(ms|[smhdw])")
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a Prometheus duration such as `15s`, `1h30m`, `7d`; raises ValueError."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration")
+    return sum(int(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
+def format_duration(milliseconds: int) -> str:
+    """The shortest Prometheus duration in one unit: `5m`, `90s`, `1d`."""
+    for unit in ("d", "h", "m", "s"):
+        if milliseconds % _DURATION_UNITS[unit] == 0:
+            return f"{milliseconds // _DURATION_UNITS[unit]}{unit}"
+    return f"{milliseconds}ms"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` (`[::1]:9900` for IPv6); raises ValueError."""
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/\s]+)):(\d{1,5})", text)
+    if not match or int(match[3]) > 65535:
+        raise ValueError(f"{text!r} is not host:port")
+    return match[1] or match[2], int(match[3])
+
+
+def check_authority(authority: str) -> None:
+    """Raise ValueError unless this is the `host` or `host:port` of a URL, without credentials."""
+    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d+)?", authority):
+        raise ValueError(f"has no host in {authority!r}")
+    if ":" in authority.rpartition("]")[2]:
+        parse_address(authority)

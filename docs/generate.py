@@ -1,8 +1,9 @@
-"""`python -m docs.generate` writes `docs/metrics.md`; with `--check` it writes nothing and says what is out of date."""
+"""`python -m docs.generate` writes `docs/metrics.md` and `docs/openapi.json`; `--check` says what is out of date."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from servescope.expressions import promql
 from servescope.identity import IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
 
 PAGE = Path(__file__).parent / "metrics.md"
+DESCRIPTION = Path(__file__).parent / "openapi.json"
 
 COMPONENTS: Mapping[str, str] = {
     "engine": "Engine",
@@ -32,17 +34,27 @@ _STATUS_SIGNS = {"good": "🟢 good", "warning": "🟡 warning", "critical": "�
 
 
 def main() -> int:
-    """Write the page, or check it: 1 when it differs from what the catalog says."""
-    parser = argparse.ArgumentParser(prog="python -m docs.generate", description="Write the pages of the catalog.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when the page is out of date")
-    text = render_metrics()
-    if parser.parse_args().check:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        sys.stderr.write(f"{PAGE} is out of date: run `python -m docs.generate`\n")
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    """Write the files, or check them: 1 when one differs from what the code says."""
+    parser = argparse.ArgumentParser(prog="python -m docs.generate", description="Write the pages made from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
+    check = parser.parse_args().check
+    old = 0
+    for path, text in ((PAGE, render_metrics()), (DESCRIPTION, render_description())):
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if check:
+            sys.stderr.write(f"{path} is out of date: run `python -m docs.generate`\n")
+            old = 1
+        else:
+            path.write_text(text, encoding="utf-8")
+    return old
+
+
+def render_description() -> str:
+    """The collector's API in OpenAPI, as JSON."""
+    from servescope.collector.openapi import describe
+
+    return json.dumps(describe(), indent=1, ensure_ascii=False) + "\n"
 
 
 def render_metrics() -> str:

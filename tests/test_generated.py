@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from docs.generate import PAGE, render_metrics
+from docs.generate import DESCRIPTION, PAGE, render_description, render_metrics
 from servescope.catalog import FIGURES, METRICS
 from servescope.identity import DEPLOYMENT_LABELS
 from tests.conftest import ROOT
@@ -30,6 +30,13 @@ def test_the_committed_page_of_metrics_is_that_of_the_catalog() -> None:
     committed = PAGE.read_text(encoding="utf-8")
 
     assert committed == render_metrics(), f"{PAGE} is out of date: run `python -m docs.generate`"
+
+
+def test_the_committed_description_of_the_api_is_that_of_the_code() -> None:
+    """`python -m docs.generate` would change nothing."""
+    committed = DESCRIPTION.read_text(encoding="utf-8")
+
+    assert committed == render_description(), f"{DESCRIPTION} is out of date: run `python -m docs.generate`"
 
 
 @pytest.mark.parametrize("module", ["alerts", "docs.generate"])

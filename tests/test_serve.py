@@ -14,8 +14,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.catalog import FIGURES, METRICS
+from servescope.collector.api.bounds import Bounds
 from servescope.collector.collector import Collector
 from servescope.collector.config import make_configuration
+from servescope.collector.openapi import describe
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.serve import make_application
 from servescope.collector.store import Store
@@ -24,6 +26,7 @@ from tests.loopback import running
 
 START = 1_800_000_000
 STEPS = 24
+NEVER_KEPT = Bounds(page_seconds=0.0, page_share=0.0)
 T = TypeVar("T")
 
 
@@ -111,7 +114,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path) -> AsyncIterator[Scene]:
+async def collecting(folder: Path) -> AsyncIterator[tuple[Collector, Pages, Clock]]:
+    """A collector of two deployments, what its targets answer, and its clock."""
     document = {
         "deployments": [
             {
@@ -127,13 +131,22 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
     store = Store(folder / "servescope.db")
     history = Store(folder / "servescope.db", read_only=True)
     pages, clock = Pages(), Clock()
-    collector = Collector(configuration, store, history, pages, clock=clock)
+    collector = Collector(configuration, store, history, pages, clock=clock, reread=lambda: configuration)
     await collector.discover()
     try:
-        async with running(make_application(collector)) as url, aiohttp.ClientSession() as session:
-            yield Scene(collector, pages, clock, url, session)
+        yield collector, pages, clock
     finally:
         await asyncio.to_thread(collector.close)
+
+
+@asynccontextmanager
+async def scene(folder: Path, bounds: Bounds = NEVER_KEPT) -> AsyncIterator[Scene]:
+    async with (
+        collecting(folder) as (collector, pages, clock),
+        running(make_application(collector, bounds=bounds)) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Scene(collector, pages, clock, url, session)
 
 
 def play(folder: Path, act: Callable[[Scene], Awaitable[T]]) -> T:
@@ -296,7 +309,7 @@ def test_figures_over_time_are_chosen(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_parameters_are_answered_with_the_alternatives(tmp_path: Path, query: str, error: str) -> None:
-    """400, with the value and what would have been right."""
+    """400, or 404 for what is not there, with the value and what would have been right."""
 
     async def act(stage: Scene) -> tuple[int, str]:
         await stage.step()
@@ -304,7 +317,8 @@ def test_wrong_parameters_are_answered_with_the_alternatives(tmp_path: Path, que
         return await stage.get(f"/api/v1/figures?{query}")
 
     status, text = play(tmp_path, act)
-    assert (status, json.loads(text)["error"][: len(error)]) == (400, error)
+    expected = 404 if error.startswith("no deployment") else 400
+    assert (status, json.loads(text)["error"][: len(error)]) == (expected, error)
 
 
 def test_targets_show_health_and_coverage(tmp_path: Path) -> None:
@@ -352,20 +366,23 @@ def test_unknown_paths_and_methods_are_refused(tmp_path: Path) -> None:
     assert json.loads(error) == {"error": "unknown parameter 'x', supported: none"}
 
 
-def test_documented_paths_are_those_that_exist(tmp_path: Path) -> None:
-    """docs/collector.md names every path of the API and every series of the collector's own."""
-    text = (Path(__file__).parent.parent / "docs" / "collector.md").read_text(encoding="utf-8")
+def test_documented_paths_and_series_are_those_that_exist(tmp_path: Path) -> None:
+    """docs/api.md and the OpenAPI document name every path, docs/collector.md every series of the collector's own."""
+    docs = Path(__file__).parent.parent / "docs"
+    page, series = ((docs / name).read_text(encoding="utf-8") for name in ("api.md", "collector.md"))
 
     async def act(stage: Scene) -> tuple[str, set[str]]:
         await stage.step()
         index = (await stage.get("/"))[1]
-        _, page = await stage.get("/metrics")
-        own = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE servescope_")}
+        _, exposition = await stage.get("/metrics")
+        own = {line.split()[2] for line in exposition.splitlines() if line.startswith("# TYPE servescope_")}
         return index, own
 
     index, own = play(tmp_path, act)
-    assert [path for path in index.split("\n")[2:] if path and f"| `{path}` |" not in text] == []
-    assert {name for name in own if f"| `{name}" not in text} == set()
+    paths = {path for path in index.split("\n")[2:] if path}
+    assert {path for path in paths if f"| `{path}` |" not in page} == set()
+    assert paths - set(describe()["paths"]) == set()
+    assert {name for name in own if f"| `{name}" not in series} == set()
 
 
 def test_large_answers_are_compressed(tmp_path: Path) -> None:

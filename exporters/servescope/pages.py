@@ -46,20 +46,24 @@ class _Form(NamedTuple):
 
 
 class _Rendered(NamedTuple):
-    at: float
+    until: float
     body: bytes
 
 
 class Pages:
     """The pages that `render` gives, by content type; each is kept for `cache_seconds`.
 
-    Any thread may ask. While one renders the others wait for it, and share what it made. Raises UsageError when
-    `cache_seconds` are none.
+    With a `cache_share` it is kept for at least so many times as long as it took to render, so that rendering never
+    takes more than its part of a core, however large the page and however often it is asked for. Any thread may ask.
+    While one renders the others wait for it, and share what it made. Raises UsageError when `cache_seconds` are none.
     """
 
-    def __init__(self, render: Mapping[str, Callable[[], bytes]], cache_seconds: float) -> None:
+    def __init__(
+        self, render: Mapping[str, Callable[[], bytes]], cache_seconds: float, *, cache_share: float = 0.0
+    ) -> None:
         self._render = render
         self._cache_seconds = _require_seconds(cache_seconds)
+        self._cache_share = cache_share
         self._begin()
 
     def answer(self, accept: str | None, accept_encoding: str | None) -> Answer:
@@ -90,16 +94,19 @@ class Pages:
 
     def _fresh(self, form: _Form) -> _Rendered | None:
         kept = self._kept.get(form)
-        return kept if kept is not None and time.monotonic() - kept.at < self._cache_seconds else None
+        return kept if kept is not None and time.monotonic() < kept.until else None
 
     def _make(self, form: _Form) -> _Rendered:
         if form.compressed:
             bare = _Form(form.content_type, compressed=False)
             page = self._fresh(bare) or self._make(bare)
-            page = _Rendered(page.at, gzip.compress(page.body, _COMPRESSION, mtime=0))
+            page = _Rendered(page.until, gzip.compress(page.body, _COMPRESSION, mtime=0))
         else:
             # The page is as old as the moment rendering began: what came later may not be in it.
-            page = _Rendered(time.monotonic(), self._render[form.content_type]())
+            began = time.monotonic()
+            body = self._render[form.content_type]()
+            took = time.monotonic() - began
+            page = _Rendered(began + max(self._cache_seconds, took * (1 + self._cache_share)), body)
         self._kept[form] = page
         return page
 

@@ -104,7 +104,7 @@ class Collector:
         fetch_list: FetchList | None = None,
         reread: ReadConfiguration | None = None,
     ) -> None:
-        self.settings = configuration.collector
+        self.settings, self._api = configuration.collector, configuration.api
         self.discovery = Discovery(configuration)
         self._fetch_list, self._reread = fetch_list, reread
         self._pacer = Pacer()
@@ -320,6 +320,8 @@ class Collector:
 
     async def _apply(self, configuration: Configuration) -> None:
         settings, needs_restart = _merge(self.settings, configuration.collector)
+        if configuration.api != self._api:
+            needs_restart = (*needs_restart, "api")
         configuration = replace(configuration, collector=settings)
         check_targets(configuration)
         _check_window(configuration)

@@ -22,15 +22,13 @@ from servescope.collector.config import (
 from servescope.errors import ServescopeError, UsageError
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
+    from servescope.collector.api.listening import Listener
+    from servescope.collector.api.settings import ApiSettings
     from servescope.collector.collector import Collector
 
 _logger = logging.getLogger(__name__)
 
 DEFAULT_FILE = "servescope.toml"
-# Clients still reading when the collector ends have this long to finish.
-_GOODBYE_SECONDS = 1.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -142,11 +140,11 @@ async def collect(
             history.close()
             raise
         try:
-            runner = await _serve(collector)
+            listener = await _serve(collector, configuration.api)
             try:
                 await _run_until(collector, stop, reload or asyncio.Event())
             finally:
-                await runner.cleanup()
+                await listener.close()
         finally:
             await asyncio.to_thread(collector.close)
 
@@ -188,22 +186,40 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServescopeError:
     return ServescopeError(f"cannot listen on {host}:{port}: {_cause(error)}")
 
 
-async def _serve(collector: Collector) -> web.AppRunner:
-    from aiohttp import web
-
+async def _serve(collector: Collector, api: ApiSettings) -> Listener:
+    from servescope.collector.api.listening import Listener
     from servescope.collector.serve import make_application
 
     host, port = collector.settings.listen
-    runner = web.AppRunner(make_application(collector), access_log=None, shutdown_timeout=_GOODBYE_SECONDS)
-    await runner.setup()
+    listener = Listener(make_application(collector, api), certificates=api.certificates())
     try:
-        await web.TCPSite(runner, host, port).start()
+        await listener.start(host, port)
     except OSError as error:
-        await runner.cleanup()
         raise _cannot_listen(host, port, error) from error
-    for address in runner.addresses:
-        _logger.info("serving http://%s:%d/metrics", *address[:2])
-    return runner
+    scheme = "http" if api.tls_cert_file is None else "https"
+    for address in listener.addresses:
+        _logger.info("serving %s://%s:%d/metrics", scheme, *address)
+    _warn_of_openness(host, api)
+    return listener
+
+
+def _warn_of_openness(host: str, api: ApiSettings) -> None:
+    from servescope.collector.api.gate import is_loopback
+
+    if is_loopback(host):
+        return
+    if not api.tokens().required:
+        _logger.warning(
+            "ANYBODY WHO REACHES %s CAN READ EVERYTHING: no bearer token is configured; "
+            "set bearer_token_file under [api], or listen on 127.0.0.1",
+            host,
+        )
+    elif api.tls_cert_file is None:
+        _logger.warning(
+            "bearer tokens travel to %s in the clear; set tls_cert_file and tls_key_file under [api], "
+            "unless something in front of the collector speaks TLS",
+            host,
+        )
 
 
 def _cause(error: OSError) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
 from servescope.collector.deployments import (
     DEPLOYMENT_SETTINGS,
     DeploymentSettings,
@@ -57,6 +58,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("max_body_bytes", "16000000"),
         Setting("max_series", "20000"),
     ),
+    "api": tuple(Setting(key, "") for key in API_KEYS),
     **DEPLOYMENT_SETTINGS,
 }
 
@@ -88,6 +90,7 @@ class Configuration:
     collector: CollectorSettings
     deployments: tuple[DeploymentSettings, ...]
     origin: str
+    api: ApiSettings = field(default_factory=ApiSettings)
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -109,14 +112,15 @@ def read_configuration(path: Path) -> Configuration:
 def make_configuration(document: Mapping[str, object], *, origin: str, directory: Path) -> Configuration:
     """The configuration from a parsed document; `origin` is what errors call it."""
     root = Table(document, origin, "")
-    root.check_keys(("collector", "deployments"))
+    root.check_keys(("collector", "api", "deployments"))
+    api = read_api(root.table("api", SETTINGS["api"]), directory)
     collector = _read_collector(root.table("collector", SETTINGS["collector"]), directory)
     tables = root.tables("deployments", SETTINGS["deployments"])
     deployments = read_deployments(tables, directory, collector.scraping(), collector.window_ms)
     if not deployments:
         raise ConfigurationError(f"{origin}: no deployments; expected at least one [[deployments]] table")
     _check_deployments_differ(deployments, origin)
-    return Configuration(collector, deployments, origin)
+    return Configuration(collector, deployments, origin, api)
 
 
 def configure_targets(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope import openmetrics
 from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
 from servescope.collector.store import TargetStatus
 from servescope.collector.telemetry import Telemetry
@@ -33,69 +36,138 @@ class Page:
     telemetry: Telemetry
 
 
-@dataclass(slots=True)
-class _Family:
-    kind: str
-    help: str
-    lines: list[str] = field(default_factory=list)
+class _Family(NamedTuple):
+    """One family's HELP, TYPE and UNIT in each of the formats."""
 
-
-class _Layout(NamedTuple):
-    series: tuple[Series, ...]
-    places: list[tuple[str, str]]
+    text: str
+    openmetrics: str
 
 
 class PageRenderer:
-    """Renders pages as Prometheus text 0.0.4: every family once, with its HELP and TYPE. Not thread safe.
+    """Renders pages as Prometheus text 0.0.4 or OpenMetrics 1.0: every family once, with its head. Not thread safe.
 
-    The text before a value is kept from page to page, as long as a target keeps its series.
+    What the lines of a target say is kept from page to page, and only those whose value changed are written anew.
     """
 
     def __init__(self) -> None:
-        self._layouts: dict[str, _Layout] = {}
+        self._kept: dict[str, _TargetLines] = {}
 
     def render(self, page: Page) -> bytes:
-        """The text of a page; no value on it is NaN or infinite."""
-        families = _empty_families()
-        self._layouts = {scraped.target_id: self._layout(scraped) for scraped in page.scraped}
-        for scraped in page.scraped:
-            _add_scraped(families, self._layouts[scraped.target_id].places, scraped.values.tolist())
+        """The page in the Prometheus text format; no value on it is NaN or infinite."""
+        parts: list[str] = []
+        for family, lines in self._families(page):
+            parts += (family.text, *lines)
+        return "".join(parts).encode()
+
+    def render_openmetrics(self, page: Page) -> bytes:
+        """The same in OpenMetrics."""
+        parts: list[str] = []
+        for family, lines in self._families(page):
+            parts += (family.openmetrics, *lines)
+        return "".join(parts).encode() + openmetrics.END
+
+    def _families(self, page: Page) -> Iterator[tuple[_Family, list[str]]]:
+        """Each family with its lines; those that have none are left out."""
+        lines: dict[str, list[str]] = {name: [] for name in _CATALOG}
+        self._kept = {scraped.target_id: self._lines(scraped) for scraped in page.scraped}
+        for kept in self._kept.values():
+            for name, text in kept.by_family():
+                lines.setdefault(name, []).append(text)
         for name, labels, value in page.figures:
-            _add(families, name, f"{format_series(name, labels)} {format_value(value)}\n")
-        _add_targets(families, page.targets)
-        _add_telemetry(families, page.telemetry)
-        return "".join(_text(families)).encode()
+            family = SAMPLE_FAMILIES.get(name, name)
+            lines.setdefault(family, []).append(f"{format_series(name, labels)} {format_value(value)}\n")
+        for name, found in lines.items():
+            if found:
+                yield _CATALOG.get(name) or _family(name, "untyped", ""), found
+        yield from _target_families(page.targets)
+        yield from _own_families(page.telemetry)
 
-    def _layout(self, scraped: Scraped) -> _Layout:
-        known = self._layouts.get(scraped.target_id)
-        if known is not None and known.series is scraped.series:
-            return known
-        places = [(SAMPLE_FAMILIES.get(series.name, series.name), format_series(*series)) for series in scraped.series]
-        return _Layout(scraped.series, places)
+    def _lines(self, scraped: Scraped) -> _TargetLines:
+        kept = self._kept.get(scraped.target_id)
+        if kept is None or kept.series is not scraped.series:
+            kept = _TargetLines(scraped.series)
+        kept.update(scraped.values)
+        return kept
 
 
-def _empty_families() -> dict[str, _Family]:
+class _TargetLines:
+    """The lines of one target, in the order OpenMetrics asks for: a family, a metric, and its buckets together."""
+
+    def __init__(self, series: tuple[Series, ...]) -> None:
+        self.series = series
+        places = sorted(((*_place(each), row) for row, each in enumerate(series)))
+        self._order = np.array([row for *_, row in places], dtype=np.intp)
+        self._prefixes = [f"{format_series(*series[row])} " for row in self._order.tolist()]
+        self._lines = [""] * len(series)
+        self._values = np.full(len(series), np.nan)
+        self._spans = [
+            (family, [position for position, _ in group])
+            for family, group in groupby(enumerate(places), key=lambda numbered: numbered[1][0])
+        ]
+        self._texts: list[str] = ["" for _ in self._spans]
+
+    def update(self, values: NDArray[np.float64]) -> None:
+        """Write the lines whose value is not the one they have."""
+        ordered = values[self._order]
+        changed = ~((ordered == self._values) | (np.isnan(ordered) & np.isnan(self._values)))
+        for position, value in zip(np.flatnonzero(changed).tolist(), ordered[changed].tolist(), strict=True):
+            self._lines[position] = f"{self._prefixes[position]}{format_value(value)}\n" if value == value else ""
+        self._values = ordered
+        for number, (_, positions) in enumerate(self._spans):
+            first, last = positions[0], positions[-1] + 1
+            if changed[first:last].any():
+                self._texts[number] = "".join(self._lines[first:last])
+
+    def by_family(self) -> Iterator[tuple[str, str]]:
+        """The text of each family that has any."""
+        for (family, _), text in zip(self._spans, self._texts, strict=True):
+            if text:
+                yield family, text
+
+
+def _place(series: Series) -> tuple[str, tuple[tuple[str, str], ...], str, float]:
+    """Where a series stands: its family, its metric, which sample of it, and the bucket's edge."""
+    family = SAMPLE_FAMILIES.get(series.name, series.name)
+    edge = next((text for name, text in series.labels if name == "le"), None)
+    labels = tuple(pair for pair in series.labels if pair[0] != "le")
+    return family, labels, series.name.removeprefix(family), math.inf if edge is None else _number(edge)
+
+
+def _number(edge: str) -> float:
+    try:
+        return float(edge)
+    except ValueError:
+        return math.inf
+
+
+def _family(name: str, kind: str, text: str, unit: str = "") -> _Family:
+    escaped = text.replace("\\", r"\\").replace("\n", r"\n")
+    # A counter's family bears no `_total` in OpenMetrics, and what has no type is of one that is unknown.
+    bare = name.removesuffix("_total") if kind == "counter" else name
+    quoted = escaped.replace('"', r"\"")
+    head = f"# HELP {bare} {quoted}\n# TYPE {bare} {'unknown' if kind == 'untyped' else kind}\n"
+    if unit:
+        head += f"# UNIT {bare} {unit}\n"
+    return _Family(f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n", head)
+
+
+def _catalog_families() -> dict[str, _Family]:
     """The families of the catalog, in its order: contract metrics, then the figures with a name of their own."""
-    families = {metric.name: _Family(metric.kind, metric.help) for metric in METRICS.values()}
+    families = {
+        metric.name: _family(metric.name, metric.kind, metric.help, openmetrics.unit_of(metric))
+        for metric in METRICS.values()
+    }
     for figure in FIGURES.values():
         if figure.exposed is not None:
             # A documented ratio is the figure's here: that of a single process is not collected.
-            families[figure.exposed] = _Family("gauge", figure.help)
+            families[figure.exposed] = _family(figure.exposed, "gauge", figure.help)
     return families
 
 
-def _add(families: dict[str, _Family], sample_name: str, line: str) -> None:
-    families.setdefault(SAMPLE_FAMILIES.get(sample_name, sample_name), _Family("untyped", "")).lines.append(line)
+_CATALOG = _catalog_families()
 
 
-def _add_scraped(families: dict[str, _Family], places: list[tuple[str, str]], values: list[float]) -> None:
-    for (family, prefix), value in zip(places, values, strict=True):
-        if value == value:
-            line = f"{prefix} {format_value(value)}\n"
-            families.setdefault(family, _Family("untyped", "")).lines.append(line)
-
-
-def _add_targets(families: dict[str, _Family], targets: Sequence[TargetStatus]) -> None:
+def _target_families(targets: Sequence[TargetStatus]) -> Iterator[tuple[_Family, list[str]]]:
     """The collector's view of each target that was scraped."""
     shown = [(target, target.identity.labels()) for target in targets if target.last_scrape_ms is not None]
     for name, text, values in (
@@ -115,11 +187,12 @@ def _add_targets(families: dict[str, _Family], targets: Sequence[TargetStatus]) 
             [(labels, target.duration_seconds or 0.0) for target, labels in shown],
         ),
     ):
-        lines = [f"{format_series(name, labels)} {format_value(value)}\n" for labels, value in values]
-        families[name] = _Family("gauge", text, lines)
+        if values:
+            lines = [f"{format_series(name, labels)} {format_value(value)}\n" for labels, value in values]
+            yield _family(name, "gauge", text), lines
 
 
-def _add_telemetry(families: dict[str, _Family], telemetry: Telemetry) -> None:
+def _own_families(telemetry: Telemetry) -> Iterator[tuple[_Family, list[str]]]:
     for metric in telemetry.collect():
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         lines = [
@@ -127,12 +200,5 @@ def _add_telemetry(families: dict[str, _Family], telemetry: Telemetry) -> None:
             for sample in metric.samples
             if not sample.name.endswith("_created")
         ]
-        families[name] = _Family(metric.type, metric.documentation, lines)
-
-
-def _text(families: dict[str, _Family]) -> Iterable[str]:
-    for name, family in families.items():
-        if family.lines:
-            escaped = family.help.replace("\\", r"\\").replace("\n", r"\n")
-            yield f"# HELP {name} {escaped}\n# TYPE {name} {family.kind}\n"
-            yield from family.lines
+        if lines:
+            yield _family(name, metric.type, metric.documentation), lines

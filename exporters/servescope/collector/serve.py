@@ -1,42 +1,64 @@
 """What the collector answers over HTTP: `/metrics`, its health, and a JSON API.
 
-Times are milliseconds since 1970; a figure that was absent is null. A wrong parameter is answered with 400 and what
-would have been right.
+Times are milliseconds since 1970; a figure that was absent is null. What is wrong with a request is answered with
+`{"error": …}`, which names the value and what would have been right.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
 from aiohttp import web
 
-from servescope.catalog import FIGURES, METRICS, Band, Figure, Metric
-from servescope.collector.collector import Collector, Watched
+from servescope import __version__
+from servescope.collector.api import shapes
+from servescope.collector.api.answers import RequestError, json_answer, json_bytes
+from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.gate import GATE, Gate, Reads
+from servescope.collector.api.parameters import (
+    DEFAULT_POINTS,
+    DEFAULT_RANGE_MS,
+    DEFAULT_SAMPLES_RANGE_MS,
+    MOST_POINTS,
+    MOST_SAMPLES_RANGE_MS,
+    Range,
+    check_parameters,
+    choose_deployments,
+    read_figure_names,
+    read_metric_names,
+    read_range,
+    read_whole_number,
+)
+from servescope.collector.api.settings import ApiSettings
+from servescope.collector.collector import Collector
 from servescope.collector.config import format_duration
 from servescope.collector.exposition import Page, PageRenderer, Scraped
+from servescope.collector.openapi import describe
 from servescope.collector.store import FigureTable, StoreError
 from servescope.errors import ServescopeError
-from servescope.expressions import promql
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.negotiation import OPENMETRICS, TEXT
+from servescope.pages import Pages
 
-DEFAULT_RANGE_MS = 3_600_000
-DEFAULT_POINTS = 1_000
-MOST_POINTS = 11_000
-_LATEST_MS = (1 << 44) - 1
-_COMPRESS_FROM_BYTES = 1_024
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_TIMES = ("start_ms", "end_ms", "name")
+# Samples are read in stretches, so that too large an answer is noticed before all of it is in memory.
+_STRETCH_MS = 900_000
 
 
-def make_application(collector: Collector) -> web.Application:
-    """The web application of a running collector."""
-    application = web.Application(middlewares=[_compress_and_report])
-    pages = _Pages(collector)
+def make_application(
+    collector: Collector, api: ApiSettings | None = None, *, bounds: Bounds | None = None
+) -> web.Application:
+    """The web application of a running collector; raises ServescopeError when its tokens cannot be read."""
+    tokens = (api or ApiSettings()).tokens()
+    gate = Gate(bounds or Bounds(), tokens, collector.telemetry, listens_on=collector.settings.listen[0])
+    application = web.Application(middlewares=[gate.pass_through])
+    application[GATE] = gate
+    pages = _Pages(collector, gate)
+    application.cleanup_ctx.append(pages.run)
     application.add_routes(
         [
             web.get("/", pages.index),
@@ -46,36 +68,59 @@ def make_application(collector: Collector) -> web.Application:
             web.post("/-/reload", pages.reload),
             web.get("/api/v1/deployments", pages.deployments),
             web.get("/api/v1/figures", pages.figures),
+            web.get("/api/v1/samples", pages.samples),
             web.get("/api/v1/targets", pages.targets),
             web.get("/api/v1/catalog", pages.catalog),
+            web.get("/api/v1/status", pages.status),
+            web.get("/api/v1/openapi.json", pages.openapi),
         ]
     )
     return application
 
 
-class _BadParameterError(Exception):
-    """A parameter of a request is wrong; the text says what would be right."""
-
-
 class _Pages:
     """The handlers."""
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-        self._renderer = PageRenderer()
+    def __init__(self, collector: Collector, gate: Gate) -> None:
+        self._collector, self._bounds = collector, gate.bounds
+        self._reads = Reads(gate.bounds, gate.telemetry)
+        self._started = time.time()
+        self._page = Page((), (), (), collector.telemetry)
+        renderer = PageRenderer()
+        self._metrics = Pages(
+            {
+                TEXT: lambda: renderer.render(self._page),
+                OPENMETRICS: lambda: renderer.render_openmetrics(self._page),
+            },
+            gate.bounds.page_seconds,
+            cache_share=gate.bounds.page_share,
+        )
         self._rendering = asyncio.Lock()
+        self._description = json_bytes(describe())
+
+    async def run(self, _: web.Application) -> AsyncIterator[None]:
+        """Let go of the reading threads when the application ends."""
+        yield
+        self._reads.close()
 
     async def index(self, request: web.Request) -> web.Response:
         paths = sorted({resource.canonical for resource in request.app.router.resources()} - {"/"})
         return web.Response(text="servescope collector\n\n" + "".join(f"{path}\n" for path in paths))
 
-    async def metrics(self, _: web.Request) -> web.Response:
-        page = self._page()
-        async with self._rendering:
-            body = await asyncio.to_thread(self._renderer.render, page)
-        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+    # --- For scrapers and whoever starts the collector ----------------------------------------------------------------
 
-    def _page(self) -> Page:
+    async def metrics(self, request: web.Request) -> web.Response:
+        asked = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
+        answer = self._metrics.kept_answer(*asked)
+        if answer is None:
+            async with self._rendering:
+                answer = self._metrics.kept_answer(*asked)
+                if answer is None:
+                    self._page = self._take_page()
+                    answer = await asyncio.to_thread(self._metrics.answer, *asked)
+        return web.Response(body=answer.body, status=answer.status, headers=answer.headers)
+
+    def _take_page(self) -> Page:
         """What `/metrics` shows now; targets that fail, or are not scraped any more, show no sample."""
         collector = self._collector
         evaluation = collector.evaluation
@@ -99,183 +144,129 @@ class _Pages:
             return web.Response(text="not ready: no figures were derived yet\n", status=503)
         return web.Response(text="ok\n")
 
-    async def reload(self, _: web.Request) -> web.Response:
+    async def reload(self, request: web.Request) -> web.Response:
         """Read the configuration anew; one that is wrong is answered with 400, and the former stays."""
+        check_parameters(request, ())
         try:
             loading = await self._collector.reload()
+        except StoreError:
+            raise
         except ServescopeError as error:
-            return _json({"error": str(error)}, status=400)
-        return _json(asdict(loading))
+            raise RequestError(str(error)) from error
+        return json_answer(json_bytes(asdict(loading)))
+
+    # --- What is stored -----------------------------------------------------------------------------------------------
 
     async def deployments(self, request: web.Request) -> web.Response:
-        _check_parameters(request, ())
-        latest = await asyncio.to_thread(self._collector.history.latest_figures)
-        return _json({"deployments": [_deployment_shown(each, latest[each]) for each in sorted(latest)]})
+        check_parameters(request, ())
+        return json_answer(
+            await self._reads.run(lambda: shapes.deployments_json(self._collector.history.latest_figures()))
+        )
 
     async def figures(self, request: web.Request) -> web.Response:
-        _check_parameters(request, (*DEPLOYMENT_LABELS, "start_ms", "end_ms", "name", "max_points"))
-        end_ms = _whole_number(request, "end_ms", self._collector.now_ms, most=_LATEST_MS)
-        start_ms = _whole_number(request, "start_ms", max(0, end_ms - DEFAULT_RANGE_MS), most=_LATEST_MS)
-        if start_ms > end_ms:
-            raise _BadParameterError(f"start_ms {start_ms} is after end_ms {end_ms}")
-        points = _whole_number(request, "max_points", DEFAULT_POINTS, least=1, most=MOST_POINTS)
-        names = _figure_names(request.query.getall("name", []))
-        chosen = _choose(await asyncio.to_thread(self._collector.history.deployments), request.query)
-        tables = [await asyncio.to_thread(self._read, each, start_ms, end_ms, names, points) for each in chosen]
-        shown = [_table_shown(each, table) for each, table in zip(chosen, tables, strict=True)]
-        return _json({"start_ms": start_ms, "end_ms": end_ms, "deployments": shown})
+        check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES, "max_points"))
+        asked = read_range(request, self._collector.now_ms, default_ms=DEFAULT_RANGE_MS)
+        points = read_whole_number(request, "max_points", DEFAULT_POINTS, least=1, most=MOST_POINTS)
+        names = read_figure_names(request)
+        tables, numbers = [], 0
+        for deployment in await self._choose(request):
+            table, size = await self._reads.run(self._read_figures, deployment, asked, names, points)
+            tables.append(table)
+            numbers += size
+            self._check_numbers(numbers, "fewer figures (name), fewer points (max_points), or a shorter time")
+        return json_answer(shapes.figures_json(*asked, tables))
 
-    def _read(
-        self, deployment: Deployment, start_ms: int, end_ms: int, names: Sequence[str], points: int
-    ) -> FigureTable:
-        """The figures of the names; a name without labels stands for all that bear it."""
-        table = self._collector.history.read_figures(deployment, start_ms, end_ms, max_points=points)
-        if not names:
-            return table
-        kept = {key: values for key, values in table.values.items() if key in names or key.partition("{")[0] in names}
-        return FigureTable(table.times, kept)
+    def _read_figures(
+        self, deployment: Deployment, asked: Range, names: frozenset[str], points: int
+    ) -> tuple[bytes, int]:
+        """A deployment's figures of the names as JSON, and how many numbers that are."""
+        table = self._collector.history.read_figures(deployment, *asked, max_points=points)
+        if names:
+            # A name without labels stands for all that bear it.
+            shown = {key: table.values[key] for key in table.values if not names.isdisjoint({key, key.split("{")[0]})}
+            table = FigureTable(table.times, shown)
+        numbers = len(table.times) * (1 + len(table.values))
+        self._check_numbers(numbers, "fewer figures (name), fewer points (max_points), or a shorter time")
+        return shapes.table_json(deployment, table), numbers
+
+    async def samples(self, request: web.Request) -> web.Response:
+        check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES))
+        now_ms = self._collector.now_ms
+        asked = read_range(request, now_ms, default_ms=DEFAULT_SAMPLES_RANGE_MS, most_ms=MOST_SAMPLES_RANGE_MS)
+        names = read_metric_names(request)
+        points: dict[Deployment, shapes.Points] = {deployment: {} for deployment in await self._choose(request)}
+        numbers = 0
+        for deployment, collected in points.items():
+            for start_ms in range(asked.start_ms, asked.end_ms + 1, _STRETCH_MS):
+                end_ms = min(start_ms + _STRETCH_MS - 1, asked.end_ms)
+                numbers += 2 * await self._reads.run(
+                    self._read_samples, collected, deployment, names, Range(start_ms, end_ms)
+                )
+                self._check_numbers(numbers, "fewer metrics (name), or a shorter time")
+        return json_answer(await self._reads.run(shapes.samples_json, *asked, points))
+
+    def _read_samples(self, points: shapes.Points, deployment: Deployment, names: list[str], asked: Range) -> int:
+        return shapes.collect_points(points, self._collector.history.read_samples(deployment, names, *asked))
+
+    async def _choose(self, request: web.Request) -> list[Deployment]:
+        return choose_deployments(await self._reads.run(self._collector.history.deployments), request.query)
+
+    def _check_numbers(self, numbers: int, less: str) -> None:
+        if numbers > self._bounds.answer_values:
+            raise RequestError(f"the answer would hold more than {self._bounds.answer_values} numbers; ask for {less}")
+
+    # --- The collector itself -----------------------------------------------------------------------------------------
 
     async def targets(self, request: web.Request) -> web.Response:
-        _check_parameters(request, ())
+        check_parameters(request, ())
         collector = self._collector
-        return _json(
-            {
-                "targets": [_target_shown(watched) for watched in collector.watched],
-                "problems": collector.problems,
-                "lists": [asdict(each) for each in collector.discovery.lists()],
-                "configuration": asdict(collector.loading),
-            }
-        )
+        targets = [
+            shapes.TargetShown(each.status, each.target.scraping.interval_ms, each.next_scrape_ms)
+            for each in collector.watched
+        ]
+        lists = [asdict(each) for each in collector.discovery.lists()]
+        loading = asdict(collector.loading)
+        return json_answer(await self._reads.run(shapes.targets_json, targets, collector.problems, lists, loading))
 
     async def catalog(self, request: web.Request) -> web.Response:
-        _check_parameters(request, ())
+        check_parameters(request, ())
         window = format_duration(self._collector.settings.window_ms)
-        return _json(
-            {
-                "metrics": [_metric_shown(metric) for metric in METRICS.values()],
-                "figures": [_figure_shown(figure, window) for figure in FIGURES.values()],
-            }
-        )
+        return json_answer(shapes.catalog_json(window))
+
+    async def status(self, request: web.Request) -> web.Response:
+        check_parameters(request, ())
+        collector, settings = self._collector, self._collector.settings
+        statuses = [watched.status for watched in collector.watched]
+        waiting = sum(status.last_scrape_ms is None for status in statuses)
+        healthy = sum(status.healthy for status in statuses)
+        shown = {
+            "version": __version__,
+            "time_ms": collector.now_ms,
+            "uptime_seconds": time.time() - self._started,
+            "window": format_duration(settings.window_ms),
+            "scrape_interval_ms": settings.scrape_interval_ms,
+            "evaluation_interval_ms": settings.evaluation_interval_ms,
+            "retention_ms": settings.retention_ms,
+            "evaluated_ms": collector.evaluation.at_ms if collector.evaluation is not None else None,
+            "series": sum(len(watched.ring) for watched in collector.watched),
+            "targets": {"healthy": healthy, "failing": len(statuses) - healthy - waiting, "waiting": waiting},
+            "discovery_problems": len(collector.problems),
+            "configuration": asdict(collector.loading),
+            "store": await self._reads.run(self._store_shown),
+        }
+        return json_answer(json_bytes(shown))
+
+    def _store_shown(self) -> dict[str, int | None]:
+        history = self._collector.history
+        oldest, newest = history.time_range() or (None, None)
+        return {"bytes": _stored_bytes(history.path), "oldest_ms": oldest, "newest_ms": newest}
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        check_parameters(request, ())
+        return json_answer(self._description)
 
 
-@web.middleware
-async def _compress_and_report(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        response = await handler(request)
-    except _BadParameterError as error:
-        return _json({"error": str(error)}, status=400)
-    except StoreError as error:
-        return _json({"error": str(error)}, status=503)
-    if (response.content_length or 0) >= _COMPRESS_FROM_BYTES:
-        response.enable_compression()
-    return response
-
-
-def _json(value: object, *, status: int = 200) -> web.Response:
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-    return web.Response(text=text, status=status, content_type="application/json")
-
-
-def _check_parameters(request: web.Request, known: Sequence[str]) -> None:
-    for name in request.query:
-        if name not in known:
-            raise _BadParameterError(f"unknown parameter {name!r}, supported: {', '.join(known) or 'none'}")
-    for name in request.query:
-        if name != "name" and len(request.query.getall(name)) > 1:
-            raise _BadParameterError(f"parameter {name!r} is given twice")
-
-
-def _whole_number(request: web.Request, name: str, default: int, *, least: int = 0, most: int) -> int:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    # Twenty digits are more than any bound; more of them are not even read.
-    if not (text.isascii() and text.isdigit()) or len(text) > 20 or not least <= int(text) <= most:
-        raise _BadParameterError(f"{name} {text!r} is wrong, expected a whole number from {least} to {most}")
-    return int(text)
-
-
-def _figure_names(names: Sequence[str]) -> Sequence[str]:
-    for name in names:
-        if name.partition("{")[0] not in FIGURES:
-            raise _BadParameterError(f"unknown figure {name!r}, supported: {', '.join(FIGURES)}")
-    return names
-
-
-def _choose(deployments: Sequence[Deployment], query: Mapping[str, str]) -> list[Deployment]:
-    """The deployments whose labels are those of the query, which must name a `deployment_id`."""
-    wanted = {name: query[name] for name in DEPLOYMENT_LABELS if name in query}
-    if "deployment_id" not in wanted:
-        raise _BadParameterError(f"deployment_id is missing, supported: {_ids(deployments)}")
-    chosen = [each for each in deployments if all(getattr(each, name) == value for name, value in wanted.items())]
-    if not chosen:
-        told = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
-        raise _BadParameterError(f"no deployment with {told}, supported: {_ids(deployments)}")
-    return chosen
-
-
-def _ids(deployments: Sequence[Deployment]) -> str:
-    return ", ".join(sorted({repr(each.deployment_id) for each in deployments})) or "none yet"
-
-
-def _labels_shown(deployment: Deployment) -> dict[str, str]:
-    return {name: getattr(deployment, name) for name in DEPLOYMENT_LABELS}
-
-
-def _deployment_shown(deployment: Deployment, latest: tuple[int, dict[str, float]]) -> dict[str, object]:
-    time_ms, figures = latest
-    return {"deployment": _labels_shown(deployment), "time_ms": time_ms, "figures": figures}
-
-
-def _table_shown(deployment: Deployment, table: FigureTable) -> dict[str, object]:
-    figures = {
-        key: [None if math.isnan(value) else value for value in column.tolist()] for key, column in table.values.items()
-    }
-    return {"deployment": _labels_shown(deployment), "times_ms": table.times.tolist(), "figures": figures}
-
-
-def _target_shown(watched: Watched) -> dict[str, Any]:
-    pace = {
-        "scrape_interval_ms": watched.target.scraping.interval_ms,
-        "next_scrape_ms": watched.next_scrape_ms,
-    }
-    return {**asdict(watched.status), **pace}
-
-
-def _metric_shown(metric: Metric) -> dict[str, object]:
-    return {
-        "name": metric.name,
-        "kind": metric.kind,
-        "unit": metric.unit,
-        "component": metric.component,
-        "help": metric.help,
-        "absent": metric.absent,
-        "labels": list(metric.labels),
-        "label_values": {label: list(values) for label, values in metric.label_values.items()},
-    }
-
-
-def _figure_shown(figure: Figure, window: str) -> dict[str, object]:
-    return {
-        "name": figure.name,
-        "title": figure.title,
-        "group": figure.group,
-        "unit": figure.unit,
-        "help": figure.help,
-        "better": figure.better,
-        "idle": figure.idle,
-        "labels": list(figure.by),
-        "exposed": figure.exposed,
-        "record": figure.record(window),
-        "promql": promql(figure.expression, window=window, by=(*DEPLOYMENT_LABELS, *figure.by)),
-        "band": _band_shown(figure.band) if figure.band else None,
-    }
-
-
-def _band_shown(band: Band) -> list[dict[str, object]]:
-    """The steps of a band in ascending order; the first has no start."""
-    lowest = {"start": None, "inclusive": False, **asdict(band.lowest)}
-    return [
-        lowest,
-        *({"start": step.start, "inclusive": step.inclusive, **asdict(step.verdict)} for step in band.steps),
-    ]
+def _stored_bytes(path: Path) -> int:
+    """The size of the store with its write-ahead log."""
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

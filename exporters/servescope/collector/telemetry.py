@@ -13,6 +13,9 @@ from servescope.collector.scrape import OUTCOMES, Scrape
 STAGES = ("discover", "evaluate", "refill")
 """Where a fault of the collector's own can happen without ending it; a scrape's is its outcome `internal`."""
 
+REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")
+"""Why a client is turned away, or its connection ended."""
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -78,8 +81,32 @@ class Telemetry:
             ["result"],
             registry=registry,
         )
+        self._register_api(registry)
         build = Gauge("servescope_build_info", "1, with the version as label.", ["version"], registry=registry)
         build.labels(__version__).set(1)
+
+    def _register_api(self, registry: CollectorRegistry) -> None:
+        """What is counted of those who ask the collector."""
+        self._api_requests = Counter(
+            "servescope_api_requests", "Requests answered, by HTTP status.", ["status"], registry=registry
+        )
+        self._api_seconds = Histogram(
+            "servescope_api_request_duration_seconds",
+            "From a request's headers until its answer was made; sending it is not included.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.api_refused = Counter(
+            "servescope_api_refused", "Requests and connections turned away, by reason.", ["reason"], registry=registry
+        )
+        for reason in REFUSALS:
+            self.api_refused.labels(reason)
+        self.api_connections = Gauge("servescope_api_connections", "Connections of clients now.", registry=registry)
+
+    def count_request(self, status: int, seconds: float) -> None:
+        """Book one request to the collector."""
+        self._api_requests.labels(str(status)).inc()
+        self._api_seconds.observe(seconds)
 
     def count_scrape(self, scrape: Scrape) -> None:
         """Book one scrape."""

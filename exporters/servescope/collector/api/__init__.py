@@ -1,0 +1,1 @@
+"""What stands between the collector's pages and whoever asks: connections, TLS, tokens, and bounds on all of it."""

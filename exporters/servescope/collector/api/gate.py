@@ -1,0 +1,283 @@
+"""What every request passes on its way to a page, and every answer on its way to a client, so that both stay bounded.
+
+A request is measured, admitted by its token and counted; its answer is made in bounded time, compressed, and handed
+over in pieces, as fast as the client takes them, within a bounded time too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import ipaddress
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, Protocol, TypeVar
+
+from aiohttp import hdrs, web
+
+from servescope.collector.api.answers import BusyError, RequestError, error_answer
+from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.tokens import Tokens
+from servescope.collector.store import StoreError
+from servescope.collector.telemetry import Telemetry
+from servescope.negotiation import wants_gzip
+
+_logger = logging.getLogger(__name__)
+
+HEALTH = ("/-/healthy", "/-/ready")
+"""What is answered without a token, and when nothing else is: for those who restart the collector when it is ill."""
+
+_COMPRESS_FROM_BYTES = 1_024
+_COMPRESS_ELSEWHERE_FROM_BYTES = 65_536
+# Level 1 is four times as quick as 6, and on names that repeat loses little.
+_COMPRESSION = 1
+_SAFE = ("GET", "HEAD")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Attended(Protocol):
+    """A connection that is told when a request of its is being answered."""
+
+    def begin(self) -> None:
+        """A request was read and is being answered."""
+
+    def finish(self) -> None:
+        """Its answer was taken, or given up."""
+
+
+class Gate:
+    """The middleware of the collector's application. Not thread safe.
+
+    Without a token, and on a loopback address, only requests to `localhost` or an address are taken: a page of the web
+    whose name was rebound to this machine could else read everything from the browser of somebody who works here.
+    """
+
+    def __init__(self, bounds: Bounds, tokens: Tokens, telemetry: Telemetry, *, listens_on: str) -> None:
+        self.bounds, self.telemetry = bounds, telemetry
+        self.connections: dict[asyncio.BaseTransport, Attended] = {}
+        self._tokens = tokens
+        self._checks_host = not tokens.required and is_loopback(listens_on)
+        self._requests = 0
+        self._sending_bytes = 0
+
+    @web.middleware
+    async def pass_through(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer one request, and send the answer."""
+        started = time.perf_counter()
+        attended = self.connections.get(request.transport) if request.transport is not None else None
+        if attended is not None:
+            attended.begin()
+        try:
+            async with self._counted():
+                return await self._send(request, await self._answer(request, handler), started)
+        finally:
+            if attended is not None:
+                attended.finish()
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
+    # --- Requests -----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check_size(request)
+            if request.path not in HEALTH:
+                self._check_client(request)
+                self._check_room()
+            async with asyncio.timeout(self.bounds.answer_seconds):
+                return await handler(request)
+        except RequestError as error:
+            return error_answer(str(error), status=error.status, headers=error.headers)
+        except web.HTTPNotFound:
+            known = ", ".join(_paths(request))
+            return error_answer(f"no page {request.path!r}, supported: {known}", status=404)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            message = f"method {error.method!r} is not supported at {request.path!r}, supported: {allowed}"
+            return error_answer(message, status=405, headers={"Allow": allowed})
+        except web.HTTPException as error:
+            return error_answer(error.reason, status=error.status)
+        except TimeoutError:
+            message = f"no answer within {self.bounds.answer_seconds:g} s; ask for less, or again"
+            return error_answer(message, status=503, headers={"Retry-After": str(self.bounds.retry_seconds)})
+        except StoreError as error:
+            _logger.warning("%s", error)
+            return error_answer(str(error), status=503, headers={"Retry-After": str(self.bounds.retry_seconds)})
+        except Exception:
+            # A mistake of ours in one page must not take the connection, or what else is served, along.
+            _logger.exception("%s could not be answered", request.path)
+            return error_answer("internal error, see the collector's log", status=500)
+
+    def _check_size(self, request: web.Request) -> None:
+        bounds = self.bounds
+        line = len(request.raw_path)
+        if line > bounds.line_bytes:
+            self._refuse("oversized", 414, f"path and query of {line} bytes, at most {bounds.line_bytes} are read")
+        headers = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
+        if headers > bounds.header_bytes:
+            self._refuse("oversized", 431, f"headers of {headers} bytes, at most {bounds.header_bytes} are read")
+        body = request.content_length or 0
+        if body > bounds.body_bytes:
+            self._refuse("oversized", 413, f"a body of {body} bytes, at most {bounds.body_bytes} are read")
+
+    def _check_client(self, request: web.Request) -> None:
+        if self._checks_host and not _is_here(request.headers.get(hdrs.HOST, "")):
+            self._refuse(
+                "host",
+                421,
+                f"host {request.headers[hdrs.HOST]!r} is not taken while no bearer token is configured, "
+                f"supported: localhost, or an address",
+            )
+        if not self._tokens.admit(request.headers.get(hdrs.AUTHORIZATION)):
+            missing = hdrs.AUTHORIZATION not in request.headers
+            challenge = 'Bearer realm="servescope"' + ("" if missing else ', error="invalid_token"')
+            message = "a bearer token is needed" if missing else "the bearer token is not one of those configured"
+            self._refuse(
+                "token", 401, f"{message}: send 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": challenge}
+            )
+        if request.method not in _SAFE and hdrs.ORIGIN in request.headers:
+            # A page of another site could else have a browser change something here.
+            self._refuse("origin", 403, "a page of a web site may not do this; send it without an Origin header")
+
+    def _check_room(self) -> None:
+        bounds = self.bounds
+        if self._requests > bounds.requests or self._sending_bytes > bounds.sending_bytes:
+            self.telemetry.api_refused.labels("busy").inc()
+            raise BusyError("too many requests at once, ask again", retry_seconds=bounds.retry_seconds)
+
+    def _refuse(self, reason: str, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        self.telemetry.api_refused.labels(reason).inc()
+        # The connection is closed: whoever sends such a request has no other one waiting that deserves an answer.
+        raise RequestError(message, status=status, headers={**(headers or {}), "Connection": "close"})
+
+    # --- Answers ------------------------------------------------------------------------------------------------------
+
+    async def _send(self, request: web.Request, response: web.StreamResponse, started: float) -> web.StreamResponse:
+        if not isinstance(response, web.Response):
+            raise TypeError(f"{request.path}: a page is a web.Response, not {response!r}")
+        body = await _compress(request, response)
+        self.telemetry.count_request(response.status, time.perf_counter() - started)
+        answer = web.StreamResponse(status=response.status, headers=response.headers)
+        answer.headers.setdefault("Cache-Control", "no-store")
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.content_length = len(body)
+        if response.headers.get("Connection") == "close":
+            answer.force_close()
+        self._sending_bytes += len(body)
+        try:
+            async with asyncio.timeout(self.bounds.sending_seconds):
+                await self._write(request, answer, b"" if request.method == "HEAD" else body)
+        except TimeoutError:
+            self.telemetry.api_refused.labels("slow_reader").inc()
+            if request.transport is not None:
+                # Closing would wait for what it does not take.
+                request.transport.abort()
+        except ConnectionError:
+            pass  # the client went away; aiohttp closes the connection
+        finally:
+            self._sending_bytes -= len(body)
+        return answer
+
+    async def _write(self, request: web.Request, answer: web.StreamResponse, body: bytes) -> None:
+        if request.transport is None:
+            return
+        # Nothing waits in the transport: what the client does not take is not copied, and is noticed at once.
+        request.transport.set_write_buffer_limits(high=0)
+        await answer.prepare(request)
+        view, size = memoryview(body), self.bounds.piece_bytes
+        for start in range(0, len(body), size):
+            async with asyncio.timeout(self.bounds.piece_seconds):
+                await answer.write(view[start : start + size])
+                # aiohttp waits for more than 64 KiB only, and not at all behind the last piece.
+                await request.writer.drain()
+        await answer.write_eof()
+
+
+GATE = web.AppKey("gate", Gate)
+"""Where an application keeps its gate."""
+
+
+class Reads:
+    """Reads of the store in threads of their own: some at once, some waiting, the others refused with BusyError."""
+
+    def __init__(self, bounds: Bounds, telemetry: Telemetry) -> None:
+        self._bounds, self._telemetry = bounds, telemetry
+        self._threads = ThreadPoolExecutor(bounds.reads, "servescope-read")
+        self._pending = 0
+
+    async def run(self, read: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What a read gives. One that nobody waits for any more keeps its place until it is done."""
+        if self._pending >= self._bounds.reads + self._bounds.waiting_reads:
+            self._telemetry.api_refused.labels("busy").inc()
+            raise BusyError(
+                f"{self._pending} reads of the store are under way, ask again", retry_seconds=self._bounds.retry_seconds
+            )
+        loop = asyncio.get_running_loop()
+
+        def done(_: Future[R]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._leave)
+
+        self._pending += 1
+        future = self._threads.submit(read, *args, **kwargs)
+        future.add_done_callback(done)
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Let go of the threads; what they are at is still finished."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _leave(self) -> None:
+        self._pending -= 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_here(host: str) -> bool:
+    """Whether a Host header is what a client of this machine, or of an address, sends; a name may lead anywhere."""
+    name = host.rpartition(":")[0] if host.rpartition("]")[2].startswith(":") or host.count(":") == 1 else host
+    if name.lower() == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _paths(request: web.Request) -> list[str]:
+    return sorted({resource.canonical for resource in request.app.router.resources()})
+
+
+async def _compress(request: web.Request, response: web.Response) -> bytes:
+    """The body as the client takes it."""
+    body = bytes(response.body) if isinstance(response.body, bytes | bytearray) else b""
+    if hdrs.CONTENT_ENCODING in response.headers or len(body) < _COMPRESS_FROM_BYTES:
+        return body
+    response.headers.setdefault("Vary", "Accept-Encoding")
+    if not wants_gzip(request.headers.get(hdrs.ACCEPT_ENCODING)):
+        return body
+    response.headers[hdrs.CONTENT_ENCODING] = "gzip"
+    if len(body) < _COMPRESS_ELSEWHERE_FROM_BYTES:
+        return gzip.compress(body, _COMPRESSION, mtime=0)
+    return await asyncio.to_thread(gzip.compress, body, _COMPRESSION, mtime=0)

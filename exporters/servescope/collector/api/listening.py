@@ -1,0 +1,210 @@
+"""The sockets the collector listens on, and their connections: how many, how long, and secured by which certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from typing import Final, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from servescope.collector.api.certificates import Certificates
+from servescope.collector.api.gate import GATE
+
+# Accepting may fail for want of file descriptors; the next moment others may have given some back.
+_PAUSE_SECONDS: Final = 0.5
+_BACKLOG: Final = 128
+# Beyond what is answered with 414 and 431, a request is not even read to its end.
+_LONGEST_LINE_BYTES: Final = 65_536
+_LINGERING_SECONDS: Final = 1.0
+
+_logger = logging.getLogger(__name__)
+_http_logger = logging.getLogger(f"{__name__}.http")
+
+
+class Listener:
+    """Serves an application that has a gate on one address; `close` ends all connections.
+
+    TLS with the certificates as they stand when a connection comes, without them in the clear.
+    """
+
+    def __init__(self, application: web.Application, *, certificates: Certificates | None = None) -> None:
+        self._gate = gate = application[GATE]
+        self._certificates = certificates
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            logger=_http_logger,
+            shutdown_timeout=_LINGERING_SECONDS,
+            # Counted from a connection's start and from each answer's end, whatever trickles in meanwhile.
+            keepalive_timeout=gate.bounds.idle_seconds,
+            lingering_time=_LINGERING_SECONDS,
+            max_line_size=_LONGEST_LINE_BYTES,
+            max_field_size=_LONGEST_LINE_BYTES,
+        )
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._connections: set[_Connection] = set()
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of every socket."""
+        return [each.getsockname()[:2] for each in self._sockets]
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on every address of the host; port 0 takes a free one. Raises OSError when it cannot be had."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in found):
+                listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+                listening.setblocking(False)
+                self._sockets.append(listening)
+        except OSError:
+            self._close_sockets()
+            raise
+        await self._runner.setup()
+        self._accepting = [loop.create_task(self._accept(listening)) for listening in self._sockets]
+
+    async def close(self) -> None:
+        """Take no more connections, let those that are being answered finish for a moment, and end all."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        self._close_sockets()
+        await self._runner.cleanup()
+        for connection in list(self._connections):
+            connection.end()
+
+    def _close_sockets(self) -> None:
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                _logger.warning("no connection can be accepted: %s", error.strerror or error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if self._make_room():
+                connection = _Connection(self)
+                self._connections.add(connection)
+                connection.handshake = loop.create_task(self._take(connection, accepted))
+            else:
+                accepted.close()
+            self._gate.telemetry.api_connections.set(len(self._connections))
+
+    def _make_room(self) -> bool:
+        """Whether one more may come; the one that has been idle for longest makes way for it."""
+        if len(self._connections) < self._gate.bounds.connections:
+            return True
+        self._gate.telemetry.api_refused.labels("connections").inc()
+        idle = [each for each in self._connections if not each.busy]
+        if idle:
+            min(idle, key=lambda each: each.since).end()
+        return bool(idle)
+
+    async def _take(self, connection: _Connection, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._certificates is None:
+                await loop.connect_accepted_socket(lambda: connection, accepted)
+            else:
+                seconds = self._gate.bounds.handshake_seconds
+                await loop.connect_accepted_socket(
+                    lambda: connection,
+                    accepted,
+                    ssl=self._certificates.context(),
+                    ssl_handshake_timeout=seconds,
+                    ssl_shutdown_timeout=seconds,
+                )
+        except OSError as error:
+            _logger.debug("a connection failed before its first request: %s", error)
+        finally:
+            if connection.transport is None:
+                accepted.close()
+                self._connections.discard(connection)
+
+    def _make_inner(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("the listener was not started")
+        return server()
+
+    def _forget(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        if connection.transport is not None:
+            self._gate.connections.pop(connection.transport, None)
+        self._gate.telemetry.api_connections.set(len(self._connections))
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, before aiohttp's own protocol, which it hands everything on to."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener, self._inner = listener, listener._make_inner()
+        self.transport: asyncio.Transport | None = None
+        self.handshake: asyncio.Task[None] | None = None
+        self.busy = False
+        self.since = time.monotonic()
+        self._unanswered_bytes = 0
+
+    def begin(self) -> None:
+        """A request was read and is being answered."""
+        self.busy, self._unanswered_bytes = True, 0
+
+    def finish(self) -> None:
+        """Its answer was taken, or given up."""
+        self.busy, self.since = False, time.monotonic()
+
+    def end(self) -> None:
+        """Close the connection, whatever it is at."""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+        self._listener._forget(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._listener._gate.connections[transport] = self
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener._forget(self)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        # Requests sent behind one that is being answered wait in memory; so would a body.
+        self._unanswered_bytes += len(data)
+        if self._unanswered_bytes > self._listener._gate.bounds.unanswered_bytes:
+            self._listener._gate.telemetry.api_refused.labels("oversized").inc()
+            self.end()
+        else:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+
+class _WithoutClientsMistakes(logging.Filter):
+    """Leaves out what is no HTTP, which is the sender's mistake and would fill the log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_http_logger.addFilter(_WithoutClientsMistakes())

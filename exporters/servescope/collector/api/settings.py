@@ -1,0 +1,80 @@
+"""The table `[api]` of the configuration: who may ask the collector, and how it shows who it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from servescope.collector.api.certificates import Certificates
+from servescope.collector.api.tokens import Tokens
+from servescope.errors import ConfigurationError, ServescopeError
+
+API_KEYS = ("bearer_token_file", "bearer_token_env", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
+"""The keys of the table; none has a default."""
+
+
+class Table(Protocol):
+    """A table of the configuration; `origin` is the file's name, `path` the table's."""
+
+    origin: str
+    path: str
+
+    def string(self, key: str, default: str | None) -> str:
+        """The string at a key; raises ConfigurationError."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """Who may ask the collector; everybody, and in the clear, when nothing is set."""
+
+    bearer_token_file: Path | None = None
+    bearer_token_env: str | None = None
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    tls_client_ca_file: Path | None = None
+
+    def tokens(self) -> Tokens:
+        """The tokens that let a client in; raises ServescopeError when they cannot be had."""
+        return Tokens(file=self.bearer_token_file, variable=self.bearer_token_env)
+
+    def certificates(self) -> Certificates | None:
+        """What connections are secured with, None when they are in the clear; raises ServescopeError."""
+        if self.tls_cert_file is None or self.tls_key_file is None:
+            return None
+        return Certificates(certificate=self.tls_cert_file, key=self.tls_key_file, client_ca=self.tls_client_ca_file)
+
+
+def read_api(table: Table, directory: Path) -> ApiSettings:
+    """The settings of a table; relative files stand in the directory.
+
+    Tokens and certificates are looked at, so that wrong ones are found here. Raises ConfigurationError.
+    """
+
+    def file(key: str) -> Path | None:
+        name = table.string(key, "")
+        return directory / name if name else None
+
+    settings = ApiSettings(
+        bearer_token_file=file("bearer_token_file"),
+        bearer_token_env=table.string("bearer_token_env", "") or None,
+        tls_cert_file=file("tls_cert_file"),
+        tls_key_file=file("tls_key_file"),
+        tls_client_ca_file=file("tls_client_ca_file"),
+    )
+    try:
+        _check_together(settings)
+        settings.tokens()
+        settings.certificates()
+    except ServescopeError as error:
+        raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from error
+    return settings
+
+
+def _check_together(settings: ApiSettings) -> None:
+    if settings.bearer_token_file is not None and settings.bearer_token_env is not None:
+        raise ServescopeError("bearer_token_env and bearer_token_file are both set, expected one of them")
+    if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
+        raise ServescopeError("tls_cert_file and tls_key_file go together, expected both of them or none")
+    if settings.tls_client_ca_file is not None and settings.tls_cert_file is None:
+        raise ServescopeError("tls_client_ca_file is set without tls_cert_file and tls_key_file")

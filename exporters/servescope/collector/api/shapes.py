@@ -1,0 +1,187 @@
+"""What the API's answers look like, as JSON; `openapi.py` describes the same shapes.
+
+Numbers are encoded one column or series at a time: the interpreter does nothing else while it encodes one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.catalog import FIGURES, METRICS, Band, Figure, Metric
+from servescope.collector.api.answers import json_bytes
+from servescope.collector.store import FigureTable, TargetStatus
+from servescope.expressions import promql
+from servescope.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.samples import Series, Window
+
+
+def deployments_json(latest: Mapping[Deployment, tuple[int, dict[str, float]]]) -> bytes:
+    """Every deployment with its latest figures."""
+    shown = (
+        json_bytes({"deployment": labels_shown(each), "time_ms": latest[each][0], "figures": latest[each][1]})
+        for each in sorted(latest)
+    )
+    return _object(deployments=_array(shown))
+
+
+def table_json(deployment: Deployment, table: FigureTable) -> bytes:
+    """One deployment's figures over time."""
+    figures = {key: _column(column) for key, column in table.values.items()}
+    times = json_bytes(table.times.tolist())
+    return _object(deployment=json_bytes(labels_shown(deployment)), times_ms=times, figures=_object(**figures))
+
+
+def figures_json(start_ms: int, end_ms: int, tables: Sequence[bytes]) -> bytes:
+    """The tables of all deployments that were asked for."""
+    return _object(start_ms=json_bytes(start_ms), end_ms=json_bytes(end_ms), deployments=_array(tables))
+
+
+Points = dict[Series, tuple[list[int], list[float]]]
+"""The times and values of series, where they had one."""
+
+
+def collect_points(points: Points, windows: Iterable[Window]) -> int:
+    """Add what the windows hold to the points of their series; returns how many samples that were."""
+    added = 0
+    for window in windows:
+        for series, values in zip(window.series, window.values, strict=True):
+            present = np.flatnonzero(~np.isnan(values))
+            if len(present):
+                times, held = points.setdefault(series, ([], []))
+                times += window.times[present].tolist()
+                held += values[present].tolist()
+                added += len(present)
+    return added
+
+
+def samples_json(start_ms: int, end_ms: int, points: Mapping[Deployment, Points]) -> bytes:
+    """The stored samples of each deployment, a row per series."""
+    shown = (
+        _object(deployment=json_bytes(labels_shown(deployment)), series=_array(_rows(of_series)))
+        for deployment, of_series in points.items()
+    )
+    return _object(start_ms=json_bytes(start_ms), end_ms=json_bytes(end_ms), deployments=_array(shown))
+
+
+class TargetShown(NamedTuple):
+    """A target as it stands, and its pace; the next scrape is None while it is scraped."""
+
+    status: TargetStatus
+    scrape_interval_ms: int
+    next_scrape_ms: int | None
+
+
+def targets_json(
+    targets: Iterable[TargetShown],
+    problems: Sequence[str],
+    lists: Sequence[Mapping[str, object]],
+    configuration: Mapping[str, object],
+) -> bytes:
+    """Every target as it stands, the lists they come from, what is wrong with them, and how the configuration is."""
+    return _object(
+        targets=_array(json_bytes(_target_shown(each)) for each in targets),
+        problems=json_bytes(list(problems)),
+        lists=json_bytes(list(lists)),
+        configuration=json_bytes(configuration),
+    )
+
+
+@functools.lru_cache(4)
+def catalog_json(window: str) -> bytes:
+    """Every metric and figure of the contract."""
+    return json_bytes(
+        {
+            "metrics": [_metric_shown(metric) for metric in METRICS.values()],
+            "figures": [_figure_shown(figure, window) for figure in FIGURES.values()],
+        }
+    )
+
+
+def labels_shown(deployment: Deployment) -> dict[str, str]:
+    """The labels of a deployment, empty ones too."""
+    return {name: getattr(deployment, name) for name in DEPLOYMENT_LABELS}
+
+
+def _rows(points: Points) -> Iterable[bytes]:
+    for series in sorted(points):
+        times, values = points[series]
+        head = json_bytes({"name": series.name, "labels": dict(series.labels)}).removesuffix(b"}")
+        yield b'%s,"times_ms":%s,"values":%s}' % (head, json_bytes(times), json_bytes(values))
+
+
+def _column(values: NDArray[np.float64]) -> bytes:
+    return json_bytes([None if value != value else value for value in values.tolist()])
+
+
+def _object(**members: bytes) -> bytes:
+    return b"{%s}" % b",".join(b"%s:%s" % (json_bytes(name), value) for name, value in members.items())
+
+
+def _array(elements: Iterable[bytes]) -> bytes:
+    return b"[%s]" % b",".join(elements)
+
+
+def _target_shown(target: TargetShown) -> dict[str, object]:
+    status = target.status
+    # By name: what else the status comes to hold is not shown to everybody by itself.
+    return {
+        "target_id": status.target_id,
+        "url": status.url,
+        "identity": asdict(status.identity),
+        "source": status.source,
+        "versions": status.versions,
+        "healthy": status.healthy,
+        "last_scrape_ms": status.last_scrape_ms,
+        "last_success_ms": status.last_success_ms,
+        "duration_seconds": status.duration_seconds,
+        "samples": status.samples,
+        "error": status.error,
+        "scrape_interval_ms": target.scrape_interval_ms,
+        "next_scrape_ms": target.next_scrape_ms,
+        "coverage": status.coverage,
+    }
+
+
+def _metric_shown(metric: Metric) -> dict[str, object]:
+    return {
+        "name": metric.name,
+        "kind": metric.kind,
+        "unit": metric.unit,
+        "component": metric.component,
+        "help": metric.help,
+        "absent": metric.absent,
+        "labels": list(metric.labels),
+        "label_values": {label: list(values) for label, values in metric.label_values.items()},
+    }
+
+
+def _figure_shown(figure: Figure, window: str) -> dict[str, object]:
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "group": figure.group,
+        "unit": figure.unit,
+        "help": figure.help,
+        "better": figure.better,
+        "idle": figure.idle,
+        "labels": list(figure.by),
+        "exposed": figure.exposed,
+        "record": figure.record(window),
+        "promql": promql(figure.expression, window=window, by=(*DEPLOYMENT_LABELS, *figure.by)),
+        "band": _band_shown(figure.band) if figure.band else None,
+    }
+
+
+def _band_shown(band: Band) -> list[dict[str, Any]]:
+    """The steps of a band in ascending order; the first has no start."""
+    lowest = {"start": None, "inclusive": False, **asdict(band.lowest)}
+    return [
+        lowest,
+        *({"start": step.start, "inclusive": step.inclusive, **asdict(step.verdict)} for step in band.steps),
+    ]

@@ -1,0 +1,525 @@
+"""The API in the words of OpenAPI 3.1: every path, parameter, answer and error, as `/api/v1/openapi.json` shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from servescope import __version__
+from servescope.catalog import FIGURES, METRICS, Component, Kind, Status, Unit
+from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.parameters import (
+    DEFAULT_POINTS,
+    DEFAULT_RANGE_MS,
+    DEFAULT_SAMPLES_RANGE_MS,
+    LATEST_MS,
+    MOST_POINTS,
+    MOST_SAMPLES_RANGE_MS,
+)
+from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.negotiation import OPENMETRICS, TEXT
+from servescope.sources import Status as CoverageStatus
+
+Schema = dict[str, Any]
+
+_BOUNDS = Bounds()
+
+
+def describe() -> Schema:
+    """The OpenAPI document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "servescope collector",
+            "version": __version__,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            "description": (
+                "What `servescope collect` serves. Times are milliseconds since 1970; what was absent is null or left "
+                "out; no number is NaN or infinite. Everything but the two health pages needs a bearer token when one "
+                "is configured."
+            ),
+        },
+        "servers": [{"url": "/", "description": "the collector that served this document"}],
+        "security": [{"bearer": []}],
+        "tags": [
+            {"name": "figures", "description": "What is stored of deployments."},
+            {"name": "collector", "description": "The collector itself, and its targets."},
+        ],
+        "paths": _paths(),
+        "components": {
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of those configured; without any configured, everybody may ask.",
+                }
+            },
+            "schemas": _schemas(),
+            "responses": {name: response for name, (_, response) in _ERRORS.items()},
+            "headers": {
+                "RetryAfter": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+                "Allow": {"description": "The methods there are.", "schema": {"type": "string"}},
+                "WWWAuthenticate": {"description": "That a bearer token is needed.", "schema": {"type": "string"}},
+            },
+        },
+    }
+
+
+# --- Paths ------------------------------------------------------------------------------------------------------------
+
+
+def _paths() -> Schema:
+    return {
+        "/": _page("index", "collector", "The paths there are.", _text("One path a line.")),
+        "/metrics": _page("metrics", "collector", "The exposition that Prometheus scrapes.", _exposition()),
+        "/-/healthy": _health("healthy", "Whether the collector runs.", {}),
+        "/-/ready": _health(
+            "ready", "Whether figures were derived yet.", {"503": _text("Not yet: no figures were derived.")}
+        ),
+        "/-/reload": _reload(),
+        "/api/v1/deployments": _query(
+            "deployments", "figures", "Every deployment within retention, with its latest figures.", "Deployments"
+        ),
+        "/api/v1/figures": _query(
+            "figures",
+            "figures",
+            "Figures over time. Of each of `max_points` equal stretches of time the last instant is taken, never an "
+            "average.",
+            "Figures",
+            (
+                *_deployment_parameters(),
+                *_time_parameters(DEFAULT_RANGE_MS),
+                _names(
+                    "A figure, which stands for all its keys, or one key such as "
+                    '`replica_count_by_status{status="active"}`; all figures when it is left out.',
+                    {"type": "string", "pattern": rf"^({_alternatives(FIGURES)})(\{{[^\r\n]*)?$"},
+                ),
+                _parameter(
+                    "max_points",
+                    "Instants at most.",
+                    {"type": "integer", "minimum": 1, "maximum": MOST_POINTS, "default": DEFAULT_POINTS},
+                ),
+            ),
+            found=True,
+        ),
+        "/api/v1/samples": _query(
+            "samples",
+            "figures",
+            "The stored samples of contract metrics, a row per native series, before any sum. At most "
+            f"{MOST_SAMPLES_RANGE_MS} ms at once.",
+            "Samples",
+            (
+                *_deployment_parameters(),
+                *_time_parameters(DEFAULT_SAMPLES_RANGE_MS),
+                _names(
+                    "A contract metric; a histogram stands for its buckets, sum and count.",
+                    {"enum": list(METRICS)},
+                    required=True,
+                ),
+            ),
+            found=True,
+        ),
+        "/api/v1/targets": _query(
+            "targets", "collector", "Every target as it stands, and what is wrong with the lists of them.", "Targets"
+        ),
+        "/api/v1/catalog": _query("catalog", "collector", "Every metric and figure of the contract.", "Catalog"),
+        "/api/v1/status": _query("status", "collector", "The collector itself: version, store, targets.", "Status"),
+        "/api/v1/openapi.json": _query(
+            "openapi", "collector", "This document.", {"type": "object", "required": ["openapi", "info", "paths"]}
+        ),
+    }
+
+
+def _query(
+    operation: str,
+    tag: str,
+    summary: str,
+    schema: str | Schema,
+    parameters: Sequence[Schema] = (),
+    *,
+    found: bool = False,
+) -> Schema:
+    """A page of the API; `found` when it may name what is not there."""
+    answer = {
+        "description": summary.partition(". ")[0].rstrip(".") + ".",
+        "content": {"application/json": {"schema": _ref(schema) if isinstance(schema, str) else schema}},
+    }
+    return _operations(operation, tag, summary, {"200": answer, **_errors(bad=True, found=found)}, parameters)
+
+
+def _page(operation: str, tag: str, summary: str, answer: Schema) -> Schema:
+    return _operations(operation, tag, summary, {"200": answer, **_errors(bad=False, found=False)})
+
+
+def _health(operation: str, summary: str, unwell: Schema) -> Schema:
+    responses = {"200": _text("It is so."), **unwell, **_errors(bad=False, found=False, open_to_all=True)}
+    responses.update(unwell)
+    operations = _operations(operation, "collector", summary, responses)
+    for one in operations.values():
+        one["security"] = []
+    return operations
+
+
+def _reload() -> Schema:
+    return {
+        "post": {
+            "operationId": "reload",
+            "tags": ["collector"],
+            "summary": "Read the configuration again; one that is wrong leaves the running one in place.",
+            "responses": {
+                "200": {
+                    "description": "The configuration as it stands in the file now holds.",
+                    "content": {"application/json": {"schema": _ref("Configuration")}},
+                },
+                **_errors(bad=True, found=False),
+                "403": {"$ref": "#/components/responses/Forbidden"},
+            },
+        }
+    }
+
+
+def _operations(
+    operation: str, tag: str, summary: str, responses: Schema, parameters: Sequence[Schema] = ()
+) -> dict[str, Schema]:
+    """GET, and HEAD, which is answered alike but for the body."""
+    read: Schema = {"operationId": operation, "tags": [tag], "summary": summary, "responses": responses}
+    if parameters:
+        read["parameters"] = list(parameters)
+    bare = {code: _without_content(response) for code, response in responses.items()}
+    return {"get": read, "head": {**read, "operationId": f"{operation}Head", "responses": bare}}
+
+
+def _without_content(response: Schema) -> Schema:
+    reference = response.get("$ref")
+    described = _ERRORS[reference.rpartition("/")[2]][1] if reference else response
+    return {name: value for name, value in described.items() if name != "content"}
+
+
+# --- Parameters -------------------------------------------------------------------------------------------------------
+
+
+def _deployment_parameters() -> list[Schema]:
+    """The labels that choose deployments, of which the id is required."""
+    schemas: dict[str, Schema] = {name: {"type": "string"} for name in DEPLOYMENT_LABELS}
+    schemas["deployment_id"] |= {"minLength": 1}
+    return [
+        _parameter(
+            name,
+            "The deployment's name." if name == "deployment_id" else "To tell deployments of one id apart.",
+            schemas[name],
+            required=name == "deployment_id",
+        )
+        for name in ("deployment_id", *(name for name in DEPLOYMENT_LABELS if name != "deployment_id"))
+    ]
+
+
+def _time_parameters(range_ms: int) -> tuple[Schema, Schema]:
+    time = {"type": "integer", "format": "int64", "minimum": 0, "maximum": LATEST_MS}
+    return (
+        _parameter("start_ms", f"The first instant, {range_ms} ms before `end_ms` when it is left out.", time),
+        _parameter("end_ms", "The last instant, now when it is left out; not before `start_ms`.", time),
+    )
+
+
+def _names(description: str, schema: Schema, *, required: bool = False) -> Schema:
+    listed: Schema = {"type": "array", "items": schema}
+    if required:
+        listed["minItems"] = 1
+    return {
+        **_parameter("name", f"{description} May be repeated.", listed, required=required),
+        "style": "form",
+        "explode": True,
+    }
+
+
+def _parameter(name: str, description: str, schema: Schema, *, required: bool = False) -> Schema:
+    return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
+
+
+def _alternatives(names: Mapping[str, object]) -> str:
+    return "|".join(re.escape(name) for name in names)
+
+
+# --- Answers ----------------------------------------------------------------------------------------------------------
+
+
+def _text(description: str) -> Schema:
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+def _exposition() -> Schema:
+    content = {form.partition(";")[0]: {"schema": {"type": "string"}} for form in (TEXT, OPENMETRICS)}
+    return {"description": "Prometheus text 0.0.4, or OpenMetrics 1.0 where Accept prefers it.", "content": content}
+
+
+def _error(description: str, **headers: str) -> Schema:
+    response: Schema = {"description": description, "content": {"application/json": {"schema": _ref("Error")}}}
+    if headers:
+        response["headers"] = {
+            name.replace("_", "-"): {"$ref": f"#/components/headers/{which}"} for name, which in headers.items()
+        }
+    return response
+
+
+_RETRY = {"Retry_After": "RetryAfter"}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_ERRORS: Mapping[str, tuple[str, Schema]] = {
+    "Bad": ("400", _error("A parameter is wrong, or the answer would be too large; the text says what would do.")),
+    "Unauthorized": (
+        "401", _error("No bearer token, or one that is not among those configured.", WWW_Authenticate="WWWAuthenticate")
+    ),
+    "Forbidden": ("403", _error("Asked by a page of a web site.")),
+    "Unknown": ("404", _error("There is no such deployment; the text lists those there are.")),
+    "MethodNotAllowed": ("405", _error("There is no such method here.", Allow="Allow")),
+    "BodyTooLarge": ("413", _error(f"A body of more than {_BOUNDS.body_bytes} bytes.")),
+    "LineTooLong": ("414", _error(f"Path and query of more than {_BOUNDS.line_bytes} bytes.")),
+    "Misdirected": (
+        "421", _error("A Host that is a name, while no bearer token is configured and only this machine is served.")
+    ),
+    "HeadersTooLarge": ("431", _error(f"Headers of more than {_BOUNDS.header_bytes} bytes.")),
+    "Internal": ("500", _error("A fault of the collector's own, which its log tells of.")),
+    "Busy": (
+        "503", _error("Too many requests at once, an answer that took too long, or a store that fails.", **_RETRY)
+    ),
+}  # fmt: skip
+
+
+def _errors(*, bad: bool, found: bool, open_to_all: bool = False) -> Schema:
+    left_out = {"Forbidden"}
+    if not bad:
+        left_out.add("Bad")
+    if not found:
+        left_out.add("Unknown")
+    if open_to_all:
+        left_out |= {"Unauthorized", "Misdirected", "Busy"}
+    return {
+        status: {"$ref": f"#/components/responses/{name}"}
+        for name, (status, _) in _ERRORS.items()
+        if name not in left_out
+    }
+
+
+# --- Schemas ----------------------------------------------------------------------------------------------------------
+
+
+def _schemas() -> Schema:
+    return {
+        "Error": _object({"error": {"type": "string", "minLength": 1}}),
+        "Deployment": _object({name: _label(name) for name in DEPLOYMENT_LABELS}),
+        "Identity": _object({name: _label(name) for name in IDENTITY_LABELS}),
+        "Deployments": _object(
+            {
+                "deployments": _list(
+                    _object(
+                        {
+                            "deployment": _ref("Deployment"),
+                            "time_ms": _time(),
+                            "figures": _by_figure({"type": "number"}),
+                        }
+                    )
+                )
+            }
+        ),
+        "Figures": _object(
+            {
+                "start_ms": _time(),
+                "end_ms": _time(),
+                "deployments": _list(
+                    _object(
+                        {
+                            "deployment": _ref("Deployment"),
+                            "times_ms": _list(_time()),
+                            "figures": _by_figure(_list(_nullable("number"))),
+                        }
+                    )
+                ),
+            }
+        ),
+        "Samples": _object(
+            {
+                "start_ms": _time(),
+                "end_ms": _time(),
+                "deployments": _list(
+                    _object({"deployment": _ref("Deployment"), "series": _list(_ref("Series"))}),
+                ),
+            }
+        ),
+        "Series": _object(
+            {
+                "name": {"type": "string", "minLength": 1},
+                "labels": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}},
+                "times_ms": {**_list(_time()), "minItems": 1},
+                "values": {**_list({"type": "number"}), "minItems": 1},
+            }
+        ),
+        "Targets": _object(
+            {
+                "targets": _list(_ref("Target")),
+                "problems": _list({"type": "string"}),
+                "lists": _list(_ref("TargetList")),
+                "configuration": _ref("Configuration"),
+            }
+        ),
+        "TargetList": _object(
+            {
+                "kind": {"enum": ["targets", "file_sd", "http_sd"]},
+                "place": {"type": "string"},
+                "deployment_id": {"type": "string", "minLength": 1},
+                "targets": _count(),
+                "dropped": _count(),
+                "problem": _nullable("string"),
+            }
+        ),
+        "Target": _target(),
+        "Catalog": _object({"metrics": _list(_metric()), "figures": _list(_figure())}),
+        "Status": _status(),
+        "Configuration": _object(
+            {"loaded_ms": _time(), "error": _nullable("string"), "needs_restart": _list({"type": "string"})}
+        ),
+    }
+
+
+def _target() -> Schema:
+    return _object(
+        {
+            "target_id": {"type": "string", "minLength": 1},
+            "url": {"type": "string", "format": "uri"},
+            "identity": _ref("Identity"),
+            "source": {"type": "string"},
+            "versions": {"type": "string"},
+            "healthy": {"type": "boolean"},
+            "last_scrape_ms": _nullable_time(),
+            "last_success_ms": _nullable_time(),
+            "duration_seconds": _nullable("number", minimum=0),
+            "samples": _count(),
+            "error": _nullable("string"),
+            "scrape_interval_ms": _count(),
+            "next_scrape_ms": _nullable_time(),
+            "coverage": {
+                "type": "object",
+                "propertyNames": {"enum": list(METRICS)},
+                "additionalProperties": _object(
+                    {
+                        "status": {"enum": list(get_args(CoverageStatus))},
+                        "native": _nullable("string"),
+                        "reason": _nullable("string"),
+                    }
+                ),
+            },
+        }
+    )
+
+
+def _status() -> Schema:
+    return _object(
+        {
+            "version": {"type": "string"},
+            "time_ms": _time(),
+            "uptime_seconds": {"type": "number", "minimum": 0},
+            "window": {"type": "string", "pattern": "^[0-9]+(ms|[smhd])$"},
+            "scrape_interval_ms": _count(),
+            "evaluation_interval_ms": _count(),
+            "retention_ms": _count(),
+            "evaluated_ms": _nullable_time(),
+            "series": _count(),
+            "targets": _object({"healthy": _count(), "failing": _count(), "waiting": _count()}),
+            "discovery_problems": _count(),
+            "configuration": _ref("Configuration"),
+            "store": _object({"bytes": _count(), "oldest_ms": _nullable_time(), "newest_ms": _nullable_time()}),
+        }
+    )
+
+
+def _metric() -> Schema:
+    return _object(
+        {
+            "name": {"enum": list(METRICS)},
+            "kind": {"enum": list(get_args(Kind))},
+            "unit": {"enum": list(get_args(Unit))},
+            "component": {"enum": list(get_args(Component))},
+            "help": {"type": "string"},
+            "absent": {"type": "string"},
+            "labels": _list({"type": "string"}),
+            "label_values": {"type": "object", "additionalProperties": _list({"type": "string"})},
+        }
+    )
+
+
+def _figure() -> Schema:
+    return _object(
+        {
+            "name": {"enum": list(FIGURES)},
+            "title": {"type": "string"},
+            "group": {"type": "string"},
+            "unit": {"enum": list(get_args(Unit))},
+            "help": {"type": "string"},
+            "better": {"enum": ["higher", "lower", None]},
+            "idle": {"enum": ["zero", "absent"]},
+            "labels": _list({"type": "string"}),
+            "exposed": _nullable("string"),
+            "record": {"type": "string"},
+            "promql": {"type": "string"},
+            "band": {"anyOf": [_list(_step()), {"type": "null"}]},
+        }
+    )
+
+
+def _step() -> Schema:
+    return _object(
+        {
+            "start": _nullable("number"),
+            "inclusive": {"type": "boolean"},
+            "status": {"enum": list(get_args(Status))},
+            "label": {"type": "string"},
+            "advice": {"type": "string"},
+        }
+    )
+
+
+def _label(name: str) -> Schema:
+    closed = {"role": ROLES, "rollout_phase": ROLLOUT_PHASES}
+    return {"enum": list(closed[name])} if name in closed else {"type": "string"}
+
+
+def _by_figure(values: Schema) -> Schema:
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": rf"^({_alternatives(FIGURES)})(\{{.*\}})?$"},
+        "additionalProperties": values,
+    }
+
+
+def _object(properties: Schema) -> Schema:
+    """An object that has these properties, all of them, and no other."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _nullable(kind: str, **rest: float) -> Schema:
+    return {"type": [kind, "null"], **rest}
+
+
+def _count() -> Schema:
+    return {"type": "integer", "minimum": 0}
+
+
+def _time() -> Schema:
+    return {"type": "integer", "format": "int64", "minimum": 0}
+
+
+def _nullable_time() -> Schema:
+    return {"type": ["integer", "null"], "format": "int64", "minimum": 0}

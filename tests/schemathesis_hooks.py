@@ -1,0 +1,29 @@
+"""What schemathesis cannot know of the API: which of its requests are wrong though each parameter alone is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import schemathesis
+
+from servescope.collector.api.parameters import LATEST_MS, MOST_SAMPLES_RANGE_MS
+
+
+@schemathesis.hook
+def before_call(_: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:
+    """Put times in order, and near each other for samples, which OpenAPI cannot demand; wrong ones stay wrong."""
+    query = case.query
+    if not case.path.startswith(("/api/v1/figures", "/api/v1/samples")) or "start_ms" not in query:
+        return
+    start, end = _time(query["start_ms"]), _time(query.get("end_ms", LATEST_MS))
+    if start is not None and end is not None:
+        start, end = min(start, end), max(start, end)
+        if case.path == "/api/v1/samples":
+            end = min(end, start + MOST_SAMPLES_RANGE_MS)
+        query |= {"start_ms": start, "end_ms": end}
+
+
+def _time(value: object) -> int | None:
+    """The time that a parameter's value stands for; None when it is none."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and int(text) <= LATEST_MS else None

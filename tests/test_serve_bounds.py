@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,11 +45,11 @@ class Door:
         await writer.drain()
         return reader, writer
 
-    async def ask(self, path: str, *, seconds: float = 5.0, **headers: str) -> tuple[int, Any, dict[str, str]]:
+    async def ask(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any, dict[str, str]]:
         """The answer to another client, which must not have to wait."""
         url = f"http://127.0.0.1:{self.port}{path}"
         async with (
-            asyncio.timeout(seconds),
+            asyncio.timeout(5),
             aiohttp.ClientSession() as session,
             session.get(url, headers=headers) as response,
         ):

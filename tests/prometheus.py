@@ -72,6 +72,17 @@ class Prometheus:
         """Every rule with its health and last error."""
         return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
 
+    def targets(self, count: int) -> dict[str, dict[str, Any]]:
+        """The one target of each job as it is shown, once there are so many jobs; a dropped one has no `labels`."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            answer = self._get("/api/v1/targets")
+            listed = [*answer["activeTargets"], *answer["droppedTargets"]]
+            if len(listed) >= count:
+                return {each["discoveredLabels"]["job"]: each for each in listed}
+            assert time.monotonic() < deadline, f"{len(listed)} of {count} targets"
+            time.sleep(0.2)
+
     def is_ready(self) -> bool:
         """Whether it answers queries."""
         try:

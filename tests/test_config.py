@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.access import ACCESS_SETTINGS
+from servescope.collector.access import ACCESS_SETTINGS, Access, Proxy, Tls
 from servescope.collector.config import (
     SETTINGS,
     CollectorSettings,
@@ -20,7 +20,8 @@ from servescope.collector.config import (
     parse_duration,
     read_configuration,
 )
-from servescope.collector.deployments import SCRAPE_SETTINGS
+from servescope.collector.deployments import SCRAPE_SETTINGS, ScrapeSettings
+from servescope.collector.relabel import Rule
 from servescope.errors import ConfigurationError, UsageError
 
 DEPLOYMENT = """
@@ -112,6 +113,61 @@ def test_everything_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (files.role, files.access.request_headers()) == ("decode", {"Authorization": "Bearer fr0mfile"})
 
 
+def test_every_way_of_access_and_pace_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets and lists have the same keys; a list's URL has its own."""
+    monkeypatch.setenv("PASSWORD", "t0ps3cret")
+    configuration = read(
+        tmp_path,
+        DEPLOYMENT
+        + """
+        [[deployments.targets]]
+        url = "https://frontend.example/metrics?a=1"
+        params = { part = ["engine", "router"] }
+        scrape_interval = "1m"
+        max_scrapes_per_minute = 6
+        basic_auth_username = "joe"
+        basic_auth_password_env = "PASSWORD"
+        tls_server_name = "engine.example"
+        tls_insecure_skip_verify = true
+        proxy_url = "http://proxy.example:3128/"
+        proxy_username = "jim"
+        proxy_password_env = "PASSWORD"
+        no_proxy = ["10.0.0.0/8"]
+        [[deployments.http_sd]]
+        url = "http://inventory.example"
+        refresh_interval = "30s"
+        list_access = { bearer_token_env = "PASSWORD" }
+        scheme = "https"
+        metrics_path = "/engine"
+        scrape_interval = "5s"
+        proxy_from_environment = true
+        [[deployments.http_sd.relabel]]
+        action = "labeldrop"
+        regex = "team"
+        """,
+    )
+
+    (settings,) = configuration.deployments
+    (target,), (remote,) = settings.targets, settings.http_sd
+    assert target.url == "https://frontend.example/metrics?a=1&part=engine&part=router"
+    assert target.scraping == ScrapeSettings(60_000, 10_000, max_scrapes_per_minute=6)
+    assert target.access.tls == Tls(server_name="engine.example", insecure_skip_verify=True)
+    assert target.access.proxy == Proxy(
+        "http://proxy.example:3128", "jim", password_env="PASSWORD", no_proxy=("10.0.0.0/8",)
+    )
+    assert target.access.request_headers() == {"Authorization": "Basic am9lOnQwcHMzY3JldA=="}
+    assert (remote.url, remote.refresh_interval_ms) == ("http://inventory.example/", 30_000)
+    assert remote.list_access.request_headers() == {"Authorization": "Bearer t0ps3cret"}
+    assert remote.access == Access(proxy=Proxy(from_environment=True), directory=str(tmp_path))
+    assert (remote.scheme, remote.metrics_path, remote.relabel) == (
+        "https",
+        "/engine",
+        (Rule("labeldrop", regex="team"),),
+    )
+    assert (remote.scraping.interval_ms, remote.scraping.timeout_ms) == (5_000, 5_000)
+    assert "t0ps3cret" not in repr(configuration)
+
+
 def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
     """An interval below the default timeout needs no timeout beside it."""
     settings = read(tmp_path, '[collector]\nscrape_interval = "2s"\n' + MINIMAL).collector
@@ -169,6 +225,40 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
          "bearer_token_env and bearer_token_file are both set"),
         (MINIMAL + 'headers = {"X Y" = "1"}', "deployments[0].targets[0].headers: 'X Y' is not a header name"),
         (MINIMAL + 'headers = {X-A = "1", x-a = "2"}', "deployments[0].targets[0]: header 'x-a' is set twice"),
+        (MINIMAL + 'basic_auth_username = "joe"', "targets[0]: basic_auth_username is set without a password; expec"),
+        (MINIMAL + 'basic_auth_password_env = "HOME"', "basic_auth_password is set without basic_auth_username"),
+        (MINIMAL + 'basic_auth_username = "j:o"\nbasic_auth_password_env = "HOME"', "basic_auth_username holds a col"),
+        (MINIMAL + 'basic_auth_username = "joe"\nbasic_auth_password_env = "HOME"\nbearer_token_env = "HOME"',
+         "header 'authorization' is set twice"),
+        (MINIMAL + 'tls_ca_file = "nowhere"',
+         "targets[0]: tls_ca_file 'nowhere' cannot be used: No such file or directory"),
+        (MINIMAL + 'tls_cert_file = "servescope.toml"',
+         "targets[0]: tls_cert_file 'servescope.toml' with tls_key_file None cannot be used: no certificate or key in"),
+        (MINIMAL + 'tls_key_file = "nowhere"', "targets[0]: tls_key_file is set without tls_cert_file"),
+        (MINIMAL + 'tls_insecure_skip_verify = "yes"',
+         "tls_insecure_skip_verify: 'yes' is wrong, expected true or false"),
+        (MINIMAL + 'proxy_url = "proxy:3128"',
+         "targets[0].proxy_url: 'proxy:3128' is wrong, expected a URL such as 'http://proxy.example:3128'"),
+        (MINIMAL + 'proxy_url = "http://p"\nproxy_from_environment = true',
+         "proxy_url and proxy_from_environment are both set"),
+        (MINIMAL + 'no_proxy = ["a"]', "proxy_username and no_proxy go with proxy_url; the environment has its own"),
+        (MINIMAL + 'scrape_interval = "3m"',
+         "targets[0].scrape_interval: '3m' is wrong, expected at most half of collector.window (150s)"),
+        (MINIMAL + 'scrape_interval = "1m"\nscrape_timeout = "2m"',
+         "targets[0].scrape_timeout: '2m' is wrong, expected at most scrape_interval (1m)"),
+        (MINIMAL + "max_scrapes_per_minute = 0", "targets[0].max_scrapes_per_minute: 0 is wrong, expected a whole"),
+        (MINIMAL + "params = { a = 1 }", "targets[0].params: {'a': 1} is wrong, expected a table of strings, or of"),
+        (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'inventory'",
+         "deployments[0].http_sd[0].url: 'inventory' is not a URL"),
+        (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\nscheme = 'ftp'",
+         "http_sd[0].scheme: 'ftp' is wrong, expected one of http, https"),
+        (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\nmetrics_path = 'metrics'",
+         "http_sd[0].metrics_path: 'metrics' is wrong, expected a path that begins with /"),
+        (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\nlist_access = {bearer_token_env = 'NO_SUCH_TOKEN'}",
+         "deployments[0].http_sd[0].list_access: environment variable 'NO_SUCH_TOKEN' is not set"),
+        (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\n[[deployments.http_sd.relabel]]\naction = 'kep'",
+         "deployments[0].http_sd[0].relabel[0].action: 'kep' is wrong, expected one of replace, keep"),
+        (MINIMAL + "[[deployments.relabel]]\naction = 'kep'", "deployments[0].relabel[0].action: 'kep' is wrong"),
         (DEPLOYMENT + "[[deployments.file_sd]]\nfiles = []",
          "file_sd[0].files: [] is wrong, expected a list of strings"),
         (DEPLOYMENT + "[[deployments.file_sd]]\nfiles = ['a.txt']",
@@ -192,11 +282,14 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['headers = { X-Key = 12345678 }', 'headers = { X-Key = "12345678\\n9" }', 'url = "http://joe:12345678@host/metrics"'],
+    [
+        'proxy_url = "http://joe:12345678@proxy"', "headers = { X-Key = 12345678 }",
+        'headers = { X-Key = "12345678\\n9" }', 'url = "http://joe:12345678@host/metrics"',
+    ],
 )  # fmt: skip
 def test_secrets_are_not_shown_in_errors(tmp_path: Path, line: str) -> None:
     """A header's value and a URL's password never appear, whatever is wrong with them."""
-    text = MINIMAL + line if line.startswith("headers") else DEPLOYMENT + "[[deployments.targets]]\n" + line
+    text = MINIMAL + line if not line.startswith("url") else DEPLOYMENT + "[[deployments.targets]]\n" + line
     with pytest.raises(ConfigurationError) as refused:
         read(tmp_path, text)
 

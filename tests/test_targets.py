@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from servescope.collector.config import Configuration, read_configuration
+from servescope.collector.deployments import ScrapeSettings
 from servescope.collector.targets import Discovery, Target
 from servescope.errors import ConfigurationError
 from servescope.identity import Identity
@@ -256,3 +257,216 @@ def test_a_touched_file_is_read_again(tmp_path: Path) -> None:
     discovery.refresh()
 
     assert listed(discovery) == [("http://b:2/metrics", "b:2", "aggregated")]
+
+
+# --- http_sd ----------------------------------------------------------------------------------------------------------
+
+HTTP_SD = DEPLOYMENT + '[[deployments.http_sd]]\nurl = "http://inventory.example/chat"\n'
+LIST = "http://inventory.example/chat"
+
+
+def answer(discovery: Discovery, groups: object) -> None:
+    """Let the one http_sd answer this, and go by it."""
+    (key,) = discovery.http_lists()
+    body = groups if isinstance(groups, bytes) else json.dumps(groups).encode()
+    discovery.take(key, discovery.read_answer(key, body))
+    discovery.refresh()
+
+
+def test_an_http_sd_lists_targets(tmp_path: Path) -> None:
+    """Nothing until it answers; then what it lists, and nothing again when its list is empty."""
+    discovery = Discovery(configure(tmp_path, HTTP_SD))
+    before = (discovery.targets, discovery.problems)
+    answer(discovery, [{"targets": ["a:1", "b:2"], "labels": {"role": "decode"}}])
+    found = listed(discovery)
+    answer(discovery, [])
+
+    assert before == ((), ())
+    assert found == [("http://a:1/metrics", "a:1", "decode"), ("http://b:2/metrics", "b:2", "decode")]
+    assert (discovery.targets, discovery.problems) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (b"<html>sign in</html>", "line 1: not JSON: Expecting value"),
+        (b'["\xfa"]', "not JSON: 'utf-8' codec can't decode"),
+        (b"[" * 100_000, "nested too deeply for a list of target groups"),
+        (b"{}", "expected a list of target groups, got a dict"),
+        (b"null", "expected a list of target groups, got nothing"),
+        (b'[{"targets": ["http://a:1"]}]', "target 'http://a:1': 'http://a:1' is not host:port; a path goes into"),
+        (b'[{"targets": ["a:1"], "labels": {"__scrape_interval__": "4m"}}]',
+         "target 'a:1': __scrape_interval__ 4m, expected at most half of the window (5m)"),
+        (b'[{"targets": ["a:1"], "labels": {"__scrape_interval__": "x"}}]', "target 'a:1': 'x' is not a duration"),
+        (b'[{"targets": ["a:1"], "labels": {"__scrape_timeout__": "20s"}}]',
+         "target 'a:1': __scrape_timeout__ is above __scrape_interval__ (15s)"),
+        (json.dumps([{"targets": [f"a:{port}" for port in range(1, 10_002)]}]).encode(),
+         "10001 targets, at most 10000 in one list"),
+    ],
+)  # fmt: skip
+def test_a_bad_answer_keeps_the_former_targets_and_says_so(tmp_path: Path, body: bytes, cause: str) -> None:
+    """Whatever is answered, the targets stay; once mended the list counts again, though it is the one before."""
+    discovery = Discovery(configure(tmp_path, HTTP_SD))
+    answer(discovery, [{"targets": ["a:1"]}])
+    answer(discovery, body)
+    kept, problems = listed(discovery), discovery.problems
+    answer(discovery, [{"targets": ["a:1"]}])
+
+    assert kept == [("http://a:1/metrics", "a:1", "aggregated")]
+    (problem,) = problems
+    assert problem.startswith(f"http_sd {LIST!r}: {cause}")
+    assert problem.endswith("; its former 1 targets are kept")
+    assert (listed(discovery), discovery.problems) == (kept, ())
+
+
+def test_an_http_sd_that_fails_keeps_its_targets(tmp_path: Path) -> None:
+    """Its failure is a problem until it answers again."""
+    discovery = Discovery(configure(tmp_path, HTTP_SD))
+    (key,) = discovery.http_lists()
+    discovery.note_failure(key, "cannot connect: Connection refused")
+    discovery.refresh()
+    never = discovery.problems
+    answer(discovery, [{"targets": ["a:1"]}])
+    discovery.note_failure(key, "HTTP status 500")
+    discovery.refresh()
+
+    assert never == (f"http_sd {LIST!r}: cannot connect: Connection refused; it lists no target yet",)
+    assert discovery.problems == (f"http_sd {LIST!r}: HTTP status 500; its former 1 targets are kept",)
+    assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
+
+
+# --- Relabelling and pace ---------------------------------------------------------------------------------------------
+
+KEEP_READY = """
+[[deployments.{table}.relabel]]
+source_labels = ["__meta_ready"]
+regex = "true"
+action = "keep"
+"""
+NAME_BY_POD = """
+[[deployments.relabel]]
+source_labels = ["__meta_pod"]
+regex = "(.+)"
+target_label = "replica"
+"""
+
+
+def test_rules_choose_and_name_targets(tmp_path: Path) -> None:
+    """A list's own rules come first, then the deployment's; how many were dropped is told."""
+    discovery = Discovery(configure(tmp_path, HTTP_SD + KEEP_READY.format(table="http_sd") + NAME_BY_POD))
+    answer(
+        discovery,
+        [
+            {"targets": ["a:1"], "labels": {"__meta_ready": "true", "__meta_pod": "decode-0"}},
+            {"targets": ["b:2", "c:3"], "labels": {"__meta_ready": "false", "__meta_pod": "decode-1"}},
+        ],
+    )
+    (status,) = discovery.lists()
+
+    assert listed(discovery) == [("http://a:1/metrics", "decode-0", "aggregated")]
+    assert (status.kind, status.place, status.deployment_id) == ("http_sd", LIST, "chat")
+    assert (status.targets, status.dropped, status.problem) == (1, 2, None)
+
+
+def test_rules_hold_for_targets_of_the_configuration_too(tmp_path: Path) -> None:
+    """They see the parts of its URL, and may change them; what they drop is counted."""
+    rule = """
+[[deployments.relabel]]
+source_labels = ["__address__", "__param_part"]
+regex = "a:8000;engine"
+target_label = "__param_part"
+replacement = "all"
+[[deployments.relabel]]
+source_labels = ["replica"]
+regex = "spare"
+action = "drop"
+"""
+    text = DEPLOYMENT + '[[deployments.targets]]\nurl = "https://a:8000/x?part=engine&v=1"\n'
+    spare = '[[deployments.targets]]\nurl = "http://b:8000"\nreplica = "spare"\n'
+    discovery = Discovery(configure(tmp_path, text + spare + rule))
+
+    assert listed(discovery) == [("https://a:8000/x?part=all&v=1", "a:8000", "aggregated")]
+    assert [(each.kind, each.targets, each.dropped) for each in discovery.lists()] == [("targets", 1, 1)]
+
+
+def test_lists_know_where_they_come_from(tmp_path: Path) -> None:
+    """Rules find a file's path and a URL in the labels."""
+    rules = """
+[[deployments.relabel]]
+source_labels = ["__meta_filepath"]
+regex = ".*/(.+)[.]json"
+target_label = "environment"
+[[deployments.relabel]]
+source_labels = ["__meta_url"]
+regex = "http://(.+)/.*"
+target_label = "environment"
+"""
+    both = FILE_SD + '[[deployments.http_sd]]\nurl = "http://inventory.example/chat"\n' + rules
+    write_targets(tmp_path, [{"targets": ["a:1"]}])
+    discovery = Discovery(configure(tmp_path, both))
+    answer(discovery, [{"targets": ["b:2"]}])
+
+    assert [target.identity.environment for target in discovery.targets] == ["chat", "inventory.example"]
+
+
+def test_a_list_says_how_its_targets_are_scraped(tmp_path: Path) -> None:
+    """Scheme, path, parameters, interval and limits hold for all; a target's labels win."""
+    keys = """
+scheme = "https"
+metrics_path = "/engine/metrics"
+params = { "part[]" = ["a", "b"], v = "1" }
+scrape_interval = "30s"
+scrape_timeout = "20s"
+max_series = 5
+max_scrapes_per_minute = 6
+"""
+    write_targets(
+        tmp_path,
+        [
+            {"targets": ["a:1"]},
+            {
+                "targets": ["b:2"],
+                "labels": {
+                    "__scheme__": "http", "__metrics_path__": "/x", "__param_v": "2",
+                    "__scrape_interval__": "10s",
+                },
+            },
+        ],
+    )  # fmt: skip
+    first, second = Discovery(configure(tmp_path, FILE_SD + keys)).targets
+
+    assert first.url == "https://a:1/engine/metrics?part%5B%5D=a&part%5B%5D=b&v=1"
+    assert second.url == "http://b:2/x?part%5B%5D=a&part%5B%5D=b&v=2"
+    assert first.scraping == ScrapeSettings(30_000, 20_000, max_series=5, max_scrapes_per_minute=6)
+    assert (second.scraping.interval_ms, second.scraping.timeout_ms) == (10_000, 10_000)
+
+
+# --- Another configuration --------------------------------------------------------------------------------------------
+
+
+def test_lists_go_on_under_another_configuration(tmp_path: Path) -> None:
+    """What was listed last counts until there is another answer, though a file is broken or a service away."""
+    write_targets(tmp_path, [{"targets": ["a:1"], "labels": {"__meta_pod": "decode-0"}}])
+    both = FILE_SD + '[[deployments.http_sd]]\nurl = "http://inventory.example/chat"\n'
+    former = Discovery(configure(tmp_path, both))
+    answer(former, [{"targets": ["b:2"], "labels": {"__meta_pod": "decode-1"}}])
+    write_targets(tmp_path, "[")
+    same = Discovery(configure(tmp_path, both), former)
+    renamed = Discovery(configure(tmp_path, both + NAME_BY_POD), same)
+    gone = Discovery(configure(tmp_path, FILE_SD), renamed)
+
+    assert [target.identity.replica for target in same.targets] == ["a:1", "b:2"]
+    assert [target.identity.replica for target in renamed.targets] == ["decode-0", "decode-1"]
+    assert [target.identity.replica for target in gone.targets] == ["a:1"]
+    assert all("its former 1 targets are kept" in each.problems[0] for each in (same, renamed, gone))
+
+
+def test_an_answer_to_a_list_that_is_gone_is_ignored(tmp_path: Path) -> None:
+    """It may come after the configuration changed."""
+    former = Discovery(configure(tmp_path, HTTP_SD))
+    (key,) = former.http_lists()
+    discovery = Discovery(configure(tmp_path, FILE_SD), former)
+    discovery.take(key, discovery.read_answer(key, b'[{"targets": ["a:1"]}]'))
+    discovery.refresh()
+
+    assert discovery.targets == ()

@@ -269,13 +269,15 @@ def _tls_cause(error: BaseException) -> str | None:
     for _ in range(5):
         if isinstance(found, aiohttp.ClientConnectorCertificateError):
             found = found.certificate_error
+        elif isinstance(found, aiohttp.ClientConnectorError):
+            found = found.os_error
         if isinstance(found, ssl.SSLCertVerificationError):
             return f"certificate refused: {found.verify_message}"
         if isinstance(found, ssl.SSLError):
             return f"TLS failed: {(found.reason or str(found)).replace('_', ' ').lower()}"
         if found is None:
             return None
-        found = found.__cause__ or getattr(found, "os_error", None)
+        found = found.__cause__
     return None
 
 

@@ -362,8 +362,10 @@ def make_target(
         if found is None:
             return None
         url = _url(found, listed.params)
-        identity = {name: found.get(name, "") for name in IDENTITY_LABELS}
-        identity["replica"] = identity["replica"] or host_and_port(url)
+        # What rules took away and no target can be without is the configuration's.
+        without = dict.fromkeys(IDENTITY_LABELS, "") | _required_labels(deployment, listed)
+        without["replica"] = host_and_port(url)
+        identity = {name: found.get(name, value) for name, value in without.items()}
         return Target(url, Identity(**identity), listed.source, listed.access, _scraping(found, listed, window_ms))
     except (ValueError, ServescopeError) as error:
         shown = "" if "@" in address else f" {address!r}"
@@ -380,6 +382,15 @@ def _first_labels(deployment: Deployment, listed: ListSettings) -> dict[str, str
         **{f"{_PARAMETER}{name}": values[0] for name, values in listed.params if values},
         "role": listed.role,
         **dict(deployment.labels()),
+    }
+
+
+def _required_labels(deployment: Deployment, listed: ListSettings) -> dict[str, str]:
+    return {
+        "model_name": deployment.model_name,
+        "deployment_id": deployment.deployment_id,
+        "inference_stack": deployment.inference_stack,
+        "role": listed.role,
     }
 
 

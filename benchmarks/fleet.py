@@ -34,8 +34,8 @@ _MOST_CPU = 0.5
 class Scraped:
     """The scrapes of a stretch of time; `lateness` is in seconds, behind each target's most punctual one."""
 
-    due: int
     made: int
+    missed: int
     lateness: Sequence[float]
 
 
@@ -85,7 +85,7 @@ def _measure(collector: Measured, fleet: _fleet.Fleet, seconds: int) -> None:
     print(f"figures over {_WINDOW_SECONDS} s every {_INTERVAL_SECONDS} s, {ended - began:.0f} s measured")
     _say("of the core", f"{share:.1%}", f"at most {_MOST_CPU:.0%}")
     _say("CPU per sample", f"{used / scraped.made / SAMPLES * 1e6:.2f} µs" if scraped.made else "none scraped")
-    _say("scrapes due, made, missed", f"{scraped.due}, {scraped.made}, {scraped.due - scraped.made}", "0 missed")
+    _say("scrapes made, missed", f"{scraped.made}, {scraped.missed}", "0 missed")
     _say("scrapes since the start, by outcome", _outcomes(own))
     late = np.array(scraped.lateness or [math.nan]) * 1000
     _say("lateness p50, p99, most", ", ".join(f"{value:.0f} ms" for value in np.quantile(late, [0.5, 0.99, 1])))
@@ -96,18 +96,24 @@ def _measure(collector: Measured, fleet: _fleet.Fleet, seconds: int) -> None:
 
 
 def _scrapes_within(arrivals: Mapping[int, Sequence[float]], targets: int, began: float, ended: float) -> Scraped:
-    """What came in a stretch of whole intervals, target by target."""
+    """What came in a stretch of time, and which beats of the targets passed without a scrape."""
+    made, missed = 0, 0
     lateness: list[float] = []
-    made = 0
-    for times in arrivals.values():
-        within = [moment for moment in times if began <= moment < ended]
-        if not within:
-            continue
-        made += len(within)
+    for target in range(targets):
+        within = [moment for moment in arrivals.get(target, ()) if began <= moment < ended]
         # Each target has a beat of its own; how far off it a scrape came is seen from the target's most punctual one.
-        beats = [moment - round((moment - within[0]) / _INTERVAL_SECONDS) * _INTERVAL_SECONDS for moment in within]
-        lateness += [beat - min(beats) for beat in beats]
-    return Scraped(targets * round((ended - began) / _INTERVAL_SECONDS), made, lateness)
+        first = within[0] if within else began
+        beats = [round((moment - first) / _INTERVAL_SECONDS) for moment in within]
+        on_beat = [moment - beat * _INTERVAL_SECONDS for moment, beat in zip(within, beats, strict=True)]
+        made += len(within)
+        missed += max(0, _beats_until(ended - first) - len(set(beats)))
+        lateness += [moment - min(on_beat) for moment in on_beat]
+    return Scraped(made, missed, lateness)
+
+
+def _beats_until(seconds: float) -> int:
+    """How many scrapes are due from one on for so long; one that may still be late is not."""
+    return int(max(0.0, seconds - _INTERVAL_SECONDS / 2) // _INTERVAL_SECONDS) + 1
 
 
 def _own_series(collector: Measured) -> Mapping[tuple[str, str], float]:

@@ -18,12 +18,16 @@ def main() -> int:
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(names)}; all by default")
-    chosen = parser.parse_args().names or names
+    modules = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
+    for module in modules.values():
+        module.configure(parser)
+    arguments = parser.parse_args()
+    chosen = arguments.names or names
     for name in chosen:
         if name not in names:
             parser.error(f"unknown benchmark {name!r}, there are: {', '.join(names)}")
     for name in chosen:
-        importlib.import_module(f"benchmarks.{name}").run()
+        modules[name].run(arguments)
     return 0
 
 

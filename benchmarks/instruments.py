@@ -7,6 +7,7 @@ repeats, since other work on the machine can only slow one down, less the best o
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
 import time
@@ -60,7 +61,11 @@ class Finished:
     accepted: tuple[int, ...]
 
 
-def run() -> None:
+def configure(_: argparse.ArgumentParser) -> None:
+    """Take no arguments."""
+
+
+def run(_: argparse.Namespace) -> None:
     """Print what recording and rendering cost beside prometheus_client and the OpenTelemetry SDK."""
     requests = _draw_requests(random.Random(20), FOLD_EVERY - 1)
     many = requests * 16

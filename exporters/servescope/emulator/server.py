@@ -13,7 +13,8 @@ from servescope.emulator.stack import Deployment, EmulatedStack, Target
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition import render
 
-_ADDRESS = "127.0.0.1"
+ADDRESS = "127.0.0.1"
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - told from other addresses, not listened on by itself
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Short, so that a newcomer sees figures move within the first minute.
 _SCRAPE_INTERVAL = "5s"
@@ -27,14 +28,17 @@ class RunningEmulator:
     targets that configuration names, kept up to date as replicas come and go.
     """
 
-    def __init__(self, stack: EmulatedStack, directory: Path, *, port: int, speed_up: float) -> None:
+    def __init__(
+        self, stack: EmulatedStack, directory: Path, *, address: str, advertised: str, port: int, speed_up: float
+    ) -> None:
         self._stack = stack
         self._runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
         self._paths: dict[str, Target] = {}
         self._written_generation = -1
         _make_directory(directory / "targets")
-        self._server = _bind(port, self)
-        self.url = f"http://{_ADDRESS}:{self._server.server_port}"
+        self._server = _bind(address, port, self)
+        self._authority = f"{advertised}:{self._server.server_port}"
+        self.url = f"http://{self._authority}"
         self.config_path = directory / "servescope.toml"
         self.file_sd_paths = [
             directory / "targets" / f"{deployment.plan.identity.deployment_id}.json" for deployment in stack.deployments
@@ -91,12 +95,14 @@ class RunningEmulator:
             paths = {target.path: target for targets in by_deployment for target in targets}
             self._paths = paths
         for path, targets in zip(self.file_sd_paths, by_deployment, strict=True):
-            _replace_file(path, format_file_sd(targets, f"{_ADDRESS}:{self._server.server_port}"))
+            _replace_file(path, format_file_sd(targets, self._authority))
 
 
 def start(
     directory: Path,
     *,
+    address: str = ADDRESS,
+    advertised: str = "",
     port: int = 0,
     speed_up: float = 1.0,
     warm_up_seconds: float = 120.0,
@@ -104,11 +110,14 @@ def start(
 ) -> RunningEmulator:
     """An emulated stack that runs, its files in `directory`; `port` 0 takes a free one.
 
-    The first `warm_up_seconds` of its life pass at once, so that there is traffic from the first scrape on.
+    It listens on `address`; the lists of targets name it `advertised`, which is the address when left out, or
+    127.0.0.1 when that is every address of the machine. The first `warm_up_seconds` of its life pass at once, so that
+    there is traffic from the first scrape on.
     """
     stack = stack or EmulatedStack()
     stack.clock.run_until(warm_up_seconds)
-    running = RunningEmulator(stack, directory, port=port, speed_up=speed_up)
+    name = advertised or (ADDRESS if address in _EVERYWHERE else address)
+    running = RunningEmulator(stack, directory, address=address, advertised=name, port=port, speed_up=speed_up)
     try:
         running.start()
     except BaseException:
@@ -169,7 +178,7 @@ def _make_directory(directory: Path) -> None:
         raise UsageError(f"cannot make directory {str(directory)!r}: {error.strerror}") from error
 
 
-def _bind(port: int, running: RunningEmulator) -> ThreadingHTTPServer:
+def _bind(address: str, port: int, running: RunningEmulator) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds; a client that says nothing does not hold a thread for ever
 
@@ -188,6 +197,6 @@ def _bind(port: int, running: RunningEmulator) -> ThreadingHTTPServer:
         daemon_threads = True
 
     try:
-        return Server((_ADDRESS, port), Handler)
+        return Server((address, port), Handler)
     except (OSError, OverflowError) as error:
-        raise UsageError(f"cannot listen on {_ADDRESS}:{port}: {error}") from error
+        raise UsageError(f"cannot listen on {address}:{port}: {error}") from error

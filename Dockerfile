@@ -1,0 +1,18 @@
+# syntax=docker/dockerfile:1
+FROM python:3.13.13-slim-trixie AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
+COPY exporters exporters
+COPY app app
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.13.13-slim-trixie
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    pip install --no-cache-dir "$(echo /wheels/servescope-*.whl)[collector,console]"
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin servescope \
+    && install --directory --owner=servescope --group=servescope /var/lib/servescope /var/lib/emulated
+ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+WORKDIR /var/lib/servescope
+ENTRYPOINT ["servescope"]
+CMD ["--help"]

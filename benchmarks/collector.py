@@ -1,0 +1,16 @@
+"""What the collector costs, stage by stage beside its peers, and then whole beside a real Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks import _against_prometheus
+
+
+def configure(_: argparse.ArgumentParser) -> None:
+    """Take no arguments."""
+
+
+def run(_: argparse.Namespace) -> None:
+    """Print the collector's ratios."""
+    _against_prometheus.run()

@@ -15,9 +15,15 @@ import pytest
 from aiohttp import web
 
 from servescope.collector.access import Access
+<<<<<<< HEAD
 from servescope.collector.fetch import HttpFetch
 from servescope.collector.parse import Exposition
 from servescope.collector.scrape import OUTCOMES, Limits, Reader, Scrape, ScrapeError, scrape_target
+=======
+from servescope.collector.parse import Exposition, PageLimits
+from servescope.collector.reader import Reader, ReadError
+from servescope.collector.scrape import OUTCOMES, HttpFetch, Limits, Scrape, scrape_target
+>>>>>>> 6a4c369 (A page that a target showed before is read by comparison: its layout, source and translation are found out once)
 from servescope.collector.targets import Target
 from servescope.identity import Identity
 from servescope.sources import Identification, identify
@@ -140,13 +146,13 @@ def test_a_missing_token_fails_the_scrape_without_a_request() -> None:
             "too_large",
             "the answer exceeds 10000 bytes (max_body_bytes)",
         ),
-        (answering("".join(f"vllm:x{i} 1\n" for i in range(101))), "too_many_series", "101 samples, above the limit"),
+        (answering("".join(f"vllm:x{i} 1\n" for i in range(101))), "too_many_series", "more samples than the limit"),
         (answering(OURS + "queued_requests{oops} 1\n"), "malformed", "line 4: "),
         (answering("<html>\n<body>sign in</body>"), "malformed", "line 1: "),
         (answering('{"a": 1}'), "malformed", "JSON"),
         (answering(b"\xff\xfe\x00"), "malformed", "line 1: "),
         (answering("my_app_requests_total 1\n"), "unknown_source", "no known source: "),
-        (answering(""), "unknown_source", "no known source: "),
+        (answering(""), "empty", "no samples in the answer"),
         (answering("x" * 50, headers={"Content-Encoding": "gzip"}), "malformed", "not gzip, as its Content-Encoding"),
         (
             answering(gzip.compress(OURS.encode())[:-9], headers={"Content-Encoding": "gzip"}),
@@ -251,9 +257,9 @@ def test_the_source_is_identified_at_the_first_success() -> None:
     """Before it, the source is unknown; afterwards it stays, with its coverage."""
     reader = Reader(Target("http://a/metrics", IDENTITY))
     before = reader.source
-    with pytest.raises(ScrapeError, match="no known source"):
-        reader.read(b"something 1\n", 100)
-    reader.read(VLLM.encode(), 100)
+    with pytest.raises(ReadError, match="no known source"):
+        reader.read(b"something 1\n", PageLimits(max_series=100))
+    reader.read(VLLM.encode(), PageLimits(max_series=100))
 
     assert (before, reader.source) == (None, "vllm")
     assert reader.coverage["queued_requests"]["status"] == "present"
@@ -261,28 +267,31 @@ def test_the_source_is_identified_at_the_first_success() -> None:
 
 
 def test_a_pinned_source_is_taken_at_its_word() -> None:
-    """What the configuration names is used without identification."""
+    """What the configuration names is used without identification, as long as it finds something."""
     reader = Reader(Target("http://a/metrics", IDENTITY, "vllm"))
-    snapshot, _, _ = reader.read(b"something 1\n", 100)
+    with pytest.raises(ReadError, match=r"source = 'vllm' is configured, but it finds nothing .*: no name in it is kn"):
+        reader.read(b"something 1\n", PageLimits(max_series=100))
+    before = reader.source
+    snapshot, _, _ = reader.read(b"vllm:num_requests_waiting 1\n", PageLimits(max_series=100))
 
-    assert reader.source == "vllm"
-    assert not snapshot.values.any()
+    assert (before, reader.source) == (None, "vllm")
+    assert [series.name for series in snapshot.series] == ["queued_requests"]
 
 
 def test_a_target_that_changes_its_engine_is_identified_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """When what was observed is gone, the source is looked for again; while nothing is missing it is not."""
     reader = Reader(Target("http://a/metrics", IDENTITY))
-    reader.read(VLLM.encode(), 100)
+    reader.read(VLLM.encode(), PageLimits(max_series=100))
     looked = []
 
     def look(exposition: Exposition) -> Identification:
         looked.append(exposition)
         return identify(exposition)
 
-    monkeypatch.setattr("servescope.collector.scrape.identify", look)
-    reader.read(VLLM.encode(), 100)
+    monkeypatch.setattr("servescope.collector.reader.identify", look)
+    reader.read(VLLM.encode(), PageLimits(max_series=100))
     while_same = len(looked)
-    snapshot, _, _ = reader.read(OURS.encode(), 100)
+    snapshot, _, _ = reader.read(OURS.encode(), PageLimits(max_series=100))
 
     assert (while_same, len(looked), reader.source) == (0, 1, "servescope")
     assert {sample.name for sample in snapshot.series} == {"output_tokens_total", "queued_requests"}
@@ -292,8 +301,8 @@ def test_what_may_not_be_stored_is_dropped_and_counted() -> None:
     """NaN and infinities go, and the ratios of a single process, which the collector derives itself."""
     text = OURS + "kv_cache_usage NaN\nconcurrent_requests +Inf\nspeculation_rate 0.5\n"
     reader = Reader(Target("http://a/metrics", IDENTITY))
-    snapshot, native, dropped = reader.read(text.encode(), 100)
-    again, _, _ = reader.read(OURS.encode(), 100)
+    snapshot, native, dropped = reader.read(text.encode(), PageLimits(max_series=100))
+    again, _, _ = reader.read(OURS.encode(), PageLimits(max_series=100))
 
     assert {series.name for series in snapshot.series} == {"output_tokens_total", "queued_requests"}
     assert (native, dropped) == (5, {"not_finite": 2})

@@ -1,17 +1,23 @@
 """From what an engine exposes to the contract: native series become contract samples through a source map.
 
-Pure: an exposition, a source and an identity in, samples and coverage out.
+Pure: an exposition, a source and an identity in, samples and coverage out. Which series there are decides everything
+but the values; so a translation is a plan, made once for as long as a target shows the same series, and applied to the
+values of every scrape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from servescope.catalog import METRICS, Metric
 from servescope.collector.parse import Exposition, canonical_name
 from servescope.identity import IDENTITY_LABELS, Identity
-from servescope.samples import Labels, Sample, format_edge, make_labels
+from servescope.samples import Labels, Sample, Series, format_edge, make_labels
 from servescope.sources import SUPPLIED, Alternative, MetricMap, Source, Status, Term, Values
 
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
@@ -40,6 +46,40 @@ class Translation:
     coverage: dict[str, Coverage]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """How the n native values of an exposition become the m of the contract.
+
+    The value of native sample `natives[i]` times `scales[i]` is added to that of `series[into[i]]`, in this order;
+    all three are (k,). A series that nothing is added to is 0: it stands there until its first use.
+    """
+
+    series: tuple[Series, ...]
+    natives: NDArray[np.intp]
+    into: NDArray[np.intp]
+    scales: NDArray[np.float64]
+    coverage: dict[str, Coverage]
+
+    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The (m,) contract values of (n,) native ones; what overflows is infinite, or NaN."""
+        # In the order of the pairs, and from 0.0, as one would add them up by hand.
+        with np.errstate(over="ignore"):
+            weights = values[self.natives] * self.scales
+        return np.bincount(self.into, weights, minlength=len(self.series)).astype(np.float64, copy=False)
+
+    def keep(self, places: NDArray[np.intp]) -> Plan:
+        """The plan for the series at these places alone, in their order."""
+        new = np.full(len(self.series), -1, dtype=np.intp)
+        new[places] = np.arange(len(places))
+        kept = new[self.into] >= 0
+        series = tuple(self.series[place] for place in places.tolist())
+        return Plan(series, self.natives[kept], new[self.into[kept]], self.scales[kept], self.coverage)
+
+    def show_as(self, series: tuple[Series, ...]) -> Plan:
+        """The plan with an equal tuple of series in place of its own."""
+        return replace(self, series=series)
+
+
 def translate(exposition: Exposition, source: Source, identity: Identity) -> Translation:
     """The exposition in the words of the contract.
 
@@ -47,31 +87,69 @@ def translate(exposition: Exposition, source: Source, identity: Identity) -> Tra
     kept as `exported_<label>`. Only labels that the map drops are gone; values that become one series thereby are
     added.
     """
-    samples: list[Sample] = []
+    plan = plan_translation(exposition, source, identity)
+    values = plan.apply(np.array([sample.value for sample in exposition.samples], dtype=np.float64))
+    samples = [Sample(*series, value) for series, value in zip(plan.series, values.tolist(), strict=True)]
+    return Translation(samples, plan.coverage)
+
+
+def plan_translation(exposition: Exposition, source: Source, identity: Identity) -> Plan:
+    """How an exposition's values are translated; its own do not matter."""
+    planner = _Planner()
     coverage: dict[str, Coverage] = {}
-    identified = _Labelling(identity)
+    labelling = _Labelling(identity)
     for name, metric_map in source.metrics.items():
-        found, coverage[name] = _translate_metric(exposition, source, metric_map, identified)
-        samples.extend(found)
+        coverage[name] = _plan_metric(planner, exposition, source, metric_map, labelling)
     _settle_components(source, coverage)
-    return Translation(samples, {name: coverage.get(name, _PROCESS_RATIO) for name in METRICS})
+    return planner.plan({name: coverage.get(name, _PROCESS_RATIO) for name in METRICS})
 
 
-def _translate_metric(
-    exposition: Exposition, source: Source, metric_map: MetricMap, labelling: _Labelling
-) -> tuple[list[Sample], Coverage]:
+class _Planner:
+    """Collects the series of a plan and what is added to each."""
+
+    def __init__(self) -> None:
+        self._series: list[Series] = []
+        self._natives: list[int] = []
+        self._into: list[int] = []
+        self._scales: list[float] = []
+
+    def begin_series(self, name: str, labels: Labels) -> int:
+        """A series of the contract; its place."""
+        self._series.append(Series(name, labels))
+        return len(self._series) - 1
+
+    def add(self, native: int, into: int, scale: float) -> None:
+        self._natives.append(native)
+        self._into.append(into)
+        self._scales.append(scale)
+
+    def plan(self, coverage: dict[str, Coverage]) -> Plan:
+        return Plan(
+            tuple(self._series),
+            np.array(self._natives, dtype=np.intp),
+            np.array(self._into, dtype=np.intp),
+            np.array(self._scales, dtype=np.float64),
+            coverage,
+        )
+
+
+def _plan_metric(
+    planner: _Planner, exposition: Exposition, source: Source, metric_map: MetricMap, labelling: _Labelling
+) -> Coverage:
     alternative = _choose(exposition, metric_map.alternatives)
-    values: dict[tuple[str, Labels], float] = {}
-    if alternative:
-        for term in alternative.terms:
-            for name, labels, value in _read_term(exposition, metric_map.metric, term, labelling):
-                values[name, labels] = values.get((name, labels), 0.0) + value
+    found: dict[tuple[str, Labels], int] = {}
+    for term in alternative.terms if alternative else ():
+        for part in _read_term(exposition, metric_map.metric, term, labelling):
+            into = found.get(part.series)
+            if into is None:
+                into = found[part.series] = planner.begin_series(*part.series)
+            planner.add(part.native, into, part.scale)
     zeros = _zeros(exposition, source, metric_map, labelling)
     # A histogram's own buckets may have other edges than the map supposes, so it is all its own or all zeros.
-    unused = [part for parts in zeros if not any(part in values for part in parts) for part in parts]
-    values.update((part, 0.0) for part in unused)
-    samples = [Sample(name, labels, value) for (name, labels), value in values.items()]
-    return samples, _cover(exposition, metric_map, alternative, zeros=bool(zeros))
+    unused = [part for parts in zeros if not any(part in found for part in parts) for part in parts]
+    for series in unused:
+        planner.begin_series(*series)
+    return _cover(exposition, metric_map, alternative, zeros=bool(zeros))
 
 
 def _choose(exposition: Exposition, alternatives: Iterable[Alternative]) -> Alternative | None:
@@ -86,20 +164,27 @@ def _is_there(exposition: Exposition, alternative: Alternative) -> bool:
     )
 
 
-def _read_term(
-    exposition: Exposition, metric: Metric, term: Term, labelling: _Labelling
-) -> Iterator[tuple[str, Labels, float]]:
-    """Name, labels and value of every sample a term gives, each native series once."""
+class _Part(NamedTuple):
+    """The place of a native sample, and what it is added to, times the scale."""
+
+    native: int
+    series: tuple[str, Labels]
+    scale: float
+
+
+def _read_term(exposition: Exposition, metric: Metric, term: Term, labelling: _Labelling) -> Iterator[_Part]:
+    """Every sample that a term gives, each native series once."""
     suffixes = _HISTOGRAM_PARTS if metric.kind == "histogram" else ("",)
     for suffix in suffixes:
         scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
         seen = set()
-        for sample in exposition.by_name.get(canonical_name(term.native) + suffix, ()):
-            if sample.labels in seen or not _is_selected(sample.labels, term):
+        for native in exposition.places.get(canonical_name(term.native) + suffix, ()):
+            own = exposition.samples[native].labels
+            if own in seen or not _is_selected(own, term):
                 continue
-            seen.add(sample.labels)
-            labels = labelling.relabel(_scale_edge(sample.labels, term.scale), term)
-            yield metric.name + suffix, labels, sample.value * scale
+            seen.add(own)
+            labels = labelling.relabel(_scale_edge(own, term.scale), term)
+            yield _Part(native, (metric.name + suffix, labels), scale)
 
 
 def _is_selected(labels: Labels, term: Term) -> bool:
@@ -124,6 +209,8 @@ class _Labelling:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = dict(identity.labels())
+        # A thousand targets have a million pairs, and few different ones each.
+        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
 
     def relabel(self, native: Labels, term: Term) -> Labels:
         """The contract labels of a native series."""
@@ -144,7 +231,7 @@ class _Labelling:
                 result[label] = value
             elif labels.get(label) != value:
                 result[f"exported_{label}"] = value
-        return make_labels(result)
+        return tuple([self._pairs.setdefault(pair, pair) for pair in make_labels(result)])
 
 
 def _zeros(

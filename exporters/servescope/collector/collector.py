@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from servescope.collector.config import CollectorSettings, Configuration
 from servescope.collector.deployments import HttpDiscoverySettings, slowest_interval_ms
 from servescope.collector.derive import Derivation, Ring, count_targets, derive_figures
+from servescope.collector.layers import Supply
 from servescope.collector.pacing import Pacer, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
-from servescope.collector.scrape import Fetch, Limits, Reader, Scrape, ScrapeError, scrape_target
+from servescope.collector.parse import Lexicon
+from servescope.collector.reader import Reader
+from servescope.collector.scrape import Fetch, Limits, Scrape, ScrapeError, scrape_target
 from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus
 from servescope.collector.tables import format_duration
 from servescope.collector.targets import Discovery, ListKey, Target, check_targets
@@ -32,7 +35,7 @@ _FIRST_SCRAPES_APART_MS = 10
 # What a reload can change; the rest is made once, when the collector starts.
 _CHANGEABLE = (
     "scrape_interval_ms", "scrape_timeout_ms", "evaluation_interval_ms", "discovery_interval_ms", "retention_ms",
-    "max_body_bytes", "max_series",
+    "max_body_bytes", "max_series", "max_labels", "max_label_bytes", "max_line_bytes",
 )  # fmt: skip
 _REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
@@ -121,7 +124,8 @@ class Collector:
         self._watched: dict[str, Watched] = {}
         # Targets that are no longer listed count until their last samples have left the window.
         self._leaving: dict[str, Watched] = {}
-        self._members: dict[Deployment, list[Watched]] = {}
+        self._supplies: dict[Deployment, Supply] = {}
+        self._lexicon = Lexicon()
         self._scrapes: list[tuple[str, int, Snapshot | None]] = []
         self._pruned_ms = 0
         self._writer = StoreWriter(
@@ -191,8 +195,8 @@ class Collector:
                 self._watched[target_id] = await self._take_up(target)
             elif known.target != target:
                 self._change(known, target)
-        self._members = _by_deployment(self._watched.values())
         self._forget_spent()
+        self._settle_supplies()
         lists = self.discovery.lists()
         self.telemetry.set_discovered(
             kept=sum(each.targets for each in lists), dropped=sum(each.dropped for each in lists)
@@ -213,15 +217,17 @@ class Collector:
         return Ring(self.settings.window_ms, 2 * target.scraping.interval_ms)
 
     def _reader(self, target: Target) -> Reader:
-        deployment = target.identity.deployment()
+        supply = self._supplies.setdefault(target.identity.deployment(), Supply())
+        return Reader(target, supply, self._lexicon)
 
-        def outer(depth: int, metrics: frozenset[str]) -> dict[str, str]:
-            members = self._members.get(deployment, ())
-            return {
-                name: each.target.target_id for each in members for name in each.reader.supplies_outside(depth, metrics)
-            }
-
-        return Reader(target, outer)
+    def _settle_supplies(self) -> None:
+        """Let no metric be taken from a target that is no longer listed."""
+        listed = _by_deployment(self._watched.values())
+        for deployment, supply in self._supplies.items():
+            supply.keep({watched.target.target_id for watched in listed.get(deployment, ())})
+        # A target that left may return, with the reader it had.
+        held = {watched.deployment for watched in (*self._watched.values(), *self._leaving.values())}
+        self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
 
     async def _refill(self, ring: Ring, target_id: str) -> None:
         """Take the scrapes that are still in the window from the store, as after a restart."""
@@ -526,7 +532,14 @@ def _check_window(configuration: Configuration) -> None:
 
 def _limits(target: Target) -> Limits:
     scraping = target.scraping
-    return Limits(scraping.timeout_ms / 1000, scraping.max_body_bytes, scraping.max_series)
+    return Limits(
+        scraping.timeout_ms / 1000,
+        scraping.max_body_bytes,
+        scraping.max_series,
+        scraping.max_labels,
+        scraping.max_label_bytes,
+        scraping.max_line_bytes,
+    )
 
 
 def _stop(watched: Watched) -> None:
@@ -565,6 +578,8 @@ def _status_after(watched: Watched, scrape: Scrape) -> TargetStatus:
         samples=len(scrape.snapshot.series) if scrape.snapshot is not None else 0,
         error=scrape.error,
         coverage=reader.coverage if healthy else former.coverage,
+        warnings=list(reader.warnings) if healthy else [],
+        missing_metrics=reader.missing,
     )
 
 
@@ -575,3 +590,16 @@ def _tell_change(watched: Watched, scrape: Scrape) -> None:
         _logger.warning("%s: %s", watched.target.target_id, scrape.error)
     elif scrape.error is None and former.error is not None:
         _logger.info("%s answers again", watched.target.target_id)
+    _tell_missing(watched.target.target_id, former.missing_metrics, watched.reader.missing)
+
+
+def _tell_missing(target_id: str, former: Mapping[str, str], missing: Mapping[str, str]) -> None:
+    """Log once which metrics a target shows no more, and which are back."""
+    if missing is former:
+        return
+    gone = [f"{name} (was {native})" for name, native in missing.items() if name not in former]
+    if gone:
+        _logger.warning("%s: metrics that were there are not there any more: %s", target_id, ", ".join(gone))
+    back = [name for name in former if name not in missing]
+    if back:
+        _logger.info("%s: metrics are there again: %s", target_id, ", ".join(back))

@@ -21,6 +21,7 @@ from servescope.collector.deployments import (
     host_and_port,
     read_deployments,
 )
+from servescope.collector.parse import DEFAULT_LIMITS
 from servescope.collector.tables import Setting, Table, format_duration, parse_address, parse_duration
 from servescope.errors import ConfigurationError, UsageError
 from servescope.identity import Deployment
@@ -56,7 +57,10 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("window", '"5m"'),
         Setting("retention", '"7d"'),
         Setting("max_body_bytes", "16000000"),
-        Setting("max_series", "20000"),
+        Setting("max_series", str(DEFAULT_LIMITS.max_series)),
+        Setting("max_labels", str(DEFAULT_LIMITS.max_labels)),
+        Setting("max_label_bytes", str(DEFAULT_LIMITS.max_label_bytes)),
+        Setting("max_line_bytes", str(DEFAULT_LIMITS.max_line_bytes)),
     ),
     "api": tuple(Setting(key, "") for key in API_KEYS),
     **DEPLOYMENT_SETTINGS,
@@ -76,11 +80,22 @@ class CollectorSettings:
     window_ms: int = 300_000
     retention_ms: int = 7 * 86_400_000
     max_body_bytes: int = 16_000_000
-    max_series: int = 20_000
+    max_series: int = DEFAULT_LIMITS.max_series
+    max_labels: int = DEFAULT_LIMITS.max_labels
+    max_label_bytes: int = DEFAULT_LIMITS.max_label_bytes
+    max_line_bytes: int = DEFAULT_LIMITS.max_line_bytes
 
     def scraping(self) -> ScrapeSettings:
         """How a target is scraped that has no settings of its own."""
-        return ScrapeSettings(self.scrape_interval_ms, self.scrape_timeout_ms, self.max_body_bytes, self.max_series)
+        return ScrapeSettings(
+            self.scrape_interval_ms,
+            self.scrape_timeout_ms,
+            self.max_body_bytes,
+            self.max_series,
+            max_labels=self.max_labels,
+            max_label_bytes=self.max_label_bytes,
+            max_line_bytes=self.max_line_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,9 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
         retention_ms=table.duration("retention", default.retention_ms),
         max_body_bytes=table.whole_number("max_body_bytes", default.max_body_bytes),
         max_series=table.whole_number("max_series", default.max_series),
+        max_labels=table.whole_number("max_labels", default.max_labels),
+        max_label_bytes=table.whole_number("max_label_bytes", default.max_label_bytes),
+        max_line_bytes=table.whole_number("max_line_bytes", default.max_line_bytes),
     )
     if settings.scrape_timeout_ms > interval:
         raise table.wrong("scrape_timeout", f"at most scrape_interval ({format_duration(interval)})")

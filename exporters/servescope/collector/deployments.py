@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from servescope.collector.access import ACCESS_SETTINGS, Access, read_access
+from servescope.collector.parse import DEFAULT_LIMITS
 from servescope.collector.relabel import RELABEL_SETTINGS, Rule, read_rules
 from servescope.collector.tables import REQUIRED, Setting, Table, check_authority, format_duration
 from servescope.errors import ConfigurationError, IdentityError
@@ -20,6 +21,9 @@ SCRAPE_SETTINGS = (
     Setting("scrape_timeout", ""),
     Setting("max_body_bytes", ""),
     Setting("max_series", ""),
+    Setting("max_labels", ""),
+    Setting("max_label_bytes", ""),
+    Setting("max_line_bytes", ""),
     Setting("max_scrapes_per_minute", ""),
     Setting("params", "{}"),
 )
@@ -76,8 +80,11 @@ class ScrapeSettings:
     interval_ms: int = 15_000
     timeout_ms: int = 10_000
     max_body_bytes: int = 16_000_000
-    max_series: int = 20_000
+    max_series: int = DEFAULT_LIMITS.max_series
     max_scrapes_per_minute: int | None = None
+    max_labels: int = DEFAULT_LIMITS.max_labels
+    max_label_bytes: int = DEFAULT_LIMITS.max_label_bytes
+    max_line_bytes: int = DEFAULT_LIMITS.max_line_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +271,9 @@ class _Reader:
             table.whole_number("max_body_bytes", default.max_body_bytes),
             table.whole_number("max_series", default.max_series),
             table.whole_number("max_scrapes_per_minute", 1) if limited else None,
+            table.whole_number("max_labels", default.max_labels),
+            table.whole_number("max_label_bytes", default.max_label_bytes),
+            table.whole_number("max_line_bytes", default.max_line_bytes),
         )
         if settings.timeout_ms > interval:
             raise table.wrong("scrape_timeout", f"at most scrape_interval ({format_duration(interval)})")

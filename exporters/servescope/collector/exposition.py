@@ -186,6 +186,11 @@ def _target_families(targets: Sequence[TargetStatus]) -> Iterator[tuple[_Family,
             "Duration of the target's last scrape.",
             [(labels, target.duration_seconds or 0.0) for target, labels in shown],
         ),
+        (
+            "servescope_target_missing_metrics",
+            "Contract metrics that the target showed once and does not show now.",
+            [(labels, float(len(target.missing_metrics))) for target, labels in shown],
+        ),
     ):
         if values:
             lines = [f"{format_series(name, labels)} {format_value(value)}\n" for labels, value in values]

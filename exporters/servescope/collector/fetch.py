@@ -37,6 +37,8 @@ _SCRAPE_HEADERS: Final = {
 _LIST_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": _AGENT}
 _LIST_SECONDS = 10.0
 _LIST_BYTES = 16_000_000
+_OPENMETRICS: Final = "application/openmetrics-text"
+_END_BYTES = 64  # within which an end stands, blank lines and spaces behind it included
 _MAX_REDIRECTS = 5
 _CHUNK_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -162,7 +164,13 @@ async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     body = _Body(max_bytes, compressed=encoding == "gzip")
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         body.add(chunk)
-    return body.finish()
+    return _check_end(body.finish(), response.content_type)
+
+
+def _check_end(body: bytes, content_type: str) -> bytes:
+    if content_type == _OPENMETRICS and not body[-_END_BYTES:].rstrip().endswith(b"# EOF"):
+        raise ScrapeError("truncated", "the answer ended early: its Content-Type is OpenMetrics, and no '# EOF' ends it")
+    return body
 
 
 class _Body:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servescope.collector.layers import Supply
 from servescope.collector.parse import (
     Lexicon,
-    LimitError,
     Page,
     PageLimits,
     ParseError,
@@ -28,7 +22,6 @@ from servescope.identity import Identity
 from servescope.samples import Series
 from servescope.sources import load_sources
 from servescope.translate import translate
-from tests.test_parse import read_captures
 
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")
 TARGET = Target("http://a/metrics", IDENTITY)
@@ -76,17 +69,18 @@ VALUES = st.one_of(
 )  # fmt: skip
 TAILS = st.sampled_from(
     [
-        "", " 1700000000000", " 1.5e9", "\t-12", " 1 # {a=\"b c\"} 2", " # {} 1", ' # {t="}\\"\\n# x"} 0.5 17.5', "\r", "  ",
-        " # {", " later", " 1 2", "\r\r", " \r 1", " # {a} 1", "\u00e9",
+        "", " 1700000000000", " 1.5e9", "\t-12", ' 1 # {a="b c"} 2', " # {} 1", ' # {t="}\\"\\n# x"} 0.5 17.5', "\r",
+        "  ", " # {", " later", " 1 2", "\r\r", " \r 1", " # {a} 1", "é",
     ]
 )  # fmt: skip
 LINES = st.sampled_from(
     [
-        "", "# EOF", "# EOF", "# EOF", "inf 5", "NaN 5", "5", "inf", "1 2", "# HELP x y", " # TYPE vllm:num_requests_running gauge", "garbage{", "x 1", "x\t1", "  x 1  ",
-        'vllm:num_requests_waiting{engine="1",model_name="l"} 7', 'x{a="\\"\\n é"} 2', "x{a=\"1\",b=\"2\",} 3", "<html>", "{",
-        "vllm_generation_tokens_total 5", 'x{a="1",b="2",c="3",d="4",e="5",f="6",g="7"} 1', f'x{{a="{"y" * 121}"}} 1',
-        "# " + "z" * 400, "y" * 301 + " 1", "\ufeffx 1", "x 1\x00", 'x_bucket{le="1"} 1', 'x_bucket{le="1.0"} 1', "x{} 5",
-        "x {} 5", "x 5 # {} 1 2",
+        "", "# EOF", "# EOF", "# EOF", "inf 5", "NaN 5", "5", "inf", "1 2", "# HELP x y", "garbage{", "<html>", "{",
+        " # TYPE vllm:num_requests_running gauge", "x 1", "x\t1", "  x 1  ", "x{} 5", "x {} 5", "x 5 # {} 1 2",
+        'vllm:num_requests_waiting{engine="1",model_name="l"} 7', "vllm_generation_tokens_total 5",
+        'x{a="\\"\\n é"} 2', 'x{a="1",b="2",} 3', 'x{a="1",b="2",c="3",d="4",e="5",f="6",g="7"} 1',
+        f'x{{a="{"y" * 121}"}} 1', "# " + "z" * 400, "y" * 301 + " 1", "\ufeffx 1", "x 1\x00",
+        'x_bucket{le="1"} 1', 'x_bucket{le="1.0"} 1',
     ]
 )  # fmt: skip
 
@@ -102,7 +96,12 @@ def bodies(draw: st.DrawFn) -> list[tuple[bytes, PageLimits]]:
     for _ in range(draw(st.integers(1, 6))):
         for _ in range(draw(st.integers(0, 3))):
             place = draw(st.integers(0, len(lines) - 1)) if lines else 0
-            kind = draw(st.sampled_from(["value"] * 6 + ["tail", "tail", "replace", "replace", "insert", "delete", "repeat", "swap", "cut", "restore"]))
+            kind = draw(
+                st.sampled_from(
+                    ["value"] * 6
+                    + ["tail", "tail", "replace", "replace", "insert", "delete", "repeat", "swap", "cut", "restore"]
+                )
+            )
             if kind == "restore":
                 lines = draw(st.sampled_from(seen)).split("\n")
             elif kind == "insert" or not lines:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -198,7 +198,10 @@ class Reader:
             way = layout.way = _Way(plan, elsewhere, self._series)
         if way is not self._way:
             self._way = way
-            coverage = {name: asdict(each) for name, each in _hand_over(plan.coverage, elsewhere).items()}
+            coverage = {
+                name: {"status": each.status, "native": each.native, "reason": each.reason}
+                for name, each in _hand_over(plan.coverage, elsewhere).items()
+            }
             if coverage != self.coverage:
                 self.coverage = coverage
         return way

@@ -122,10 +122,11 @@ def _best(cases: dict[str, tuple[Callable[[], object], int]], seconds: float) ->
 def _print_fixed_costs(pages: Pages) -> None:
     """What a scrape costs beside its text: bookkeeping of the collector, without the network and the store."""
 
-    async def fetch(_: Target, __: Limits, /) -> bytes:
-        return pages.texts[turn % _TEXTS]
+    texts = cycle(pages.texts)
 
-    turn = 0
+    async def fetch(_: Target, __: Limits, /) -> bytes:
+        return next(texts)
+
     configuration = configure_targets([f"chat=127.0.0.{place}:80" for place in range(1, 9)])
     store = Store(":memory:")
     now = 1_800_000_000.0
@@ -133,9 +134,9 @@ def _print_fixed_costs(pages: Pages) -> None:
     best = math.inf
 
     async def scrape_all() -> None:
-        nonlocal turn, now, best
+        nonlocal now, best
         await collector.discover()
-        for turn in range(200):
+        for _ in range(200):
             now += 15
             for watched in collector.watched:
                 started = time.perf_counter()
@@ -146,7 +147,6 @@ def _print_fixed_costs(pages: Pages) -> None:
     reader = Reader(_target(0))
     for text in pages.texts:
         reader.read(text)
-    texts = cycle(pages.texts)
     read = _best({"read": (lambda: reader.read(next(texts)), 50)}, 0.5)["read"]
     print(f"one scrape of {pages.samples} samples, without network and store: {best * 1e3:.2f} ms,")
     print(f"  {(best - read) * 1e3:.2f} ms of it beside reading the text")
@@ -284,7 +284,7 @@ def _dynamo_text(source: random.Random) -> bytes:
         for status, kind in (("success", ""), ("error", "internal"), ("error", "validation"), ("error", "cancelled")):
             text.sample(f"{prefix}requests_total", text.count(), endpoint=endpoint, status=status, error_type=kind)
     for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_duration_seconds",
-                 "input_sequence_tokens", "output_sequence_tokens", "cached_tokens", "tokenizer_latency_ms"):  # fmt: skip
+                 "input_sequence_tokens", "output_sequence_tokens", "cached_tokens", "tokenizer_ms"):  # fmt: skip
         text.family(prefix + name, "histogram")
         text.histogram(prefix + name, _LATENCY_EDGES)
     for name in ("kv_hit_rate", "time_to_first_token_seconds", "inter_token_latency_seconds", "input_tokens"):
@@ -305,5 +305,4 @@ def _own_text(source: random.Random) -> bytes:
             time_to_first_token=first_token, duration=first_token + decode, decode_seconds=decode,
             draft_tokens=40, accepted_by_position=(9, 7, 5, 3),
         )  # fmt: skip
-    rendered = render(engine)
-    return rendered.encode() if isinstance(rendered, str) else rendered
+    return render(engine)

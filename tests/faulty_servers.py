@@ -117,7 +117,7 @@ FAULTS: Mapping[str, Fault] = {
         sending(whole(PAGE, "Content-Encoding: br")), "malformed", "unknown Content-Encoding 'br'"
     ),
     "html": Fault(sending(whole(b"<html><body>sign in</body></html>\n")), "malformed", "line 1: "),
-    "half a line": Fault(sending(whole(PAGE + b'queued_requests{deployment_id="i')), "malformed", "line 2: "),
+    "half a line": Fault(sending(whole(PAGE + b'queued_requests{deployment_id="i')), "truncated", "line 2: "),
     "redirect loop": Fault(
         sending(whole(b"", "Location: /metrics", status="302 Found")), "redirect", "more than 5 redirects"
     ),

@@ -23,7 +23,8 @@ from aiohttp.abc import ResolveResult
 
 from servescope.collector.access import Access, Proxy, Tls
 from servescope.collector.fetch import HttpFetch, Resolver, open_session
-from servescope.collector.scrape import OUTCOMES, Limits, Reader, Scrape, ScrapeError, scrape_target
+from servescope.collector.reader import Reader
+from servescope.collector.scrape import OUTCOMES, Limits, Scrape, ScrapeError, scrape_target
 from servescope.collector.targets import Target
 from servescope.identity import Identity
 from tests.faulty_servers import FAULTS, HEALTHY, MAX_BODY_BYTES, PAGE, TIMEOUT_SECONDS, Serve, answering, whole

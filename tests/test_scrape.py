@@ -15,15 +15,10 @@ import pytest
 from aiohttp import web
 
 from servescope.collector.access import Access
-<<<<<<< HEAD
 from servescope.collector.fetch import HttpFetch
-from servescope.collector.parse import Exposition
-from servescope.collector.scrape import OUTCOMES, Limits, Reader, Scrape, ScrapeError, scrape_target
-=======
 from servescope.collector.parse import Exposition, PageLimits
 from servescope.collector.reader import Reader, ReadError
-from servescope.collector.scrape import OUTCOMES, HttpFetch, Limits, Scrape, scrape_target
->>>>>>> 6a4c369 (A page that a target showed before is read by comparison: its layout, source and translation are found out once)
+from servescope.collector.scrape import OUTCOMES, Limits, Scrape, scrape_target
 from servescope.collector.targets import Target
 from servescope.identity import Identity
 from servescope.sources import Identification, identify

@@ -169,7 +169,9 @@ async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 
 def _check_end(body: bytes, content_type: str) -> bytes:
     if content_type == _OPENMETRICS and not body[-_END_BYTES:].rstrip().endswith(b"# EOF"):
-        raise ScrapeError("truncated", "the answer ended early: its Content-Type is OpenMetrics, and no '# EOF' ends it")
+        raise ScrapeError(
+            "truncated", "the answer ended early: its Content-Type is OpenMetrics, and no '# EOF' ends it"
+        )
     return body
 
 

@@ -74,6 +74,9 @@ def test_everything_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         retention = "1d12h"
         max_body_bytes = 1000
         max_series = 10
+        max_labels = 11
+        max_label_bytes = 12
+        max_line_bytes = 13
         [[deployments]]
         deployment_id = "chat-v2"
         model_name = "llama-70b"
@@ -100,7 +103,7 @@ def test_everything_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert configuration.collector == CollectorSettings(
         listen=("::1", 9901), store=tmp_path / "data/store.db", scrape_interval_ms=5000, scrape_timeout_ms=2000,
         evaluation_interval_ms=10_000, discovery_interval_ms=1000, window_ms=60_000, retention_ms=129_600_000,
-        max_body_bytes=1000, max_series=10,
+        max_body_bytes=1000, max_series=10, max_labels=11, max_label_bytes=12, max_line_bytes=13,
     )  # fmt: skip
     assert (settings.deployment.environment, settings.deployment.rollout_phase) == ("production", "promoting")
     assert (target.url, target.replica, target.role, target.source) == (

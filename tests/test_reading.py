@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servescope.collector.parse import (
-    Lexicon,
-    Page,
-    PageLimits,
-    ParseError,
-    learn_page,
-    parse_exposition,
-)
+from servescope.collector.layers import Supply
+from servescope.collector.parse import Lexicon, Page, PageLimits, ParseError, learn_page, parse_exposition
 from servescope.collector.reader import Reader, ReadError
 from servescope.collector.targets import Target
 from servescope.identity import Identity
 from servescope.samples import Series
 from servescope.sources import load_sources
 from servescope.translate import translate
+from tests.test_parse import read_captures
 
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")
 TARGET = Target("http://a/metrics", IDENTITY)
@@ -185,3 +184,128 @@ def _check_by_hand(reader: Reader, body: bytes, found: Any) -> None:
     values = {(name, labels): value for name, labels, value in plain.samples if np.isfinite(value)}
     assert dict(zip(found[0], np.frombuffer(found[1]).tolist(), strict=True)) == values
     assert found[2] == len(exposition.samples) + exposition.dropped
+
+
+def series_of(reader: Reader, lines: Iterable[str]) -> tuple[Series, ...]:
+    return reader.read("\n".join(lines).encode()).snapshot.series
+
+
+def changed(name: str, value: str) -> list[str]:
+    """vLLM's page with another value behind the lines that begin so."""
+    return [f"{line.rpartition(' ')[0]} {value}" if line.startswith(name) else line for line in VLLM]
+
+
+def test_the_series_stay_the_same_object_while_they_are_the_same() -> None:
+    """Values, comments and native series that feed nothing may change; so may which values overflow, and back."""
+    reader = Reader(TARGET)
+    first = series_of(reader, VLLM)
+    for lines in (
+        VLLM, changed("vllm:prompt", "71"), ["# HELP x y", *VLLM], ["x 1", *VLLM], ["x NaN", *VLLM], ["x 1", *VLLM],
+    ):  # fmt: skip
+        assert series_of(reader, lines) is first
+    without = series_of(reader, changed("vllm:num_requests", "1.7e308"))
+    again = series_of(reader, ["x 1", *changed("vllm:num_requests", "1.6e308")])
+    assert {series.name for series in set(first) - set(without)} == {"concurrent_requests"}
+    assert again is without
+    assert series_of(reader, ["x 2", *VLLM]) == first
+
+
+def test_a_page_that_is_known_is_not_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other values need no second look; other lines do, and other limits."""
+    learnt = []
+
+    def learn(body: bytes, lexicon: Lexicon, limits: PageLimits | None = None) -> Any:
+        learnt.append(body)
+        return learn_page(body, lexicon, limits)
+
+    monkeypatch.setattr("servescope.collector.reader.learn_page", learn)
+    reader = Reader(TARGET)
+    counts = []
+    for lines, limits in (
+        (VLLM, LIMITS), (changed("vllm:", "1e3"), LIMITS), (changed("vllm:", "NaN"), LIMITS), (VLLM, LIMITS),
+        (["x 1", *VLLM], LIMITS), (["x 2", *VLLM], LIMITS), (["x 2", *VLLM], PageLimits()),
+    ):  # fmt: skip
+        outcome(lambda lines=lines, limits=limits: reader.read("\n".join(lines).encode(), limits))
+        counts.append(len(learnt))
+    assert counts == [1, 1, 1, 1, 2, 2, 3]
+
+
+def test_targets_of_one_page_share_what_it_says() -> None:
+    """A thousand replicas of an engine keep their native series once."""
+    lexicon = Lexicon()
+    pages = [learn_page("\n".join(VLLM).encode(), lexicon)[0] for _ in range(2)]
+    assert all(ours is theirs for ours, theirs in zip(pages[0].series, pages[1].series, strict=True))
+    pairs = {pair for series in pages[0].series for pair in series.labels}
+    assert len({id(pair) for series in pages[0].series for pair in series.labels}) == len(pairs)
+
+
+@pytest.mark.reference
+def test_every_capture_reads_the_same_when_it_is_known(reference: Path) -> None:
+    """Snapshots, counts and errors, of targets that share what they read with others."""
+    lexicon, read = Lexicon(), 0
+    for body in [path.read_bytes() for path in read_captures(reference)]:
+        expected = outcome(lambda body=body: Reader(TARGET).read(body))
+        for reader in (Reader(TARGET, lexicon=lexicon), Reader(TARGET, lexicon=lexicon)):
+            assert [outcome(lambda body=body, reader=reader: reader.read(body)) for _ in range(3)] == [expected] * 3
+        read += expected[0] is not ReadError
+    assert read >= 5
+
+
+# --- Who supplies what ------------------------------------------------------------------------------------------------
+
+
+def test_a_metric_is_taken_from_the_outermost() -> None:
+    """With its name; what nobody has further out, and what was not asked for, is not told."""
+    supply = Supply()
+    supply.note("engine", {4: frozenset({"a", "b"})})
+    supply.note("worker", {2: frozenset({"a"}), 3: frozenset({"b"})})
+    supply.note("frontend", {0: frozenset({"a"})})
+    both = frozenset({"a", "b"})
+    assert [supply.outside(depth, both) for depth in (0, 1, 3, 4)] == [
+        {}, {"a": "frontend"}, {"a": "frontend"}, {"a": "frontend", "b": "worker"},
+    ]  # fmt: skip
+    assert supply.outside(4, frozenset({"b"})) == {"b": "worker"}
+
+
+def test_supply_tells_when_it_changed() -> None:
+    """A further target of the same layer changes nothing; one that leaves, or moves further in, does."""
+    supply = Supply()
+    names = frozenset({"a"})
+    versions = []
+
+    def note(target_id: str, depth: int, metrics: frozenset[str] = names) -> None:
+        supply.note(target_id, {depth: metrics})
+        versions.append(supply.version)
+
+    for place in range(3):
+        note(f"engine-{place}", 4)
+    note("frontend", 0)
+    note("frontend", 0, names | {"b"})
+    note("engine-1", 4, names)
+    supply.keep({"engine-0", "engine-1", "frontend"})
+    versions.append(supply.version)
+    assert [later > earlier for earlier, later in pairwise(versions)] == [False, False, True, True, False, True]
+
+    note("frontend", 5)
+    assert supply.outside(4, names) == {}
+    assert supply.outside(5, names) == {"a": "engine-0"}
+    supply.keep({"frontend"})
+    assert supply.outside(5, names) == {}
+
+
+def test_readers_leave_to_others_what_they_see_from_outside() -> None:
+    """As soon as the frontend was read, and until it is no longer listed; the engine says from whom."""
+    supply = Supply()
+    engine = Reader(TARGET, supply)
+    frontend = Reader(Target("http://f/metrics", Identity("llama", "chat", "v1", replica="f")), supply)
+    own = {series.name for series in series_of(engine, VLLM)}
+    dynamo = {series.name for series in series_of(frontend, DYNAMO)}
+    left = {series.name for series in series_of(engine, VLLM)}
+    assert "output_tokens_total" in own & dynamo
+    assert "kv_cache_usage" in left
+    assert not left & dynamo
+    assert engine.coverage["output_tokens_total"]["status"] == "elsewhere"
+    assert "taken from chat/aggregated/f#" in (engine.coverage["output_tokens_total"]["reason"] or "")
+
+    supply.keep({TARGET.target_id})
+    assert {series.name for series in series_of(engine, VLLM)} == own

@@ -418,6 +418,9 @@ params = { "part[]" = ["a", "b"], v = "1" }
 scrape_interval = "30s"
 scrape_timeout = "20s"
 max_series = 5
+max_labels = 6
+max_label_bytes = 70
+max_line_bytes = 800
 max_scrapes_per_minute = 6
 """
     write_targets(
@@ -437,7 +440,9 @@ max_scrapes_per_minute = 6
 
     assert first.url == "https://a:1/engine/metrics?part%5B%5D=a&part%5B%5D=b&v=1"
     assert second.url == "http://b:2/x?part%5B%5D=a&part%5B%5D=b&v=2"
-    assert first.scraping == ScrapeSettings(30_000, 20_000, max_series=5, max_scrapes_per_minute=6)
+    assert first.scraping == ScrapeSettings(
+        30_000, 20_000, max_series=5, max_scrapes_per_minute=6, max_labels=6, max_label_bytes=70, max_line_bytes=800
+    )
     assert (second.scraping.interval_ms, second.scraping.timeout_ms) == (10_000, 10_000)
 
 

@@ -412,6 +412,12 @@ def _target() -> Schema:
                     }
                 ),
             },
+            "warnings": _list({"type": "string"}),
+            "missing_metrics": {
+                "type": "object",
+                "propertyNames": {"enum": list(METRICS)},
+                "additionalProperties": {"type": "string"},
+            },
         }
     )
 

@@ -145,6 +145,8 @@ def _target_shown(target: TargetShown) -> dict[str, object]:
         "scrape_interval_ms": target.scrape_interval_ms,
         "next_scrape_ms": target.next_scrape_ms,
         "coverage": status.coverage,
+        "warnings": status.warnings,
+        "missing_metrics": status.missing_metrics,
     }
 
 

@@ -376,7 +376,7 @@ def test_a_fault_of_our_own_costs_one_evaluation(
     async def act(world: World) -> None:
         await world.step(0)
         with monkeypatch.context() as broken:
-            broken.setattr("servescope.collector.collector.derive_figures", fail)
+            broken.setattr("servescope.collector.derive.read_rings", fail)
             assert await world.step(15) == {}
         assert "chat: no figures for this evaluation" in caplog.text
         counted = {

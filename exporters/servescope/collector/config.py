@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
 from servescope.collector.deployments import (
@@ -23,6 +24,7 @@ from servescope.collector.deployments import (
 )
 from servescope.collector.tables import Setting, Table, format_duration, parse_address, parse_duration
 from servescope.errors import ConfigurationError, UsageError
+from servescope.expressions import Bounds
 from servescope.identity import Deployment
 
 __all__ = [
@@ -57,6 +59,8 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("retention", '"7d"'),
         Setting("max_body_bytes", "16000000"),
         Setting("max_series", "20000"),
+        Setting("max_held_series", "50000"),
+        Setting("window_bounds", '"closed"'),
     ),
     "api": tuple(Setting(key, "") for key in API_KEYS),
     **DEPLOYMENT_SETTINGS,
@@ -77,6 +81,8 @@ class CollectorSettings:
     retention_ms: int = 7 * 86_400_000
     max_body_bytes: int = 16_000_000
     max_series: int = 20_000
+    max_held_series: int = 50_000
+    window_bounds: Bounds = "closed"
 
     def scraping(self) -> ScrapeSettings:
         """How a target is scraped that has no settings of its own."""
@@ -169,6 +175,8 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
         retention_ms=table.duration("retention", default.retention_ms),
         max_body_bytes=table.whole_number("max_body_bytes", default.max_body_bytes),
         max_series=table.whole_number("max_series", default.max_series),
+        max_held_series=table.whole_number("max_held_series", default.max_held_series),
+        window_bounds=_read_bounds(table),
     )
     if settings.scrape_timeout_ms > interval:
         raise table.wrong("scrape_timeout", f"at most scrape_interval ({format_duration(interval)})")
@@ -177,6 +185,11 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
     if settings.retention_ms < settings.window_ms:
         raise table.wrong("retention", f"at least window ({format_duration(settings.window_ms)})")
     return settings
+
+
+def _read_bounds(table: Table) -> Bounds:
+    choice = table.choice("window_bounds", get_args(Bounds), CollectorSettings().window_bounds)
+    return "left-open" if choice == "left-open" else "closed"
 
 
 def _check_deployments_differ(deployments: Sequence[DeploymentSettings], origin: str) -> None:

@@ -23,8 +23,9 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.collector import command
-from servescope.collector.collector import Collector, next_due_ms, scrape_offset_ms
+from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
+from servescope.collector.pacing import next_due_ms, scrape_offset_ms
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.store import Store, StoreError
 from servescope.collector.targets import Target

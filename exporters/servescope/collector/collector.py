@@ -123,7 +123,7 @@ class Collector:
         # Targets that are no longer listed count until their last samples have left the window.
         self._leaving: dict[str, Watched] = {}
         self._members: dict[Deployment, list[Watched]] = {}
-        self._deriver = Deriver(settings.window_ms, settings.window_bounds)
+        self._deriver = Deriver(self.settings.window_ms, self.settings.window_bounds)
         self._scrapes: list[tuple[str, int, Snapshot | None]] = []
         self._pruned_ms = 0
         self._writer = StoreWriter(
@@ -372,6 +372,7 @@ class Collector:
             return False
         kept = watched.ring.append(time_ms, snapshot)
         self._scrapes.append((watched.target.target_id, time_ms, kept))
+        self._deriver.take_up(watched.deployment, watched.ring)
         return True
 
     def _start_scraping(self) -> None:

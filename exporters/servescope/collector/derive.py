@@ -62,24 +62,35 @@ class Deriver:
         self._assembled: list[tuple[Layout, int]] = []
         self._replica_leaves = self._program.leaves_of[REPLICAS.name]
 
+    def take_up(self, deployment: Deployment, ring: Ring) -> None:
+        """Look up the series that came with a ring's last scrape; what is not done here, the next evaluation does."""
+        try:
+            self._layout(deployment).take_up(ring)
+        except Exception:  # the evaluation meets it again, and says so
+            self._layouts.pop(deployment, None)
+
     def derive(self, members: Mapping[Deployment, Members], at_ms: int) -> dict[Deployment, Derivation | Exception]:
         """The figures of each deployment, or why there are none.
 
         They are derived together; where that fails, one by one, so that samples of one deployment that cannot be
         evaluated cost no other its figures.
         """
-        self._layouts = {each: self._layouts.get(each) or self._new_layout() for each in members}
+        self._layouts = {each: self._layout(each) for each in members}
         try:
             return dict(self._derive_together(members, at_ms))
         except Exception:  # said for each deployment by the second attempt
             return {each: self._derive_alone(each, own, at_ms) for each, own in members.items()}
 
-    def _new_layout(self) -> Layout:
-        return Layout(self._program, format_duration(self._window_ms))
+    def _layout(self, deployment: Deployment) -> Layout:
+        layout = self._layouts.get(deployment)
+        if layout is None:
+            layout = self._layouts[deployment] = Layout(self._program, format_duration(self._window_ms))
+        return layout
 
     def _derive_alone(self, deployment: Deployment, own: Members, at_ms: int) -> Derivation | Exception:
         # What was known of its series may be what is wrong.
-        self._layouts[deployment] = self._new_layout()
+        self._layouts.pop(deployment, None)
+        self._layout(deployment)
         try:
             return self._derive_together({deployment: own}, at_ms)[deployment]
         except Exception as error:  # a mistake of ours, whatever it is; the caller says so

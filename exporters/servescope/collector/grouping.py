@@ -66,16 +66,24 @@ class Layout:
         self._clear()
 
     def _clear(self) -> None:
+        self._is_behind = False
         self.groups: dict[frozenset[str], dict[Labels, int]] = {leaf.by: {} for leaf in self._program.leaves}
         self._members: dict[Ring, _Member] = {}
         self._slots: dict[tuple[int, int, float], int] = {}
         self._table: _Slots | None = None
         self._names: dict[tuple[str, Labels], Named] = {}
 
+    def take_up(self, ring: Ring) -> None:
+        """Look up what is new in a ring now, so that the next `update` need not."""
+        member = self._members.setdefault(ring, _Member())
+        if member.version != ring.version:
+            self._take_up(member, ring)
+            self._is_behind = True
+
     def update(self, rings: Sequence[Ring]) -> None:
-        """Take up the rings' rows as they are now."""
+        """Take up the rings' rows as they are now; only these count from here on."""
         rings = tuple(rings)
-        changed = rings != self.rings
+        changed, self._is_behind = self._is_behind or rings != self.rings, False
         if changed:
             self._members = {ring: self._members.get(ring) or _Member() for ring in rings}
             self.rings = rings

@@ -308,7 +308,8 @@ class Ring:
             resets = [reset for reset in resets if first < reset.scrape <= last]
         turned = None
         if self._turns and self._turns[-1].scrape > first:
-            turned = np.unique(np.concatenate([turn.rows for turn in self._turns if turn.scrape > first]))
+            turns = [turn.rows for turn in self._turns if turn.scrape > first]
+            turned = turns[0] if len(turns) == 1 else np.unique(np.concatenate(turns))
         return Stretch(
             values[first % columns, :rows],
             values[last % columns, :rows],
@@ -332,7 +333,7 @@ class Ring:
         """The times (n,) of the scrapes within a range that succeeded, and the values (n, k) of these rows."""
         low, high = bisect_left(self._times, within.first_ms), bisect_right(self._times, within.at_ms)
         columns = np.arange(self._first + low, self._first + high) % len(self._values)
-        return np.array(self._times[low:high], dtype=np.int64), self._values[np.ix_(columns, rows)]
+        return np.array(self._times[low:high], dtype=np.int64), self._values[columns[:, None], rows]
 
     def window(self) -> Window:
         """The scrapes held, failed ones included; a copy."""
@@ -340,7 +341,7 @@ class Ring:
         times = np.array(sorted((*self._times, *self._failed)), dtype=np.int64)
         values = np.full((len(rows), len(times)), np.nan)
         columns = np.arange(self._first, self._first + len(self._times)) % len(self._values)
-        values[:, np.searchsorted(times, self._times)] = self._values[np.ix_(columns, rows)].T
+        values[:, np.searchsorted(times, self._times)] = self._values[columns[:, None], rows].T
         return Window(series, times, values)
 
     def latest(self) -> tuple[tuple[Series, ...], Floats]:

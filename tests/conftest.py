@@ -28,6 +28,15 @@ def prometheus() -> Path:
 
 
 @pytest.fixture(scope="session")
+def prometheus_3() -> Path:
+    """A Prometheus 3, where Debian's unstable suite can be reached."""
+    found = tools.prometheus_3_binary()
+    if found is None:
+        pytest.skip("prometheus 3 not found: `python -m tests.tools` prepares it or says why it cannot be had")
+    return found
+
+
+@pytest.fixture(scope="session")
 def promtool() -> Path:
     """The promtool tests check rules with."""
     return _required("promtool", tools.promtool_binary())

@@ -10,7 +10,7 @@ from servescope.collector.api.parameters import LATEST_MS, MOST_SAMPLES_RANGE_MS
 
 
 @schemathesis.hook
-def before_call(_: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:
+def before_call(_: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]) -> None:
     """Put times in order, and near each other for samples, which OpenAPI cannot demand; wrong ones stay wrong."""
     query = case.query
     if not case.path.startswith(("/api/v1/figures", "/api/v1/samples")) or "start_ms" not in query:

@@ -23,8 +23,9 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.collector import command
-from servescope.collector.collector import Collector, next_due_ms, scrape_offset_ms
+from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
+from servescope.collector.pacing import next_due_ms, scrape_offset_ms
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.store import Store, StoreError
 from servescope.collector.targets import Target
@@ -376,7 +377,7 @@ def test_a_fault_of_our_own_costs_one_evaluation(
     async def act(world: World) -> None:
         await world.step(0)
         with monkeypatch.context() as broken:
-            broken.setattr("servescope.collector.collector.derive_figures", fail)
+            broken.setattr("servescope.collector.derive.read_rings", fail)
             assert await world.step(15) == {}
         assert "chat: no figures for this evaluation" in caplog.text
         counted = {

@@ -1,18 +1,37 @@
-"""The ring of recent scrapes, and the figures derived from it."""
+"""The figures derived from rings and from windows."""
 
 from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from servescope.catalog import FIGURES, METRICS, Metric
-from servescope.collector.derive import Ring, count_targets, derive_figures
-from servescope.expressions import evaluate
+from servescope.collector.derive import Derivation, Deriver, Members, count_targets, derive_figures
+from servescope.collector.grouping import Assembly, Layout
+from servescope.collector.program import Program, bucket_quantiles
+from servescope.collector.rates import read_rings
+from servescope.collector.ring import Ring
+from servescope.expressions import (
+    Bounds,
+    Difference,
+    Expression,
+    FractionAbove,
+    Quantile,
+    bucket_quantile,
+    evaluate,
+    increase,
+    level,
+    rate,
+)
+from servescope.extrapolation import Range
 from servescope.identity import DEPLOYMENT_LABELS, Identity
-from servescope.samples import Labels, Sample, Series, Snapshot, Window, make_labels
+from servescope.samples import Labels, Sample, Snapshot, make_labels
 
 NOW = 1_800_000_000_000
 WINDOW_MS = 300_000
@@ -22,108 +41,6 @@ IDENTITY = Identity("llama", "chat", "v1", environment="test", replica="r0")
 
 def sample(name: str, value: float, identity: Identity = IDENTITY, **extra: str) -> Sample:
     return Sample(name, make_labels((*identity.labels(), *extra.items())), value)
-
-
-def columns(window: Window) -> dict[int, dict[Series, float]]:
-    """The window by time and series, without what was absent."""
-    return {
-        time: {series: value for series, value in zip(window.series, column, strict=True) if not math.isnan(value)}
-        for time, column in zip(window.times.tolist(), window.values.T.tolist(), strict=True)
-    }
-
-
-def test_ring_holds_what_was_appended() -> None:
-    """Scrapes come back in order, failed ones as nothing, series that come later as absent before."""
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    ring.append(NOW, Snapshot.of([Sample("a", (), 1.0)]))
-    ring.append(NOW + 1, None)
-    ring.append(NOW + 2, Snapshot.of([Sample("b", (), 2.0), Sample("a", (), 3.0)]))
-
-    assert columns(ring.window()) == {
-        NOW: {Series("a", ()): 1.0},
-        NOW + 1: {},
-        NOW + 2: {Series("a", ()): 3.0, Series("b", ()): 2.0},
-    }
-    assert len(ring) == 2
-
-
-def test_ring_equals_a_plain_list_over_any_history() -> None:
-    """Whatever series come and go, over many times the ring's length, it holds exactly the last scrapes."""
-    chance = random.Random(7)
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    hold_ms = WINDOW_MS + INTERVAL_MS
-    history: dict[int, dict[Series, float]] = {}
-    time_ms = NOW
-    for step in range(2000):
-        time_ms += chance.choice([INTERVAL_MS, INTERVAL_MS, 1, 1000, 200_000])
-        present = [number for number in range(200) if chance.random() < 0.3 and abs(number - step / 10) < 60]
-        chance.shuffle(present)
-        samples = [Sample(f"s{number}", (("n", str(number)),), chance.random()) for number in present]
-        failed = chance.random() < 0.1
-        ring.append(time_ms, None if failed else Snapshot.of(samples))
-        history[time_ms] = {} if failed else {Series(each.name, each.labels): each.value for each in samples}
-        history = {time: each for time, each in history.items() if time >= time_ms - hold_ms}
-
-        assert columns(ring.window()) == history
-
-
-def test_ring_forgets_series_and_stays_small() -> None:
-    """A target whose series change all the time costs no more than those within the window."""
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    for step in range(3000):
-        ring.append(
-            NOW + step * INTERVAL_MS, Snapshot.of([Sample("a", (("step", str(step)),), 1.0), Sample("b", (), 1.0)])
-        )
-
-    assert len(ring) < 100
-    assert ring._values.size < 128 * 64
-
-
-def test_ring_keeps_its_list_of_series_while_they_stay() -> None:
-    """Evaluation caches by the list itself: the same series give the same tuple."""
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    lists = set()
-    for step in range(100):
-        ring.append(NOW + step * INTERVAL_MS, Snapshot.of([Sample("a", (), 1.0), Sample("b", (), 1.0)]))
-        lists.add(id(ring.window().series))
-
-    assert len(lists) == 1
-
-
-def test_ring_shows_its_last_scrape() -> None:
-    """Absent series are NaN, a failed scrape is all NaN; the values are a copy."""
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    nothing = ring.latest()[0]
-    ring.append(NOW, Snapshot.of([Sample("a", (), 1.0), Sample("b", (), 2.0)]))
-    ring.append(NOW + 1, Snapshot.of([Sample("b", (), 3.0)]))
-    series, values = ring.latest()
-    ring.append(NOW + 2, None)
-
-    assert nothing == ()
-    assert [each.name for each in series] == ["a", "b"]
-    np.testing.assert_array_equal(values, [np.nan, 3.0])
-    assert np.isnan(ring.latest()[1]).all()
-
-
-def test_ring_refuses_time_that_stands_still() -> None:
-    """Scrapes come one after the other."""
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    ring.append(NOW, None)
-    with pytest.raises(ValueError, match="is not after the last one"):
-        ring.append(NOW, None)
-
-
-def test_ring_is_spent_when_nothing_is_left_in_the_window() -> None:
-    """A target that left may be forgotten once its last scrape matters no more."""
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    empty = ring.is_spent(NOW)
-    ring.append(NOW, None)
-
-    assert (empty, ring.is_spent(NOW + WINDOW_MS), ring.is_spent(NOW + WINDOW_MS + INTERVAL_MS + 1)) == (
-        True,
-        False,
-        True,
-    )
 
 
 Values = dict[tuple[str, Labels], float]
@@ -246,3 +163,144 @@ def test_targets_are_counted_where_nobody_counts_replicas() -> None:
     assert all(dict(each.labels)["derived"] == "true" for each in stood_in.counted)
     assert reported.figures == {'replica_count_by_status{status="active"}': 4.0}
     assert reported.counted == ()
+
+
+def contract_scrape(chance: random.Random, values: Values, identity: Identity, step: int) -> Snapshot | None:
+    """A scrape of the whole contract, or of what is left of it on a bad day."""
+    if chance.random() < 0.05:
+        return None
+    if chance.random() < 0.05:
+        values.clear()
+    for metric in METRICS.values():
+        for extra in label_sets(metric):
+            if chance.random() < 0.9:
+                grow(values, metric, {**extra, "engine": str(step // 9)}, identity, chance)
+    missing = chance.choice((0.0, 0.0, 0.02, 0.3))
+    shown = [Sample(name, labels, value) for (name, labels), value in values.items() if chance.random() >= missing]
+    return Snapshot.of(shown)
+
+
+@pytest.mark.parametrize("bounds", ["closed", "left-open"])
+def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Bounds) -> None:
+    """Evaluation by evaluation, while series come and go, targets leave, and deployments come."""
+    chance, deriver = random.Random(9), Deriver(WINDOW_MS, bounds)
+    identities = [Identity("llama", f"chat-{number % 3}", "v1", replica=f"r{number}") for number in range(7)]
+    rings = {identity: Ring(WINDOW_MS, INTERVAL_MS) for identity in identities}
+    values: dict[Identity, Values] = {identity: {} for identity in identities}
+    compared = 0
+    for step in range(45):
+        at_ms = NOW + step * INTERVAL_MS
+        listed = [identity for number, identity in enumerate(identities) if number != step // 5 and number < 4 + step]
+        for number, identity in enumerate(identities):
+            rings[identity].append(at_ms + number, contract_scrape(chance, values[identity], identity, step))
+        members = {
+            deployment: Members(
+                [rings[identity] for identity in listed if identity.deployment() == deployment],
+                count_targets(deployment, [True]) if step % 2 else (),
+            )
+            for deployment in {identity.deployment(): None for identity in listed}
+        }
+        derived = deriver.derive(members, at_ms + 100)
+        assert list(derived) == list(members)
+        for deployment, own in members.items():
+            found = derived[deployment]
+            assert isinstance(found, Derivation), found
+            expected = derive_figures(
+                [ring.window() for ring in own.rings],
+                at_ms=at_ms + 100, window_ms=WINDOW_MS, bounds=bounds, counted=own.counted,
+            )  # fmt: skip
+            assert found.figures == pytest.approx(expected.figures, rel=1e-12, abs=1e-12)
+            assert {each[:2]: each.value for each in found.exposed} == pytest.approx(
+                {each[:2]: each.value for each in expected.exposed}, rel=1e-12, abs=1e-12
+            )
+            assert found.counted == expected.counted
+            compared += len(found.figures)
+    assert compared > 3_000
+
+
+def test_what_cannot_be_derived_costs_only_its_own_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is given in place of its figures; the others have theirs in the same evaluation."""
+    rings = [filled_ring(Identity("llama", name, "v1", replica="r0")) for name in ("whole", "broken")]
+    members = {
+        Identity("llama", name, "v1").deployment(): Members([ring])
+        for name, ring in zip(("whole", "broken"), rings, strict=True)
+    }
+    deriver, at_ms = Deriver(WINDOW_MS), NOW + 39 * INTERVAL_MS
+
+    def fail(_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(rings[1], "stretch", fail)
+        whole, failed = deriver.derive(members, at_ms).values()
+    again = deriver.derive(members, at_ms)
+
+    assert isinstance(whole, Derivation)
+    assert isinstance(failed, RuntimeError)
+    assert {each.partition("{")[0] for each in whole.figures} == set(FIGURES)
+    assert [
+        isinstance(each, Derivation) and each.figures.keys() == whole.figures.keys() for each in again.values()
+    ] == [True, True]
+
+
+def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
+    """What is kept of groups and sums is bounded by the series held, not by all there ever were."""
+    ring, layout = Ring(WINDOW_MS, INTERVAL_MS), Layout(Program(FIGURES.values()), "5m")
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    kept = []
+    for step in range(120):
+        flood = [sample(name, float(step), position=str(each)) for each in range(step * 300, step * 300 + 300)]
+        ring.append(NOW + step * INTERVAL_MS, Snapshot.of(flood))
+        layout.update([ring])
+        kept.append(sum(map(len, layout.groups.values())))
+
+    assert len(ring) < 7_000
+    assert max(kept) == max(kept[:90]) < 3 * len(ring)
+
+
+@given(
+    st.floats(0, 1),
+    st.lists(st.integers(-2, 50).map(float), min_size=0, max_size=8, unique=True).map(sorted),
+    st.data(),
+)
+def test_quantiles_of_many_histograms_are_those_of_each(
+    quantile: float, edges: list[float], data: st.DataObject
+) -> None:
+    """For any counts, rising or not, empty ones too, and any edges, with or without the infinite one."""
+    edges = [*edges, *data.draw(st.sampled_from(([math.inf], [])))]
+    counts = st.lists(st.integers(0, 30).map(float), min_size=len(edges), max_size=len(edges))
+    histograms = data.draw(st.lists(counts, min_size=1, max_size=4))
+    found = bucket_quantiles(quantile, np.array(edges), np.array(histograms).reshape(len(histograms), len(edges)))
+    expected = [bucket_quantile(quantile, dict(zip(edges, each, strict=True))) for each in histograms]
+
+    assert [None if value != value else value for value in found.tolist()] == expected
+
+
+def test_an_algebra_of_everything_runs_as_a_program() -> None:
+    """What no figure of the catalog uses is compiled as well: increases, averages, the highest, shares above."""
+    ring = filled_ring(IDENTITY)
+    at_ms = NOW + 39 * INTERVAL_MS
+    expressions: list[Expression] = [
+        increase("requests_total", outcome=("ok", "error")),
+        level("queued_requests", "avg"),
+        level("queued_requests", "max"),
+        FractionAbove(1.0, "time_to_first_token_seconds"),
+        FractionAbove(1.5, "time_to_first_token_seconds"),
+        Difference(level("queued_requests"), rate("requests_total")),
+        Quantile(0.5, "no_such_histogram"),
+    ]
+    figures = [replace(FIGURES["request_rate"], expression=expression) for expression in expressions]
+    program = Program(figures)
+    layout = Layout(program, "5m")
+    layout.update([ring])
+    assembly, within = Assembly(program, [layout]), Range(at_ms, WINDOW_MS)
+    found = program.run(assembly.add_up(read_rings([ring], within), within))
+    expected = [
+        evaluate(figure.expression, [ring.window()], at_ms=at_ms, window_ms=WINDOW_MS, by=DEPLOYMENT_LABELS)
+        for figure in figures
+    ]
+
+    assert [[value for value in values.tolist() if value == value] for values in found] == [
+        pytest.approx(list(each.values()), rel=1e-12) for each in expected
+    ]
+    assert [len(each) for each in expected] == [1, 1, 1, 1, 0, 1, 0]

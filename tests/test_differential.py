@@ -2,16 +2,18 @@
 
 A Prometheus scrapes fake targets that restart, hang, fail, lose series, come, go and idle, and records the compiled
 rules. Its data are then frozen: its raw samples become the windows servescope evaluates, and both are asked for every
-figure at the same instants, on sample times, one millisecond beside them, and in between.
+figure at the same instants, on sample times, one millisecond beside them, and in between. A Prometheus 3, where it can
+be had, is asked the same over the same data.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ from numpy.typing import NDArray
 
 from alerts.recording import render_recording_rules
 from servescope.catalog import FIGURES, METRICS, Figure
+from servescope.collector.rates import read_rings
+from servescope.collector.ring import Ring
 from servescope.expressions import (
     LOOKBACK_MS,
+    Bounds,
     Difference,
     Expression,
     FractionAbove,
@@ -38,8 +43,9 @@ from servescope.expressions import (
     promql,
     rate,
 )
+from servescope.extrapolation import Range as TimeRange
 from servescope.identity import DEPLOYMENT_LABELS, Identity
-from servescope.samples import Labels, Series, Window, make_labels
+from servescope.samples import Labels, Series, Snapshot, Window, make_labels
 from tests.fake_targets import FakeTarget, Incident, serving
 from tests.prometheus import Prometheus, Range, running
 from tests.replay import Figures, replay
@@ -150,6 +156,7 @@ class Frozen:
     busy: Mapping[str, NDArray[np.int64]]
     start_ms: int
     end_ms: int
+    folder: Path
 
 
 @dataclass
@@ -206,7 +213,7 @@ def frozen(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("prometheus")
     _play(prometheus, folder)
     with running(prometheus, folder, {}) as server:
-        yield _read(server)
+        yield _read(server, folder)
 
 
 def _play(binary: Path, folder: Path) -> None:
@@ -241,7 +248,7 @@ def _play(binary: Path, folder: Path) -> None:
         assert not unhealthy
 
 
-def _read(prometheus: Prometheus) -> Frozen:
+def _read(prometheus: Prometheus, folder: Path) -> Frozen:
     now_ms = int(time.time() * 1000)
     everything = prometheus.read_samples('{__name__!=""}', end_ms=now_ms, range_ms=180_000)
     ups = [found for found in everything if _label(found, "__name__") == "up"]
@@ -257,6 +264,7 @@ def _read(prometheus: Prometheus) -> Frozen:
         ),
         int(times.min()),
         int(times.max()),
+        folder,
     )
 
 
@@ -347,9 +355,15 @@ def _ask(prometheus: Prometheus, expressions: Named, at_ms: int, window: str) ->
 
 
 def _compare_at(
-    comparison: Comparison, frozen: Frozen, expressions: Named, at_ms: int, window: str, window_ms: int
+    comparison: Comparison,
+    frozen: Frozen,
+    expressions: Named,
+    at_ms: int,
+    window: str,
+    window_ms: int,
+    bounds: Bounds = "closed",
 ) -> None:
-    readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=window_ms)
+    readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=window_ms, bounds=bounds)
     theirs = _ask(frozen.prometheus, expressions, at_ms, window)
     for name, (expression, by) in expressions.items():
         comparison.compare(
@@ -454,6 +468,81 @@ def _is_within(at_ms: int, spans: NDArray[np.int64]) -> bool:
 
 def _only(vector: Vector, stacks: set[str]) -> Vector:
     return {group: value for group, value in vector.items() if dict(group)["inference_stack"] in stacks}
+
+
+@pytest.fixture(scope="module")
+def frozen_3(frozen: Frozen, prometheus_3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
+    """The same data under a Prometheus 3."""
+    folder = tmp_path_factory.mktemp("prometheus-3")
+    shutil.copytree(frozen.folder / "data", folder / "data", ignore=shutil.ignore_patterns("lock", "queries.active"))
+    with running(prometheus_3, folder, {}) as server:
+        yield replace(frozen, prometheus=server)
+
+
+def test_left_open_figures_are_what_prometheus_3_computes(frozen_3: Frozen) -> None:
+    """All figures and the rest of the algebra, with ranges that leave out the sample on their left edge."""
+    comparison = Comparison()
+    expressions = {**_figures(), **BEYOND_FIGURES}
+    for at_ms in _instants(frozen_3)[::3]:
+        _compare_at(comparison, frozen_3, expressions, at_ms, WINDOW, WINDOW_MS, "left-open")
+
+    comparison.report("figures over left-open ranges")
+    assert comparison.values > ENOUGH
+
+
+def test_every_series_is_prometheus_to_the_bit(frozen: Frozen) -> None:
+    """Before anything is summed there is no rounding to differ in: rates through the rings, series by series."""
+    _compare_series(frozen, "closed")
+
+
+def test_every_left_open_series_is_prometheus_3_to_the_bit(frozen_3: Frozen) -> None:
+    """The same with ranges that leave out the sample on their left edge."""
+    _compare_series(frozen_3, "left-open")
+
+
+def _compare_series(frozen: Frozen, bounds: Bounds) -> None:
+    rings = [_ring(window) for window in frozen.windows]
+    names = sorted({series.name for window in frozen.windows for series in window.series if _is_counter(series)})
+    # A rate has no name: each is told by a label, so that all can be asked for at once.
+    asked = " or ".join(f'label_replace(rate({name}[{WINDOW}]), "metric", "{name}", "", "")' for name in names)
+    compared, differences = 0, []
+    for at_ms in _instants(frozen)[::2]:
+        within = TimeRange(at_ms, WINDOW_MS, bounds)
+        rates = read_rings(rings, within).changes.rates(within).tolist()
+        rows = [series for ring in rings for series in ring.rows]
+        ours = {
+            series: rate
+            for series, rate in zip(rows, rates, strict=True)
+            if series is not None and rate == rate and _is_counter(series)
+        }
+        theirs = {}
+        for point in frozen.prometheus.query(asked, at_ms=at_ms):
+            labels = _without(point.labels, "metric", "instance", "job")
+            theirs[Series(dict(point.labels)["metric"], labels)] = point.value
+        compared += len(ours.keys() | theirs.keys())
+        differences += [
+            f"{series} at {at_ms}: {ours.get(series)!r}, in Prometheus {theirs.get(series)!r}"
+            for series in ours.keys() | theirs.keys()
+            if ours.get(series) != theirs.get(series)
+        ]
+
+    print(f"\n{bounds}: the rates of {compared} series compared, all bits of each")
+    assert not differences, f"{len(differences)} differ:\n" + "\n".join(differences[:12])
+    assert compared > 10 * ENOUGH
+
+
+def _ring(window: Window) -> Ring:
+    """The window's scrapes, one after the other."""
+    ring = Ring(WINDOW_MS, WINDOW_MS)
+    for time_ms, column in zip(window.times.tolist(), window.values.T, strict=True):
+        rows = np.flatnonzero(~np.isnan(column))
+        series = tuple(window.series[row] for row in rows.tolist())
+        ring.append(time_ms, Snapshot(series, column[rows]) if series else None)
+    return ring
+
+
+def _is_counter(series: Series) -> bool:
+    return series.name.endswith(("_total", "_count", "_sum", "_bucket"))
 
 
 def test_a_gauge_is_held_for_five_minutes(frozen: Frozen) -> None:

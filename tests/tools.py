@@ -1,4 +1,4 @@
-"""The programs tests run beside Python: Prometheus, promtool, Alertmanager and a browser, as Debian packages them.
+"""The programs tests run beside Python: Prometheus 2 and 3, promtool, Alertmanager and a browser, from Debian.
 
 `python -m tests.tools` prepares what is missing and says what cannot be had. The servers are downloaded and unpacked
 under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or Debian's, installed
@@ -46,31 +46,43 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program, where it is when it is there, and how it gets there."""
+    """A program, where it is when it is there, and how it gets there; CI does without one that is not `needed`."""
 
     name: str
     find: Callable[[], Path | None]
     prepare: Callable[[], None]
+    needed: bool = True
 
 
 def prometheus_binary() -> Path | None:
     """A Prometheus 2, or None; 3 is another language of ranges and no witness for our figures."""
-    return _unpacked("prometheus") or _on_path("prometheus", version="version 2.")
+    return _unpacked("prometheus", package="prometheus") or _on_path("prometheus", version="version 2.")
+
+
+def prometheus_3_binary() -> Path | None:
+    """A Prometheus 3, the witness for left-open ranges, or None."""
+    found = _unpacked("prometheus", package="prometheus-3")
+    # What Debian's unstable suite holds may be a later one some day.
+    return found if found is not None and "version 3." in _run([str(found), "--version"]) else None
 
 
 def promtool_binary() -> Path | None:
     """The promtool of a Prometheus 2, or None."""
-    return _unpacked("promtool") or _on_path("promtool", version="version 2.")
+    return _unpacked("promtool", package="prometheus") or _on_path("promtool", version="version 2.")
 
 
 def alertmanager_binary() -> Path | None:
     """An Alertmanager, or None; paths given to it must be absolute."""
-    return _unpacked(_ALERTMANAGER) or _on_path("prometheus-alertmanager") or _on_path("alertmanager")
+    return (
+        _unpacked(_ALERTMANAGER, package="prometheus-alertmanager")
+        or _on_path("prometheus-alertmanager")
+        or _on_path("alertmanager")
+    )
 
 
 def amtool_binary() -> Path | None:
     """The amtool of an Alertmanager, or None."""
-    return _unpacked("amtool") or _on_path("amtool")
+    return _unpacked("amtool", package="prometheus-alertmanager") or _on_path("amtool")
 
 
 def compose_schema() -> Path | None:
@@ -85,7 +97,7 @@ def chromium_binary() -> Path | None:
 
 def main() -> int:
     """Prepare every tool; 1 in CI when one cannot be had, where a skipped test would go unseen."""
-    missing = [tool.name for tool in TOOLS_NEEDED if not _prepared(tool)]
+    missing = [tool.name for tool in TOOLS_NEEDED if not _prepared(tool) and tool.needed]
     return 1 if missing and in_ci() else 0
 
 
@@ -106,8 +118,9 @@ def _prepared(tool: Tool) -> bool:
     return found is not None
 
 
-def _unpacked(name: str) -> Path | None:
-    return next((path for path in sorted(TOOLS.glob(f"*/usr/bin/{name}")) if os.access(path, os.X_OK)), None)
+def _unpacked(name: str, *, package: str) -> Path | None:
+    path = TOOLS / package / "usr" / "bin" / name
+    return path if os.access(path, os.X_OK) else None
 
 
 def _on_path(name: str, version: str = "") -> Path | None:
@@ -119,18 +132,40 @@ def _on_path(name: str, version: str = "") -> Path | None:
 
 def _unpack(package: str) -> None:
     """Download a package and unpack it under `.cache/tools/`, with lists of our own where the machine's are missing."""
-    folder = TOOLS / package
-    downloads = TOOLS / "downloads"
-    downloads.mkdir(parents=True, exist_ok=True)
+    _downloads().mkdir(parents=True, exist_ok=True)
     try:
-        _run(["apt-get", "download", package], cwd=downloads)
+        _run(["apt-get", "download", package], cwd=_downloads())
     except ToolError:
         _run(["apt-get", *_private_lists(), "update"])
-        _run(["apt-get", *_private_lists(), "download", package], cwd=downloads)
+        _run(["apt-get", *_private_lists(), "download", package], cwd=_downloads())
+    _unpack_downloaded(package, TOOLS / package)
+
+
+def _unpack_unstable(package: str, folder: Path) -> None:
+    """Download a package of Debian's unstable suite and unpack it into a folder of its own."""
+    _downloads().mkdir(parents=True, exist_ok=True)
+    source = TOOLS / "unstable.list"
+    source.write_text(
+        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main\n",
+        encoding="utf-8",
+    )
+    options = [
+        *_private_lists("apt-unstable"), "-o", f"Dir::Etc::sourcelist={source}", "-o", "Dir::Etc::sourceparts=-",
+    ]  # fmt: skip
+    _run(["apt-get", *options, "update"])
+    _run(["apt-get", *options, "download", package], cwd=_downloads())
+    _unpack_downloaded(package, folder)
+
+
+def _downloads() -> Path:
+    return TOOLS / "downloads"
+
+
+def _unpack_downloaded(package: str, folder: Path) -> None:
     # Unpacked beside its place and then moved: a run that was interrupted leaves no half of it.
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    for archive in downloads.glob(f"{package}_*.deb"):
+    for archive in _downloads().glob(f"{package}_*.deb"):
         _run(["dpkg-deb", "-x", str(archive), str(partial)])
         archive.unlink()
     shutil.rmtree(folder, ignore_errors=True)
@@ -148,9 +183,9 @@ def _unpack_alertmanager() -> None:
     (programs / _ALERTMANAGER).chmod(0o755)
 
 
-def _private_lists() -> list[str]:
+def _private_lists(name: str = "apt") -> list[str]:
     # apt-get update writes to /var only as root; with its state in our own folder anybody may.
-    state = TOOLS / "apt"
+    state = TOOLS / name
     (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     return ["-o", f"Dir::State::lists={state / 'lists'}", "-o", f"Dir::Cache={state}"]
 
@@ -199,6 +234,12 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> str:
 
 TOOLS_NEEDED = (
     Tool("prometheus", prometheus_binary, lambda: _unpack("prometheus")),
+    Tool(
+        "prometheus 3",
+        prometheus_3_binary,
+        lambda: _unpack_unstable("prometheus", TOOLS / "prometheus-3"),
+        needed=False,
+    ),
     Tool("promtool", promtool_binary, lambda: _unpack("prometheus")),
     Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
     Tool("amtool", amtool_binary, _unpack_alertmanager),

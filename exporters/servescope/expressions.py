@@ -18,22 +18,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol, assert_never
+from typing import Literal, Protocol, assert_never
 
 from servescope.errors import ExpressionError
 from servescope.samples import Labels, Sample, Series, Window, escape_label_value, format_edge
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Vector = dict[Labels, float]
 """One value per group; a group without data is not in it."""
 
 Matchers = tuple[tuple[str, tuple[str, ...]], ...]
 """Pairs of a label and the values it may have."""
+
+Bounds = Literal["closed", "left-open"]
+"""Whether a range holds the sample on its left edge: with Prometheus 2 it does, from 3.0 on it does not."""
 
 LOOKBACK_MS = 300_000
 """How long a gauge's last scrape counts as its value, as in Prometheus."""
@@ -209,10 +208,16 @@ class Readings(Protocol):
 
 
 def evaluate(
-    expression: Expression, windows: Sequence[Window], *, at_ms: int, window_ms: int, by: Sequence[str]
+    expression: Expression,
+    windows: Sequence[Window],
+    *,
+    at_ms: int,
+    window_ms: int,
+    by: Sequence[str],
+    bounds: Bounds = "closed",
 ) -> Vector:
     """The expression's value per group at `at_ms` over the `window_ms` before it; a group without data is absent."""
-    return compute(expression, WindowReadings(windows, at_ms=at_ms, window_ms=window_ms), by)
+    return compute(expression, WindowReadings(windows, at_ms=at_ms, window_ms=window_ms, bounds=bounds), by)
 
 
 def evaluate_increases(
@@ -318,31 +323,45 @@ class WindowReadings:
     """Readings over windows of samples: Prometheus' `rate` and instant look-up, vectorised per window.
 
     Make one for every evaluation instant and evaluate all expressions over it; rates are computed once per window.
+    Another instant over the same windows is had from `at`, which keeps what is known of their series.
     """
 
-    def __init__(self, windows: Sequence[Window], *, at_ms: int, window_ms: int) -> None:
-        if window_ms <= 0:
-            raise ExpressionError(f"window of {window_ms} ms is not above 0")
-        self._windows = windows
-        self._seconds = window_ms / 1000
-        self._increases = [extrapolated_increases(window, at_ms, window_ms) for window in windows]
-        self._levels = [levels(window, at_ms) for window in windows]
+    def __init__(self, windows: Sequence[Window], *, at_ms: int, window_ms: int, bounds: Bounds = "closed") -> None:
+        self._windows = tuple(windows)
+        self._groups: dict[tuple[int, str, Matchers, tuple[str, ...]], _RowsByGroup] = {}
+        self._rows: dict[int, dict[str, list[int]]] = {}
+        self._read(at_ms, window_ms, bounds)
+
+    def at(self, at_ms: int) -> WindowReadings:
+        """The readings of the same windows at another instant."""
+        other = copy(self)
+        other._read(at_ms, self._range.window_ms, self._range.bounds)
+        return other
+
+    def _read(self, at_ms: int, window_ms: int, bounds: Bounds) -> None:
+        from servescope.extrapolation import Range, window_changes, window_levels
+
+        self._range = within = Range(at_ms, window_ms, bounds)
+        self._changes = [window_changes(window, within) for window in self._windows]
+        self._rates = [changes.rates(within) for changes in self._changes]
+        self._levels = [window_levels(window, within) for window in self._windows]
 
     def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
         """Sum of the rates, or increases, of the counter's series, per group."""
         sums: Vector = {}
-        for window, increases in zip(self._windows, self._increases, strict=True):
-            for group, rows in _rows_by_group(window.series, name, where, tuple(by)):
-                for value in increases[rows].tolist():
+        for number, rates in enumerate(self._rates):
+            values = rates if per_second else self._changes[number].increases()
+            for group, rows in self._rows_by_group(number, name, where, tuple(by)):
+                for value in values[rows].tolist():
                     if value == value:
-                        sums[group] = sums.get(group, 0.0) + (value / self._seconds if per_second else value)
+                        sums[group] = sums.get(group, 0.0) + value
         return sums
 
     def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
         """The gauge's values in each window's last scrape, per group."""
         values: dict[Labels, list[float]] = {}
-        for window, current in zip(self._windows, self._levels, strict=True):
-            for group, rows in _rows_by_group(window.series, name, where, tuple(by)):
+        for number, current in enumerate(self._levels):
+            for group, rows in self._rows_by_group(number, name, where, tuple(by)):
                 present = [value for value in current[rows].tolist() if value == value]
                 if present:
                     values.setdefault(group, []).extend(present)
@@ -353,12 +372,24 @@ class WindowReadings:
         by_edge = self.counters(f"{histogram}_bucket", (), (*by, "le"), per_second=True)
         return _edges_by_group(by_edge)
 
+    def _rows_by_group(self, number: int, name: str, where: Matchers, by: tuple[str, ...]) -> _RowsByGroup:
+        key = (number, name, where, by)
+        found = self._groups.get(key)
+        if found is None:
+            series = self._windows[number].series
+            rows = self._rows.get(number)
+            if rows is None:
+                rows = self._rows[number] = _rows_by_name(series)
+            found = self._groups[key] = _group_rows(series, rows.get(name, ()), where, by)
+        return found
+
 
 class _IncreaseReadings:
     """Readings from increases that are already known."""
 
     def __init__(self, samples: tuple[Sample, ...], seconds: float | None) -> None:
         self._series = tuple(Series(sample.name, sample.labels) for sample in samples)
+        self._rows = _rows_by_name(self._series)
         self._values = [sample.value for sample in samples]
         self._seconds = seconds
 
@@ -369,7 +400,7 @@ class _IncreaseReadings:
     def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
         return {
             group: [self._values[row] for row in rows]
-            for group, rows in _group_rows(self._series, name, where, tuple(by))
+            for group, rows in _group_rows(self._series, self._rows.get(name, ()), where, tuple(by))
         }
 
     def buckets(self, histogram: str, by: Sequence[str]) -> dict[Labels, dict[float, float]]:
@@ -387,136 +418,28 @@ def _edges_by_group(by_edge: Vector) -> dict[Labels, dict[float, float]]:
     return groups
 
 
+_RowsByGroup = list[tuple[Labels, list[int]]]
+
+
 def _group_rows(
-    series: tuple[Series, ...], name: str, where: Matchers, by: tuple[str, ...]
-) -> list[tuple[Labels, list[int]]]:
+    series: Sequence[Series], candidates: Iterable[int], where: Matchers, by: tuple[str, ...]
+) -> _RowsByGroup:
     groups: dict[Labels, list[int]] = {}
-    for row in _rows_by_name(series).get(name, ()):
+    for row in candidates:
         labels = dict(series[row].labels)
-        if all(labels.get(label, "") in values for label, values in where):
+        if matches(labels, where):
             group = tuple(sorted((label, labels[label]) for label in by if label in labels))
             groups.setdefault(group, []).append(row)
     return list(groups.items())
 
 
-class _ByIdentity:
-    """A layout of series as a cache key: equal only to itself, so that a look-up costs no comparison of its rows."""
-
-    __slots__ = ("series",)
-
-    def __init__(self, series: tuple[Series, ...]) -> None:
-        self.series = series
-
-    def __hash__(self) -> int:
-        return id(self.series)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.series is other.series
+def matches(labels: Mapping[str, str], where: Matchers) -> bool:
+    """Whether every label has one of its values; one that is absent has the empty value, as in Prometheus."""
+    return all(labels.get(label, "") in values for label, values in where)
 
 
-# A target keeps its layout over many scrapes; each entry holds its layout alive, so an id is never reused within it.
-_LAYOUTS_KEPT = 4096
-
-
-def _rows_by_name(series: tuple[Series, ...]) -> dict[str, list[int]]:
-    return _rows_by_name_cached(_ByIdentity(series))
-
-
-@lru_cache(maxsize=_LAYOUTS_KEPT)
-def _rows_by_name_cached(layout: _ByIdentity) -> dict[str, list[int]]:
+def _rows_by_name(series: Sequence[Series]) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
-    for row, (name, _) in enumerate(layout.series):
+    for row, (name, _) in enumerate(series):
         rows.setdefault(name, []).append(row)
     return rows
-
-
-def _rows_by_group(
-    series: tuple[Series, ...], name: str, where: Matchers, by: tuple[str, ...]
-) -> tuple[tuple[Labels, NDArray[np.intp]], ...]:
-    return _rows_by_group_cached(_ByIdentity(series), name, where, by)
-
-
-@lru_cache(maxsize=32 * _LAYOUTS_KEPT)
-def _rows_by_group_cached(
-    layout: _ByIdentity, name: str, where: Matchers, by: tuple[str, ...]
-) -> tuple[tuple[Labels, NDArray[np.intp]], ...]:
-    import numpy as np
-
-    groups = _group_rows(layout.series, name, where, by)
-    return tuple((group, np.asarray(rows, dtype=np.intp)) for group, rows in groups)
-
-
-def levels(window: Window, at_ms: int) -> NDArray[np.float64]:
-    """Each series' value in the last scrape at or before `at_ms`, (m,); NaN where it was absent or is too old.
-
-    A scrape that failed, or no longer showed the series, ends it, as a stale marker does in Prometheus.
-    """
-    import numpy as np
-
-    column = int(np.searchsorted(window.times, at_ms, side="right")) - 1
-    if column < 0 or at_ms - int(window.times[column]) > LOOKBACK_MS:
-        return np.full(len(window.series), np.nan)
-    return window.values[:, column]
-
-
-def extrapolated_increases(window: Window, at_ms: int, window_ms: int) -> NDArray[np.float64]:
-    """Increase of every series over [at − window, at] as Prometheus 2.42 computes it, (m,); NaN below two samples.
-
-    The drop at each counter reset is added back; the increase between first and last sample is extrapolated to the
-    window's ends, at most by half a mean sample distance where the series does not reach them, and never below zero.
-    https://github.com/prometheus/prometheus/blob/v2.42.0/promql/functions.go (extrapolatedRate)
-    """
-    import numpy as np
-
-    start_ms = at_ms - window_ms
-    low = int(np.searchsorted(window.times, start_ms, side="left"))
-    high = int(np.searchsorted(window.times, at_ms, side="right"))
-    times, values = window.times[low:high], window.values[:, low:high]
-    result = np.full(len(window.series), np.nan)
-    if high - low < 2:
-        return result
-
-    present = ~np.isnan(values)
-    counts = present.sum(axis=1)
-    usable = np.flatnonzero(counts >= 2)
-    if not usable.size:
-        return result
-    values, present, counts = values[usable], present[usable], counts[usable]
-    first = present.argmax(axis=1)
-    last = present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
-    rows = np.arange(len(usable))
-    first_values, last_values = values[rows, first], values[rows, last]
-    # What overflows is infinite, and left out when it is computed with.
-    with np.errstate(over="ignore", invalid="ignore"):
-        increases = last_values - first_values + _reset_corrections(values, present)
-
-    sampled = (times[last] - times[first]) / 1000
-    to_start = (times[first] - start_ms) / 1000
-    to_end = (at_ms - times[last]) / 1000
-    distance = sampled / (counts - 1)
-    rising = (increases > 0) & (first_values >= 0)
-    with np.errstate(all="ignore"):
-        to_zero = np.where(rising, sampled * (first_values / increases), np.inf)
-    to_start = np.minimum(to_start, to_zero)
-    threshold = distance * 1.1
-    extended = (
-        sampled
-        + np.where(to_start < threshold, to_start, distance / 2)
-        + np.where(to_end < threshold, to_end, distance / 2)
-    )
-    with np.errstate(over="ignore", invalid="ignore"):
-        result[usable] = increases * (extended / sampled)
-    return result
-
-
-def _reset_corrections(values: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The value before each drop, summed per row: what a counter had counted before it started again."""
-    import numpy as np
-
-    columns = np.arange(values.shape[1])
-    latest = np.maximum.accumulate(np.where(present, columns, 0), axis=1)
-    filled = np.take_along_axis(values, latest, axis=1)
-    previous, current = filled[:, :-1], values[:, 1:]
-    dropped = current < previous
-    corrections: NDArray[np.float64] = np.where(dropped, previous, 0.0).sum(axis=1)
-    return corrections

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from servescope.collector.config import CollectorSettings, Configuration
 from servescope.collector.deployments import HttpDiscoverySettings, slowest_interval_ms
-from servescope.collector.derive import Derivation, Ring, count_targets, derive_figures
+from servescope.collector.derive import Derivation, Deriver, Members, count_targets
 from servescope.collector.layers import Supply
 from servescope.collector.pacing import Pacer, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.parse import Lexicon
 from servescope.collector.reader import Reader
+from servescope.collector.ring import Ring
 from servescope.collector.scrape import Fetch, Limits, Scrape, ScrapeError, scrape_target
 from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus
 from servescope.collector.tables import format_duration
@@ -25,7 +26,7 @@ from servescope.collector.targets import Discovery, ListKey, Target, check_targe
 from servescope.collector.telemetry import Telemetry
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.identity import Deployment
-from servescope.samples import Snapshot
+from servescope.samples import Sample, Snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class Watched:
     next_scrape_ms: int | None = None
     held_until_ms: int = 0
     refusals: int = 0
+    # Whether the last scrape brought more series than are held of one target.
+    limited: bool = False
 
     @property
     def deployment(self) -> Deployment:
@@ -126,6 +129,7 @@ class Collector:
         self._leaving: dict[str, Watched] = {}
         self._supplies: dict[Deployment, Supply] = {}
         self._lexicon = Lexicon()
+        self._deriver = Deriver(self.settings.window_ms, self.settings.window_bounds)
         self._scrapes: list[tuple[str, int, Snapshot | None]] = []
         self._pruned_ms = 0
         self._writer = StoreWriter(
@@ -214,7 +218,8 @@ class Collector:
         return Watched(target, self._reader(target), ring, _unscraped(target), _limits(target))
 
     def _ring(self, target: Target) -> Ring:
-        return Ring(self.settings.window_ms, 2 * target.scraping.interval_ms)
+        settings = self.settings
+        return Ring(settings.window_ms, 2 * target.scraping.interval_ms, max_series=settings.max_held_series)
 
     def _reader(self, target: Target) -> Reader:
         supply = self._supplies.setdefault(target.identity.deployment(), Supply())
@@ -345,6 +350,8 @@ class Collector:
         if not self._append(watched, scrape.time_ms, scrape.snapshot):
             message = f"{watched.target.url}: the clock stands before the last scrape; this one is left out"
             scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
+        elif scrape.snapshot is not None and watched.ring.left_out:
+            scrape = replace(scrape, dropped={**scrape.dropped, "series_limit": watched.ring.left_out})
         if scrape.outcome == "rate_limited":
             scrape = self._hold(watched, scrape)
         else:
@@ -371,8 +378,9 @@ class Collector:
             watched.ring = self._ring(watched.target)
         elif last_ms is not None and time_ms <= last_ms:
             return False
-        watched.ring.append(time_ms, snapshot)
-        self._scrapes.append((watched.target.target_id, time_ms, snapshot))
+        kept = watched.ring.append(time_ms, snapshot)
+        self._scrapes.append((watched.target.target_id, time_ms, kept))
+        self._deriver.take_up(watched.deployment, watched.ring)
         return True
 
     def _start_scraping(self) -> None:
@@ -434,23 +442,28 @@ class Collector:
         """Derive the figures of every deployment at an instant, show them and hand them to the store."""
         started = time.perf_counter()
         by_deployment = _by_deployment((*self._watched.values(), *self._leaving.values()))
+        members = {
+            deployment: Members([watched.ring for watched in watches], self._count(deployment, watches))
+            for deployment, watches in by_deployment.items()
+        }
         derived: dict[Deployment, Derivation] = {}
-        for deployment, members in by_deployment.items():
-            try:
-                derived[deployment] = self._derive(deployment, members, at_ms)
-            except Exception:
-                # A mistake of ours on one deployment's samples must not blind the others.
-                self._on_fault("evaluate", f"{deployment.deployment_id}: no figures for this evaluation")
+        for deployment, found in self._deriver.derive(members, at_ms).items():
+            if isinstance(found, Exception):
+                # A mistake of ours on one deployment's samples does not blind the others.
+                self._on_fault("evaluate", f"{deployment.deployment_id}: no figures for this evaluation", found)
+            else:
+                derived[deployment] = found
         evaluation = Evaluation(at_ms, derived)
         self.evaluation = evaluation
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
-        series = sum(len(watched.ring) for members in by_deployment.values() for watched in members)
+        series = sum(len(ring) for own in members.values() for ring in own.rings)
         self.telemetry.set_state(series=series, problems=len(self.problems))
         self.telemetry.store_backlog.set(self._writer.backlog())
         self._submit(Round(figures=[(name, at_ms, each.figures) for name, each in evaluation.deployments.items()]))
         return evaluation
 
-    def _derive(self, deployment: Deployment, members: Sequence[Watched], at_ms: int) -> Derivation:
+    def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
+        """The replicas by status as the collector sees its own targets; none where it has scraped no replica."""
         healthy = [
             watched.status.healthy
             for watched in members
@@ -458,12 +471,7 @@ class Collector:
             and watched.target.identity.role in _REPLICA_ROLES
             and watched.status.last_scrape_ms is not None
         ]
-        return derive_figures(
-            [watched.ring.window() for watched in members],
-            at_ms=at_ms,
-            window_ms=self.settings.window_ms,
-            counted=count_targets(deployment, healthy) if healthy else (),
-        )
+        return count_targets(deployment, healthy) if healthy else []
 
     async def _evaluate_regularly(self) -> None:
         due = 0
@@ -484,9 +492,10 @@ class Collector:
             round_.prune_before_ms = now - self.settings.retention_ms
         self._writer.submit(round_)
 
-    def _on_fault(self, stage: str, message: str) -> None:
+    def _on_fault(self, stage: str, message: str, error: BaseException | None = None) -> None:
+        """Count and log a mistake of ours: the error, or else the one that is being handled."""
         self.telemetry.failures.labels(stage).inc()
-        _logger.exception("%s", message)
+        _logger.error("%s", message, exc_info=error or True)
 
     def _on_store_error(self, error: StoreError) -> None:
         self.telemetry.store_errors.inc()
@@ -578,9 +587,21 @@ def _status_after(watched: Watched, scrape: Scrape) -> TargetStatus:
         samples=len(scrape.snapshot.series) if scrape.snapshot is not None else 0,
         error=scrape.error,
         coverage=reader.coverage if healthy else former.coverage,
-        warnings=list(reader.warnings) if healthy else [],
+        warnings=_warnings(watched) if healthy else [],
         missing_metrics=reader.missing,
     )
+
+
+def _warnings(watched: Watched) -> list[str]:
+    """What is wrong with a scrape that succeeded."""
+    left_out = watched.ring.left_out
+    if not left_out:
+        return list(watched.reader.warnings)
+    limited = (
+        f"{left_out} new series are left out, as {len(watched.ring)} are held already, "
+        f"which is max_held_series; there is room again when old ones have left the window"
+    )
+    return [*watched.reader.warnings, limited]
 
 
 def _tell_change(watched: Watched, scrape: Scrape) -> None:
@@ -590,6 +611,11 @@ def _tell_change(watched: Watched, scrape: Scrape) -> None:
         _logger.warning("%s: %s", watched.target.target_id, scrape.error)
     elif scrape.error is None and former.error is not None:
         _logger.info("%s answers again", watched.target.target_id)
+    left_out = scrape.dropped.get("series_limit", 0)
+    if bool(left_out) != watched.limited and scrape.snapshot is not None:
+        watched.limited = bool(left_out)
+        told = f"{left_out} new series are left out (max_held_series)" if left_out else "all its series are held again"
+        _logger.warning("%s: %s", watched.target.target_id, told)
     _tell_missing(watched.target.target_id, former.missing_metrics, watched.reader.missing)
 
 

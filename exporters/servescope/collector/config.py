@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
 from servescope.collector.deployments import (
@@ -24,6 +25,7 @@ from servescope.collector.deployments import (
 from servescope.collector.parse import DEFAULT_LIMITS
 from servescope.collector.tables import Setting, Table, format_duration, parse_address, parse_duration
 from servescope.errors import ConfigurationError, UsageError
+from servescope.expressions import Bounds
 from servescope.identity import Deployment
 
 __all__ = [
@@ -61,6 +63,8 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("max_labels", str(DEFAULT_LIMITS.max_labels)),
         Setting("max_label_bytes", str(DEFAULT_LIMITS.max_label_bytes)),
         Setting("max_line_bytes", str(DEFAULT_LIMITS.max_line_bytes)),
+        Setting("max_held_series", "50000"),
+        Setting("window_bounds", '"closed"'),
     ),
     "api": tuple(Setting(key, "") for key in API_KEYS),
     **DEPLOYMENT_SETTINGS,
@@ -84,6 +88,8 @@ class CollectorSettings:
     max_labels: int = DEFAULT_LIMITS.max_labels
     max_label_bytes: int = DEFAULT_LIMITS.max_label_bytes
     max_line_bytes: int = DEFAULT_LIMITS.max_line_bytes
+    max_held_series: int = 50_000
+    window_bounds: Bounds = "closed"
 
     def scraping(self) -> ScrapeSettings:
         """How a target is scraped that has no settings of its own."""
@@ -187,6 +193,8 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
         max_labels=table.whole_number("max_labels", default.max_labels),
         max_label_bytes=table.whole_number("max_label_bytes", default.max_label_bytes),
         max_line_bytes=table.whole_number("max_line_bytes", default.max_line_bytes),
+        max_held_series=table.whole_number("max_held_series", default.max_held_series),
+        window_bounds=_read_bounds(table),
     )
     if settings.scrape_timeout_ms > interval:
         raise table.wrong("scrape_timeout", f"at most scrape_interval ({format_duration(interval)})")
@@ -195,6 +203,11 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
     if settings.retention_ms < settings.window_ms:
         raise table.wrong("retention", f"at least window ({format_duration(settings.window_ms)})")
     return settings
+
+
+def _read_bounds(table: Table) -> Bounds:
+    choice = table.choice("window_bounds", get_args(Bounds), CollectorSettings().window_bounds)
+    return "left-open" if choice == "left-open" else "closed"
 
 
 def _check_deployments_differ(deployments: Sequence[DeploymentSettings], origin: str) -> None:

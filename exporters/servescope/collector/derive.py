@@ -1,135 +1,27 @@
-"""From scrapes to figures: the recent samples of every target, and all figures of a deployment at an instant."""
+"""From scrapes to figures: all figures of every deployment at an instant.
+
+`Deriver` does it for the running collector, over rings and over all deployments at once; `derive_figures` for windows
+of samples from anywhere, one deployment at a time. Both give the same figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from servescope.catalog import FIGURES, METRICS, figure_key
+from servescope.catalog import FIGURES, METRICS, Figure, figure_key
 from servescope.collector.config import format_duration
-from servescope.expressions import LOOKBACK_MS, WindowReadings, compute, leaves
+from servescope.collector.grouping import Assembly, Layout
+from servescope.collector.program import Program
+from servescope.collector.rates import read_rings
+from servescope.collector.ring import Ring
+from servescope.expressions import Bounds, WindowReadings, compute, evaluate_increases, leaves
+from servescope.extrapolation import Range
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.samples import Sample, Series, Snapshot, Window, make_labels
+from servescope.samples import Labels, Sample, Window, make_labels
 
 REPLICAS: Final = METRICS["replica_count_by_status"]
-_FIRST_ROWS, _FIRST_COLUMNS = 64, 32
-
-
-class Ring:
-    """The recent scrapes of one target, in arrays that are read without copying.
-
-    Holds what an evaluation within the next `slack_ms` over a window may read: every scrape of the last window, or of
-    the five minutes a gauge stays valid. Memory is bounded by the scrapes in that time times the series of the target;
-    a series that was absent throughout is forgotten. Not thread safe.
-    """
-
-    def __init__(self, window_ms: int, slack_ms: int) -> None:
-        self.hold_ms = max(window_ms, LOOKBACK_MS) + slack_ms
-        self._rows: dict[Series, int] = {}
-        self._series: tuple[Series, ...] = ()
-        self._times = np.zeros(_FIRST_COLUMNS, dtype=np.int64)
-        self._values = np.full((_FIRST_ROWS, _FIRST_COLUMNS), np.nan)
-        self._start = self._end = 0
-        # The last scrape's series and where they went: scrapes nearly always repeat them.
-        self._last: tuple[Series, ...] = ()
-        self._placed: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-
-    def __len__(self) -> int:
-        """The number of series held."""
-        return len(self._series)
-
-    @property
-    def last_ms(self) -> int | None:
-        """When the last scrape was, None before the first."""
-        return int(self._times[self._end - 1]) if self._end > self._start else None
-
-    def append(self, time_ms: int, snapshot: Snapshot | None) -> None:
-        """Add a scrape, None for one that failed; `time_ms` must be after the last one's."""
-        if self.last_ms is not None and time_ms <= self.last_ms:
-            raise ValueError(f"scrape at {time_ms} ms is not after the last one at {self.last_ms} ms")
-        self._expire(time_ms)
-        self._make_room()
-        self._times[self._end] = time_ms
-        if snapshot is not None:
-            # First the rows, which may move the array.
-            placed = self._place(snapshot.series)
-            self._values[placed, self._end] = snapshot.values
-        self._end += 1
-
-    def window(self) -> Window:
-        """The scrapes held; a view, valid until the next append."""
-        return Window(
-            self._series,
-            self._times[self._start : self._end],
-            self._values[: len(self._series), self._start : self._end],
-        )
-
-    def latest(self) -> tuple[tuple[Series, ...], NDArray[np.float64]]:
-        """The series held and a copy of their values in the last scrape, NaN where they were absent."""
-        if self._end == self._start:
-            return (), np.zeros(0)
-        return self._series, self._values[: len(self._series), self._end - 1].copy()
-
-    def is_spent(self, now_ms: int) -> bool:
-        """Whether nothing held can matter to an evaluation any more."""
-        return self.last_ms is None or self.last_ms < now_ms - self.hold_ms
-
-    def _expire(self, time_ms: int) -> None:
-        held = self._times[self._start : self._end]
-        self._start += int(np.searchsorted(held, time_ms - self.hold_ms, side="left"))
-
-    def _make_room(self) -> None:
-        """Have a free column behind the last one, moving what is held to the front when the array is full."""
-        if self._end < self._values.shape[1]:
-            return
-        held = self._end - self._start
-        columns = self._values.shape[1]
-        if held > columns // 2:
-            columns *= 2
-        kept = self._keep_living_rows()
-        rows = max(_FIRST_ROWS, _rounded_up(len(kept)))
-        values, times = np.full((rows, columns), np.nan), np.zeros(columns, dtype=np.int64)
-        values[: len(kept), :held] = self._values[kept, self._start : self._end]
-        times[:held] = self._times[self._start : self._end]
-        self._values, self._times, self._start, self._end = values, times, 0, held
-
-    def _keep_living_rows(self) -> NDArray[np.intp]:
-        """The rows with any sample in what is held; the others are forgotten."""
-        held = self._values[: len(self._series), self._start : self._end]
-        living = np.flatnonzero(~np.isnan(held).all(axis=1))
-        if len(living) < len(self._series):
-            # The tuple is replaced only here and when series come: evaluation caches by its identity.
-            self._series = tuple(self._series[row] for row in living)
-            self._rows = {series: row for row, series in enumerate(self._series)}
-            self._last, self._placed = (), np.zeros(0, dtype=np.intp)
-        return living
-
-    def _place(self, series: tuple[Series, ...]) -> NDArray[np.intp]:
-        """The row of every series, new rows made for new ones."""
-        if series is self._last:
-            return self._placed
-        placed = [self._rows.setdefault(each, len(self._rows)) for each in series]
-        if len(self._rows) > len(self._series):
-            self._series = tuple(self._rows)
-            self._grow_rows()
-        self._last, self._placed = series, np.asarray(placed, dtype=np.intp)
-        return self._placed
-
-    def _grow_rows(self) -> None:
-        rows, columns = self._values.shape
-        if len(self._series) > rows:
-            values = np.full((_rounded_up(len(self._series)), columns), np.nan)
-            values[:rows] = self._values
-            self._values = values
-
-
-def _rounded_up(rows: int) -> int:
-    """Rows to allocate: an eighth more than needed, so that a few new series cost no copy."""
-    return rows + rows // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,29 +37,127 @@ class Derivation:
     counted: Sequence[Sample]
 
 
+class Members(NamedTuple):
+    """What a deployment's figures are made of: its targets' rings, and the replicas as the collector counts them."""
+
+    rings: Sequence[Ring]
+    counted: Sequence[Sample] = ()
+
+
+_COUNTED_FIGURES: Final = tuple(figure for figure in FIGURES.values() if REPLICAS.name in leaves(figure.expression))
+
+
+class Deriver:
+    """Derives the figures of all deployments, evaluation by evaluation.
+
+    Equal to the recording rules on the same scrapes: the same expressions, grouped by the same labels. It keeps which
+    series make up which figure for as long as a deployment is asked for. Not thread safe.
+    """
+
+    def __init__(self, window_ms: int, bounds: Bounds = "closed") -> None:
+        self._window_ms, self._bounds = window_ms, bounds
+        self._program = Program(FIGURES.values())
+        self._layouts: dict[Deployment, Layout] = {}
+        self._assembly: Assembly | None = None
+        self._assembled: list[tuple[Layout, int]] = []
+        self._replica_leaves = self._program.leaves_of[REPLICAS.name]
+
+    def take_up(self, deployment: Deployment, ring: Ring) -> None:
+        """Look up the series that came with a ring's last scrape; what is not done here, the next evaluation does."""
+        try:
+            self._layout(deployment).take_up(ring)
+        except Exception:  # the evaluation meets it again, and says so
+            self._layouts.pop(deployment, None)
+
+    def derive(self, members: Mapping[Deployment, Members], at_ms: int) -> dict[Deployment, Derivation | Exception]:
+        """The figures of each deployment, or why there are none.
+
+        They are derived together; where that fails, one by one, so that samples of one deployment that cannot be
+        evaluated cost no other its figures.
+        """
+        self._layouts = {each: self._layout(each) for each in members}
+        try:
+            return dict(self._derive_together(members, at_ms))
+        except Exception:  # said for each deployment by the second attempt
+            return {each: self._derive_alone(each, own, at_ms) for each, own in members.items()}
+
+    def _layout(self, deployment: Deployment) -> Layout:
+        layout = self._layouts.get(deployment)
+        if layout is None:
+            layout = self._layouts[deployment] = Layout(self._program, format_duration(self._window_ms))
+        return layout
+
+    def _derive_alone(self, deployment: Deployment, own: Members, at_ms: int) -> Derivation | Exception:
+        # What was known of its series may be what is wrong.
+        self._layouts.pop(deployment, None)
+        self._layout(deployment)
+        try:
+            return self._derive_together({deployment: own}, at_ms)[deployment]
+        except Exception as error:  # a mistake of ours, whatever it is; the caller says so
+            return error
+
+    def _derive_together(self, members: Mapping[Deployment, Members], at_ms: int) -> dict[Deployment, Derivation]:
+        assembly = self._assemble(members)
+        within = Range(at_ms, self._window_ms, self._bounds)
+        added_up = assembly.add_up(read_rings(assembly.rings, within), within)
+        derived = [Derivation({}, [], ()) for _ in members]
+        for figure, names, values in zip(
+            self._program.figures, assembly.names, self._program.run(added_up), strict=True
+        ):
+            for (number, named), value in zip(names, values.tolist(), strict=False):
+                if value == value:
+                    derived[number].figures[named.key] = value
+                    if figure.exposed is not None:
+                        derived[number].exposed.append(Sample(figure.exposed, named.labels, value))
+        reported = assembly.reported(added_up, self._replica_leaves).tolist()
+        return {
+            deployment: each if is_reported else _stand_in(each, own.counted)
+            for (deployment, own), each, is_reported in zip(members.items(), derived, reported, strict=True)
+        }
+
+    def _assemble(self, members: Mapping[Deployment, Members]) -> Assembly:
+        """All layouts put together; the last time's unless anything changed."""
+        layouts = [self._layouts[deployment] for deployment in members]
+        for layout, own in zip(layouts, members.values(), strict=True):
+            layout.update(own.rings)
+        versions = [(layout, layout.version) for layout in layouts]
+        if self._assembly is None or versions != self._assembled:
+            self._assembly, self._assembled = Assembly(self._program, layouts), versions
+        return self._assembly
+
+
+def _stand_in(derivation: Derivation, counted: Sequence[Sample]) -> Derivation:
+    """The derivation with the replicas that the collector counted itself, where nothing reports them."""
+    for figure in _COUNTED_FIGURES if counted else ():
+        by = (*DEPLOYMENT_LABELS, *figure.by)
+        for labels, value in evaluate_increases(figure.expression, counted, by=by).items():
+            derivation.figures[figure_key(figure.name, _own_labels(figure, labels))] = value
+    return replace(derivation, counted=counted)
+
+
+def _own_labels(figure: Figure, group: Labels) -> dict[str, str]:
+    return {name: text for name, text in group if name in figure.by}
+
+
 def derive_figures(
-    windows: Sequence[Window], *, at_ms: int, window_ms: int, counted: Sequence[Sample] = ()
+    windows: Sequence[Window], *, at_ms: int, window_ms: int, bounds: Bounds = "closed", counted: Sequence[Sample] = ()
 ) -> Derivation:
     """Every figure of one deployment from the windows of its targets.
 
     Equal to the recording rules on the same scrapes: the same expressions, grouped by the same labels. `counted` are
     the replicas by status as the collector sees them (`count_targets`), used when no target reports them.
     """
-    readings = WindowReadings(windows, at_ms=at_ms, window_ms=window_ms)
-    if readings.gauges(REPLICAS.name, (), ()):
-        counted = ()
-    stand_in = WindowReadings([_instant_window(counted, at_ms)], at_ms=at_ms, window_ms=window_ms)
+    readings = WindowReadings(windows, at_ms=at_ms, window_ms=window_ms, bounds=bounds)
     by_key: dict[str, float] = {}
     exposed: list[Sample] = []
     window = ("window", format_duration(window_ms))
     for figure in FIGURES.values():
-        source = stand_in if counted and REPLICAS.name in leaves(figure.expression) else readings
-        for labels, value in compute(figure.expression, source, (*DEPLOYMENT_LABELS, *figure.by)).items():
-            extra = {name: text for name, text in labels if name in figure.by}
-            by_key[figure_key(figure.name, extra)] = value
+        for labels, value in compute(figure.expression, readings, (*DEPLOYMENT_LABELS, *figure.by)).items():
+            by_key[figure_key(figure.name, _own_labels(figure, labels))] = value
             if figure.exposed is not None:
                 exposed.append(Sample(figure.exposed, make_labels((*labels, window)), value))
-    return Derivation(by_key, exposed, counted)
+    is_reported = bool(readings.gauges(REPLICAS.name, (), ()))
+    return _stand_in(Derivation(by_key, exposed, ()), () if is_reported else counted)
 
 
 def count_targets(deployment: Deployment, healthy: Iterable[bool]) -> list[Sample]:
@@ -185,9 +175,3 @@ def count_targets(deployment: Deployment, healthy: Iterable[bool]) -> list[Sampl
         )
         for status, count in counts.items()
     ]
-
-
-def _instant_window(samples: Sequence[Sample], at_ms: int) -> Window:
-    series = tuple(Series(sample.name, sample.labels) for sample in samples)
-    values = np.array([[sample.value] for sample in samples], dtype=np.float64).reshape(len(series), 1)
-    return Window(series, np.array([at_ms], dtype=np.int64), values)

@@ -117,6 +117,18 @@ def test_services_that_talk_share_a_network(service: Service) -> None:
         assert set(service.said["networks"]) & set(other.said["networks"]), f"{service} cannot reach {other}"
 
 
+def test_collector_reaches_the_targets_by_the_name_in_their_lists() -> None:
+    """The emulator tells its own service's name, and whoever mounts its lists is on a network with it."""
+    stacks = SERVICES["stacks"]
+    command = stacks.said["command"]
+    (lists,) = [mount.source for mount in stacks.mounts]
+    readers = [service for service in SERVICES.values() if lists in {mount.source for mount in service.mounts}]
+
+    assert command[command.index("--advertise") + 1] == "stacks"
+    assert all(set(reader.said["networks"]) & set(stacks.said["networks"]) for reader in readers)
+    assert SERVICES["collector"] in readers
+
+
 def test_emulated_deployments_are_those_collected() -> None:
     """The collector's configuration names the deployments that the emulator runs, with its labels and its lists."""
     import tomllib

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,8 +56,19 @@ def run(arguments: argparse.Namespace) -> int:
     level = logging.DEBUG if arguments.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("asyncio").setLevel(logging.INFO)
+    _allow_connections()
     asyncio.run(_collect_until_signalled(configuration, _rereading(arguments)))
     return 0
+
+
+def _allow_connections() -> None:
+    """Open as many files as the system lets us: each target keeps a connection, and 1024 are the usual allowance."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError) as error:
+        # Some systems name a limit that they do not grant.
+        _logger.warning("at most %d files can be open at a time, a target needs one: %s", soft, error)
 
 
 def _rereading(arguments: argparse.Namespace) -> Callable[[], Configuration] | None:

@@ -51,6 +51,18 @@ def sending(*parts: bytes, then_hang: bool = False) -> Serve:
     return serve
 
 
+def pausing(*parts: bytes) -> Serve:
+    """Sends these bytes a moment after each other, then hangs up."""
+
+    async def serve(writer: asyncio.StreamWriter) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    return serve
+
+
 def endless(first: bytes, again: bytes) -> Serve:
     """Sends something, and something else again and again for as long as it is read."""
 
@@ -107,7 +119,9 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "length short": Fault(sending(head("Content-Length: 1000"), PAGE), "truncated", "the answer ended early"),
     "chunks cut": Fault(sending(head(_CHUNKED), chunk(PAGE)), "truncated", "the answer ended early"),
-    "chunk lying": Fault(sending(head(_CHUNKED), b"zz\r\nabc"), "protocol", "not HTTP: "),
+    "chunk lying": Fault(sending(head(_CHUNKED) + b"zz\r\nabc"), "protocol", "not HTTP: "),
+    # aiohttp tells a reader that has begun nothing of it, so it waits for more.
+    "chunk lying later": Fault(pausing(head(_CHUNKED) + chunk(PAGE), b"zz\r\nabc"), "timeout", "no complete answer"),
     "gzip cut": Fault(
         sending(whole(gzip.compress(PAGE)[:-9], _GZIPPED)), "truncated", "the answer ended early: incomplete gzip"
     ),

@@ -22,6 +22,7 @@ from aiohttp import web
 from aiohttp.abc import ResolveResult
 
 from servescope.collector.access import Access, Proxy, Tls
+from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.fetch import HttpFetch, Resolver, open_session
 from servescope.collector.reader import Reader
 from servescope.collector.scrape import OUTCOMES, Limits, Scrape, ScrapeError, scrape_target
@@ -368,7 +369,7 @@ def test_basic_authentication_is_sent_and_rotates(tmp_path: Path) -> None:
 
 
 def test_settled_secrets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that has not changed costs no reading; one that changed back within its time stamp's second is seen."""
+    """A token that has not changed costs no reading; a fresh one is read though neither time nor size tell it apart."""
     token = tmp_path / "token"
     token.write_text("s3cret")
     os.utime(token, (1, 1))
@@ -381,12 +382,19 @@ def test_settled_secrets_are_read_once(tmp_path: Path, monkeypatch: pytest.Monke
             for _ in range(3):
                 await scrape(fetch, f"{base}/metrics", Access(bearer_token_file=str(token)))
             settled = read.call_count
-            token.write_text("t3cret")
-            await scrape(fetch, f"{base}/metrics", Access(bearer_token_file=str(token)))
+            now = time.time_ns()
+            for secret in ("t3cret", "u3cret"):
+                token.write_text(secret)
+                os.utime(token, ns=(now, now))
+                await scrape(fetch, f"{base}/metrics", Access(bearer_token_file=str(token)))
         assert settled == 1
 
     fetching(act)
-    assert [request.headers["Authorization"] for request in requests] == ["Bearer s3cret"] * 3 + ["Bearer t3cret"]
+    assert [request.headers["Authorization"] for request in requests] == [
+        *["Bearer s3cret"] * 3,
+        "Bearer t3cret",
+        "Bearer u3cret",
+    ]
 
 
 # --- Proxies ----------------------------------------------------------------------------------------------------------
@@ -487,6 +495,49 @@ def test_the_environments_proxy_is_taken_where_asked_for(monkeypatch: pytest.Mon
     fetching(act)
     (request,) = requests
     assert request.headers["Proxy-Authorization"] == f"Basic {base64.b64encode(b'joe:pr@xy').decode()}"
+
+
+# --- Lists of targets -------------------------------------------------------------------------------------------------
+
+
+def test_a_list_is_asked_for_with_its_own_access(tmp_path: Path) -> None:
+    """It is told how often it is asked, as Prometheus tells, and shown its own token, not the targets'."""
+    (tmp_path / "token").write_text("inventory")
+    requests: list[web.Request] = []
+
+    async def act(fetch: HttpFetch) -> None:
+        async with recording(requests) as base:
+            settings = HttpDiscoverySettings(
+                url=f"{base}/chat",
+                refresh_interval_ms=30_000,
+                list_access=Access(bearer_token_file=str(tmp_path / "token")),
+                access=Access(headers=(("X-Key", "targets"),)),
+            )
+            assert await fetch.list_targets(settings) == PAGE
+
+    fetching(act)
+    (request,) = requests
+    assert request.headers["Authorization"] == "Bearer inventory"
+    assert request.headers["X-Prometheus-Refresh-Interval-Seconds"] == "30"
+    assert request.headers["Accept"] == "application/json"
+    assert "X-Key" not in request.headers
+
+
+@pytest.mark.parametrize("name", ["error", "silent", "redirect elsewhere", "gigabyte announced", "dns"])
+def test_a_list_that_cannot_be_had_is_an_error(name: str) -> None:
+    """Bounded and told as a target's is."""
+
+    async def act(fetch: HttpFetch) -> None:
+        fault = FAULTS.get(name, FAULTS["error"])
+        async with answering(fault.serve) as base:
+            url = "http://no-such-host.invalid/" if name == "dns" else f"{base}/chat"
+            with pytest.raises(ScrapeError) as found:
+                await fetch.list_targets(HttpDiscoverySettings(url=url, refresh_interval_ms=400))
+        assert found.value.outcome == ("dns" if name == "dns" else fault.outcome)
+        if name == "gigabyte announced":
+            assert str(found.value) == "the answer exceeds 16000000 bytes (the most a list may have)"
+
+    fetching(act)
 
 
 # --- Names ------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,19 @@ def test_targets_of_a_limited_host_take_turns() -> None:
     assert [pacer.interval_ms(each) for each in (*limited, free)] == [30_000, 30_000, 30_000, 15_000]
 
 
+def test_a_host_that_is_held_gives_no_turn() -> None:
+    """The next one is when it may be asked again, and the others follow evenly."""
+    pacer = Pacer()
+    pacer.set_targets([target("a", limit=6)])
+    host = pacer.host(target("a"))
+    assert host is not None
+    host.reserve(0)
+    host.hold(120_000)
+    host.hold(60_000)
+
+    assert [host.reserve(0), host.reserve(0), host.reserve(200_000)] == [120_000, 130_000, 200_000]
+
+
 def test_turns_are_remembered_while_targets_come_and_go() -> None:
     """A new list of targets is no new minute."""
     pacer = Pacer()

@@ -56,6 +56,7 @@ class World:
         self.asked: list[tuple[float, str]] = []
         self.refusals: dict[str, list[ScrapeError | None]] = {}
         self.lists: dict[str, bytes | ScrapeError] = {}
+        self.lists_asked: list[str] = []
         first = read_configuration(self.path)
         store, history = Store(first.collector.store), Store(first.collector.store, read_only=True)
         self.sleepers: list[tuple[float, asyncio.Future[None]]] = []
@@ -76,6 +77,7 @@ class World:
         return page(self.seconds - START).encode()
 
     async def fetch_list(self, settings: HttpDiscoverySettings, /) -> bytes:
+        self.lists_asked.append(settings.url)
         found = self.lists[settings.url]
         if isinstance(found, ScrapeError):
             raise found
@@ -307,10 +309,12 @@ def test_a_reload_keeps_what_lists_said(tmp_path: Path) -> None:
         world.write(TARGETS.format(settings="") + LISTED.format(name="chat", interval="10s"))
         await world.collector.reload()
         at_once = world.scraped()
-        await world.advance(15)
+        world.lists_asked.clear()
+        await world.advance(45)
 
         assert sorted(at_once) == ["a"]
         assert world.scraped()["a"] == len(world.times("a")) >= 3
+        assert world.lists_asked == [INVENTORY] * 5
         assert [key.place for key in world.collector.discovery.http_lists()] == [INVENTORY]
 
     play(world, act)
@@ -487,8 +491,10 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
     """Another interval stops no scrape that has begun."""
     world = World(tmp_path, text("a"))
     begun, go_on = asyncio.Event(), asyncio.Event()
+    begins: list[float] = []
 
     async def fetch(target: Target, _: Limits, /) -> bytes:
+        begins.append(world.seconds)
         begun.set()
         await go_on.wait()
         return page(1).encode()
@@ -502,6 +508,8 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         await world.collector.reload()
         go_on.set()
         await world.advance(11)
-        assert world.scraped()["a"] == 3
+        (watched,) = world.collector.watched
+        assert watched.ring.window().times.tolist() == [round(moment * 1000) for moment in begins]
+        assert len(begins) >= 3
 
     play(world, act)

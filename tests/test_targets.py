@@ -330,8 +330,12 @@ def test_an_http_sd_that_fails_keeps_its_targets(tmp_path: Path) -> None:
     discovery.note_failure(key, "HTTP status 500")
     discovery.refresh()
 
+    failed = discovery.problems
+    answer(discovery, [{"targets": ["a:1"]}])
+
     assert never == (f"http_sd {LIST!r}: cannot connect: Connection refused; it lists no target yet",)
-    assert discovery.problems == (f"http_sd {LIST!r}: HTTP status 500; its former 1 targets are kept",)
+    assert failed == (f"http_sd {LIST!r}: HTTP status 500; its former 1 targets are kept",)
+    assert discovery.problems == ()
     assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
 
 
@@ -366,6 +370,24 @@ def test_rules_choose_and_name_targets(tmp_path: Path) -> None:
     assert listed(discovery) == [("http://a:1/metrics", "decode-0", "aggregated")]
     assert (status.kind, status.place, status.deployment_id) == ("http_sd", LIST, "chat")
     assert (status.targets, status.dropped, status.problem) == (1, 2, None)
+
+
+def test_a_lists_rules_come_before_the_deployments(tmp_path: Path) -> None:
+    """The deployment's find what the list's own have made."""
+    first = """
+[[deployments.file_sd.relabel]]
+target_label = "__tmp_name"
+replacement = "made"
+"""
+    last = """
+[[deployments.relabel]]
+source_labels = ["__tmp_name"]
+target_label = "replica"
+"""
+    write_targets(tmp_path, [{"targets": ["a:1"]}])
+    discovery = Discovery(configure(tmp_path, FILE_SD + first + last))
+
+    assert [target.identity.replica for target in discovery.targets] == ["made"]
 
 
 def test_rules_hold_for_targets_of_the_configuration_too(tmp_path: Path) -> None:

@@ -216,23 +216,13 @@ class Keyring:
         self._access = access
         self._headers: dict[str, str] = {}
         self._proxy_authorization: str | None = None
-        self._ssl: ssl.SSLContext | None = None
-        self._files, self._certificates = access.secret_files(), access.certificate_files()
-        self._variables = access.secret_variables()
+        self._files, self._variables = access.secret_files(), access.secret_variables()
         self._headers_as_of: object = None
-        self._ssl_as_of: object = None
 
     def headers(self) -> dict[str, str]:
         """The headers of a request now; the same object until a secret changes. Raises AccessError."""
         self._refresh()
         return self._headers
-
-    def ssl_context(self) -> ssl.SSLContext:
-        """How TLS connections are made now; a new one, so new connections, when a certificate changed."""
-        as_of = _signature(self._certificates)
-        if self._ssl is None or as_of is None or as_of != self._ssl_as_of:
-            self._ssl, self._ssl_as_of = self._access.make_ssl_context(), as_of
-        return self._ssl
 
     def proxy(self, scheme: str, host: str, port: int) -> tuple[str, str | None] | None:
         """The proxy's URL and its `Proxy-Authorization` on the way to a host, None to go there directly."""
@@ -251,6 +241,23 @@ class Keyring:
             self._headers = self._access.request_headers()
             self._proxy_authorization = self._access.proxy_authorization()
             self._headers_as_of = as_of
+
+
+class Certificates:
+    """The TLS of an `Access` in use, made anew only when one of its files changed."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._files = access.certificate_files()
+        self._ssl: ssl.SSLContext | None = None
+        self._as_of: object = None
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """How TLS connections are made now; a new one, so new connections, when a certificate changed."""
+        as_of = _signature(self._files)
+        if self._ssl is None or as_of is None or as_of != self._as_of:
+            self._ssl, self._as_of = self._access.make_ssl_context(), as_of
+        return self._ssl
 
 
 def read_access(table: Table) -> Access:

@@ -118,7 +118,9 @@ async def _collect_until_signalled(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    if reread is not None:
+        # Without a file it stays what it is elsewhere: the terminal has gone, and so does the collector.
+        loop.add_signal_handler(signal.SIGHUP, reload.set)
     await collect(configuration, stop, reload=reload, reread=reread)
 
 

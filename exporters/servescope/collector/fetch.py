@@ -15,15 +15,16 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from servescope import __version__
-from servescope.collector.access import Access, AccessError, Keyring, Tls
+from servescope.collector.access import Access, AccessError, Certificates, Keyring, Tls
 from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.targets import Target
@@ -65,36 +66,46 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+class _Bounds(NamedTuple):
+    """What one answer may cost; `named` is what an error calls the bound of its size."""
+
+    seconds: float
+    max_bytes: int
+    named: str
+
+
 class HttpFetch:
     """Fetches over HTTP; one session for all servers, owned by the caller."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self._keyrings: dict[Access, Keyring] = {}
+        self._certificates: dict[tuple[Tls, str], Certificates] = {}
 
     async def __call__(self, target: Target, limits: Limits, /) -> bytes:
         """The body of the target's answer, decompressed; raises ScrapeError."""
         timeout = limits.timeout_seconds
         headers = {**_SCRAPE_HEADERS, "X-Prometheus-Scrape-Timeout-Seconds": f"{timeout:g}"}
-        return await self._fetch(target.url, target.access, headers, timeout, limits.max_body_bytes)
+        bounds = _Bounds(timeout, limits.max_body_bytes, "max_body_bytes")
+        return await self._fetch(target.url, target.access, headers, bounds)
 
     async def list_targets(self, settings: HttpDiscoverySettings, /) -> bytes:
         """The body of an http_sd's answer; raises ScrapeError."""
         interval = settings.refresh_interval_ms / 1000
         headers = {**_LIST_HEADERS, "X-Prometheus-Refresh-Interval-Seconds": f"{interval:g}"}
-        timeout = min(interval, _LIST_SECONDS)
-        return await self._fetch(settings.url, settings.list_access, headers, timeout, _LIST_BYTES)
+        bounds = _Bounds(min(interval, _LIST_SECONDS), _LIST_BYTES, "the most a list may have")
+        return await self._fetch(settings.url, settings.list_access, headers, bounds)
 
-    async def _fetch(self, url: str, access: Access, headers: dict[str, str], seconds: float, max_bytes: int) -> bytes:
+    async def _fetch(self, url: str, access: Access, headers: dict[str, str], bounds: _Bounds) -> bytes:
         try:
             keyring = self._keyring(access)
             headers.update(keyring.headers())
-            async with asyncio.timeout(seconds):
-                return await self._get(URL(url), access, keyring, headers, max_bytes)
+            async with asyncio.timeout(bounds.seconds):
+                return await self._get(URL(url), access, keyring, headers, bounds)
         except AccessError as error:
             raise ScrapeError("credentials", str(error)) from error
         except TimeoutError:
-            raise ScrapeError("timeout", f"no complete answer within {seconds:g} s") from None
+            raise ScrapeError("timeout", f"no complete answer within {bounds.seconds:g} s") from None
         except zlib.error as error:
             raise ScrapeError("malformed", f"not gzip, as its Content-Encoding says: {error}") from error
         except (aiohttp.ClientError, ValueError, OSError) as error:
@@ -108,39 +119,44 @@ class HttpFetch:
             keyring = self._keyrings[access] = Keyring(access)
         return keyring
 
-    async def _get(
-        self, url: URL, access: Access, keyring: Keyring, headers: Mapping[str, str], max_bytes: int
-    ) -> bytes:
+    def _ssl_context(self, access: Access) -> ssl.SSLContext:
+        """The context of all servers with the same certificates, whatever else they are shown."""
+        key = (replace(access.tls, server_name=None), access.directory)
+        certificates = self._certificates.get(key)
+        if certificates is None:
+            if len(self._certificates) >= _MOST_KEYRINGS:
+                self._certificates.clear()
+            certificates = self._certificates[key] = Certificates(access)
+        return certificates.ssl_context()
+
+    async def _get(self, url: URL, access: Access, keyring: Keyring, headers: dict[str, str], bounds: _Bounds) -> bytes:
         origin = url.origin()
-        way = _way_to(origin, access, keyring)
-        if "Proxy-Authorization" in way:
-            headers = {**headers, "Proxy-Authorization": way.pop("Proxy-Authorization")}
+        way = self._way_to(origin, access, keyring, headers)
         for _ in range(_MAX_REDIRECTS + 1):
             async with self._session.get(
                 url, headers=headers, allow_redirects=False, auto_decompress=False, **way
             ) as response:
                 if response.status not in _REDIRECTS:
-                    return await _read_body(response, max_bytes)
+                    return await _read_body(response, bounds)
                 url = _follow(url, response.headers.get("Location"), origin)
         raise ScrapeError("redirect", f"more than {_MAX_REDIRECTS} redirects, the last to {str(url)!r}")
 
-
-def _way_to(origin: URL, access: Access, keyring: Keyring) -> dict[str, Any]:
-    """How aiohttp is to reach a server: TLS and proxy."""
-    way: dict[str, Any] = {}
-    if origin.scheme == "https" and access.tls != Tls():
-        way["ssl"] = keyring.ssl_context()
-        if access.tls.server_name:
+    def _way_to(self, origin: URL, access: Access, keyring: Keyring, headers: dict[str, str]) -> dict[str, Any]:
+        """How aiohttp is to reach a server: TLS and proxy, whose authorization may have to be among the headers."""
+        way: dict[str, Any] = {}
+        if origin.scheme == "https" and access.tls != Tls():
+            way["ssl"] = self._ssl_context(access)
             way["server_hostname"] = access.tls.server_name
-    proxy = keyring.proxy(origin.scheme, origin.host or "", origin.port or 0)
-    if proxy is not None:
-        way["proxy"], authorization = URL(proxy[0]), proxy[1]
-        if authorization and origin.scheme == "https":
-            # The tunnel is asked for with it; inside, the target is not shown it.
-            way["proxy_headers"] = {"Proxy-Authorization": authorization}
-        elif authorization:
-            way["Proxy-Authorization"] = authorization
-    return way
+        proxy = keyring.proxy(origin.scheme, origin.host or "", origin.port or 0)
+        if proxy is not None:
+            url, authorization = proxy
+            way["proxy"] = URL(url)
+            if authorization and origin.scheme == "https":
+                # The tunnel is asked for with it; inside, the target is not shown it.
+                way["proxy_headers"] = {"Proxy-Authorization": authorization}
+            elif authorization:
+                headers["Proxy-Authorization"] = authorization
+        return way
 
 
 def _follow(url: URL, location: str | None, origin: URL) -> URL:
@@ -153,15 +169,15 @@ def _follow(url: URL, location: str | None, origin: URL) -> URL:
     return target
 
 
-async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse, bounds: _Bounds) -> bytes:
     if response.status != 200:
         raise _bad_status(response)
     encoding = response.headers.get("Content-Encoding", "identity").lower()
     if encoding not in ("gzip", "identity"):
         raise ScrapeError("malformed", f"unknown Content-Encoding {encoding!r}, supported: gzip, identity")
-    if (response.content_length or 0) > max_bytes:
-        raise _too_large(max_bytes)
-    body = _Body(max_bytes, compressed=encoding == "gzip")
+    if (response.content_length or 0) > bounds.max_bytes:
+        raise _too_large(bounds)
+    body = _Body(bounds, compressed=encoding == "gzip")
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         body.add(chunk)
     return _check_end(body.finish(), response.content_type)
@@ -178,8 +194,8 @@ def _check_end(body: bytes, content_type: str) -> bytes:
 class _Body:
     """A body as it comes in, never larger than allowed, whatever a small part of it would expand to."""
 
-    def __init__(self, max_bytes: int, *, compressed: bool) -> None:
-        self._room = self._max_bytes = max_bytes
+    def __init__(self, bounds: _Bounds, *, compressed: bool) -> None:
+        self._bounds, self._room = bounds, bounds.max_bytes
         self._parts: list[bytes] = []
         self._inflate = zlib.decompressobj(wbits=31) if compressed else None
 
@@ -209,12 +225,12 @@ class _Body:
     def _keep(self, part: bytes) -> None:
         self._room -= len(part)
         if self._room < 0:
-            raise _too_large(self._max_bytes)
+            raise _too_large(self._bounds)
         self._parts.append(part)
 
 
-def _too_large(max_bytes: int) -> ScrapeError:
-    return ScrapeError("too_large", f"the answer exceeds {max_bytes} bytes (max_body_bytes)")
+def _too_large(bounds: _Bounds) -> ScrapeError:
+    return ScrapeError("too_large", f"the answer exceeds {bounds.max_bytes} bytes ({bounds.named})")
 
 
 def _bad_status(response: aiohttp.ClientResponse) -> ScrapeError:

@@ -158,9 +158,8 @@ class Discovery:
         self.take(key, _unusable(former, former.signature, f"http_sd {key.place!r}: {cause}"))
 
     def take(self, key: ListKey, listing: Listing) -> None:
-        """Go by what a list names from the next `refresh` on; a list that is no longer configured is ignored."""
-        if key in self._listings:
-            self._listings[key] = listing
+        """Go by what a list names from the next `refresh` on, which forgets lists that are no longer configured."""
+        self._listings[key] = listing
 
     def lists(self) -> list[ListStatus]:
         """Every list as it stands, the configuration's own targets first."""

@@ -227,6 +227,7 @@ def test_tls_with_a_token(tmp_path: Path) -> None:
 
     async def act(opened: Door) -> list[Any]:
         old = client(authority.file())
+        old.set_ciphers("ALL:@SECLEVEL=0")
         old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
         old.maximum_version = ssl.TLSVersion.TLSv1_1
         reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -65,10 +65,12 @@ class Door:
 
 
 @asynccontextmanager
-async def door(folder: Path, bounds: Bounds, api: ApiSettings | None = None) -> AsyncIterator[Door]:
+async def door(
+    folder: Path, bounds: Bounds, api: ApiSettings | None = None, deployment_id: str | None = None
+) -> AsyncIterator[Door]:
     """A collector behind its real listener, on a free port."""
     api = api or ApiSettings()
-    async with collecting(folder) as (collector, pages, clock):
+    async with collecting(folder, deployment_id) as (collector, pages, clock):
         listener = Listener(make_application(collector, api, bounds=bounds), certificates=api.certificates())
         await listener.start("127.0.0.1", 0)
         port = listener.addresses[0][1]
@@ -165,28 +167,40 @@ def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
     assert refused >= 5
 
 
-def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path) -> None:
-    """A body without end, or requests behind one another without end, end the connection; others are answered."""
+def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests behind one that waits for its answer end the connection when they grow large; others are answered."""
 
-    async def act(opened: Door) -> list[float]:
-        counts = []
-        for request in (
-            b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"400\r\n",
-            b"GET /" + b"x" * 70_000,
-        ):
-            reader, writer = await opened.send(request)
-            for _ in range(200):
-                writer.write(b"x" * 1024)
-                try:
-                    await writer.drain()
-                except ConnectionError:
-                    break
-            await ended(reader)
-            writer.close()
-            counts.append(float((await opened.ask("/api/v1/targets"))[0]))
-        return counts
+    async def act(opened: Door) -> tuple[bytes, int, int]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        reader, writer = await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: held.begun == 1)
+        behind = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + b"x" * 5_000 + b"\r\n\r\n"
+        writer.write(behind * 10)
+        await asyncio.sleep(0.1)
+        still_there = not reader.at_eof()
+        writer.write(behind * 20)
+        cut_off = await ended(reader)
+        writer.close()
+        served = (await opened.ask("/api/v1/targets"))[0]
+        held.let_go()
+        return cut_off, served, still_there
 
-    assert play(tmp_path, bounds(unanswered_bytes=100_000), act) == [200, 200]
+    assert play(tmp_path, bounds(unanswered_bytes=100_000), act) == (b"", 200, True)
+
+
+def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
+    """The request is answered, and its connection closed."""
+
+    async def act(opened: Door) -> bytes:
+        head = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await opened.send(head)
+        for _ in range(300):
+            writer.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
+        answer = await ended(reader)
+        writer.close()
+        return answer
+
+    assert play(tmp_path, LIMITS, act).startswith(b"HTTP/1.1 200 ")
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
@@ -346,6 +360,21 @@ def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path, query: str
     refused, narrowed = play(tmp_path, bounds(answer_values=200), act)
     assert refused == (400, {"error": f"the answer would hold more than 200 numbers; ask for {less}"})
     assert narrowed == 200
+
+
+def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
+    """Each would do, both are too much."""
+
+    async def act(opened: Door) -> list[int]:
+        await fill(opened.scene, 5)
+        queries = ("&inference_stack=v1", "&inference_stack=v2", "")
+        return [(await opened.ask(f"/api/v1/figures?deployment_id=chat{query}"))[0] for query in queries]
+
+    async def run() -> list[int]:
+        async with door(tmp_path, bounds(answer_values=300), deployment_id="chat") as opened:
+            return await act(opened)
+
+    assert asyncio.run(run()) == [200, 200, 400]
 
 
 @pytest.mark.slow

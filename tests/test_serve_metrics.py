@@ -126,15 +126,14 @@ def test_only_what_changed_is_written_anew(tmp_path: Path) -> None:
 
     async def act(stage: Scene) -> list[tuple[bytes, bytes]]:
         kept, pages = PageRenderer(), []
-        for replica in ("v1-0", "v1-1"):
-            stage.pages.texts[replica] = "\n".join(
-                f'queued_requests{{deployment_id="x",engine="{number}"}} {number}' for number in range(4)
-            )
         for text in (
             'running_requests{engine="1"} 2\nqueued_requests{engine="1"} 1',
             'running_requests{engine="1"} 3',
             "",
         ):
+            stage.pages.texts["v1-1"] = "\n".join(
+                f'queued_requests{{engine="{number}"}} {number * len(pages)}' for number in range(4)
+            )
             await stage.step()
             pages.append((kept.render(taken(stage)), PageRenderer().render(taken(stage))))
             stage.pages.texts["v1-0"] = f"{text}\nqueued_requests 5\n"

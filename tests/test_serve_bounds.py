@@ -368,10 +368,12 @@ def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
     async def act(opened: Door) -> list[int]:
         await fill(opened.scene, 5)
         queries = ("&inference_stack=v1", "&inference_stack=v2", "")
-        return [(await opened.ask(f"/api/v1/figures?deployment_id=chat{query}"))[0] for query in queries]
+        return [
+            (await opened.ask(f"/api/v1/figures?deployment_id=chat&name=request_rate{query}"))[0] for query in queries
+        ]
 
     async def run() -> list[int]:
-        async with door(tmp_path, bounds(answer_values=300), deployment_id="chat") as opened:
+        async with door(tmp_path, bounds(answer_values=15), deployment_id="chat") as opened:
             return await act(opened)
 
     assert asyncio.run(run()) == [200, 200, 400]

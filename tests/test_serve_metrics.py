@@ -125,14 +125,15 @@ def test_only_what_changed_is_written_anew(tmp_path: Path) -> None:
     """The page of a renderer that made others before is the one that a new renderer makes."""
 
     async def act(stage: Scene) -> list[tuple[bytes, bytes]]:
-        kept, pages = PageRenderer(), []
+        kept = PageRenderer()
+        pages: list[tuple[bytes, bytes]] = []
         for text in (
             'running_requests{engine="1"} 2\nqueued_requests{engine="1"} 1',
             'running_requests{engine="1"} 3',
             "",
         ):
-            stage.pages.texts["v1-1"] = "\n".join(
-                f'queued_requests{{engine="{number}"}} {number * len(pages)}' for number in range(4)
+            stage.pages.texts["v1-1"] = "".join(
+                f'queued_requests{{engine="{number}"}} {number * len(pages)}\n' for number in range(4)
             )
             await stage.step()
             pages.append((kept.render(taken(stage)), PageRenderer().render(taken(stage))))

@@ -408,6 +408,23 @@ def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_answers_on_their_way_are_bounded_together(tmp_path: Path) -> None:
+    """While as much as may be waits for slow clients no other answer is begun; once they are cut off it is."""
+
+    async def act(opened: Door) -> tuple[int, int, int, int]:
+        _, writer = await opened.connect(reads=False)
+        writer.write(b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+        await asyncio.sleep(0.3)
+        during = (await opened.ask("/api/v1/targets"))[0], (await opened.ask("/-/healthy"))[0]
+        await asyncio.sleep(1.0)
+        after = (await opened.ask("/api/v1/targets"))[0], (await opened.ask("/-/healthy"))[0]
+        writer.close()
+        return *during, *after
+
+    assert play(tmp_path, bounds(sending_bytes=10_000, piece_seconds=0.8), act) == (503, 200, 200, 200)
+
+
+@pytest.mark.slow
 def test_who_takes_the_answer_by_drops_is_cut_off(tmp_path: Path) -> None:
     """A client that takes a little now and then has its whole answer by the bound, or not at all."""
 

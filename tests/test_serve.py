@@ -114,12 +114,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def collecting(folder: Path) -> AsyncIterator[tuple[Collector, Pages, Clock]]:
-    """A collector of two deployments, what its targets answer, and its clock."""
+async def collecting(folder: Path, deployment_id: str | None = None) -> AsyncIterator[tuple[Collector, Pages, Clock]]:
+    """A collector of two deployments, v1 and v2 or both of one id, what its targets answer, and its clock."""
     document = {
         "deployments": [
             {
-                "deployment_id": name, "model_name": "llama", "inference_stack": name,
+                "deployment_id": deployment_id or name, "model_name": "llama", "inference_stack": name,
                 "targets": [
                     {"url": f"http://{name}-{number}/metrics", "replica": f"{name}-{number}"} for number in range(2)
                 ],

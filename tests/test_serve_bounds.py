@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.listening import Listener
 from servescope.collector.api.settings import ApiSettings
 from servescope.collector.serve import make_application
+from tests.conftest import ROOT
 from tests.test_serve import Scene, collecting, engine
 
 T = TypeVar("T")
@@ -65,10 +66,12 @@ class Door:
 
 
 @asynccontextmanager
-async def door(folder: Path, bounds: Bounds, api: ApiSettings | None = None) -> AsyncIterator[Door]:
+async def door(
+    folder: Path, bounds: Bounds, api: ApiSettings | None = None, deployment_id: str | None = None
+) -> AsyncIterator[Door]:
     """A collector behind its real listener, on a free port."""
     api = api or ApiSettings()
-    async with collecting(folder) as (collector, pages, clock):
+    async with collecting(folder, deployment_id) as (collector, pages, clock):
         listener = Listener(make_application(collector, api, bounds=bounds), certificates=api.certificates())
         await listener.start("127.0.0.1", 0)
         port = listener.addresses[0][1]
@@ -98,6 +101,29 @@ async def ended(reader: asyncio.StreamReader, seconds: float = 5.0) -> bytes:
 
 def bounds(**changed: Any) -> Bounds:
     return Bounds(page_seconds=0.0, page_share=0.0, **changed)
+
+
+def test_the_bounds_are_documented() -> None:
+    """docs/api.md has every number as the code has it."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    real = Bounds()
+    for row in (
+        f"| connections | {real.connections} |",
+        f"silent or trickling | {real.idle_seconds:g} s |",
+        f"| TLS handshake | {real.handshake_seconds:g} s |",
+        f"| {real.line_bytes >> 10} KiB · {real.header_bytes >> 10} KiB · {real.body_bytes >> 10} KiB |",
+        f"| {real.unanswered_bytes >> 10} KiB |",
+        f"| requests at once | {real.requests} |",
+        f"| {real.reads} · {real.waiting_reads} |",
+        f"| time to make an answer | {real.answer_seconds:g} s |",
+        f"| numbers in one answer | {real.answer_values:,} |".replace(",", " "),
+        f"| time to take {real.piece_bytes >> 10} KiB of an answer · all of it | {real.piece_seconds:g} s · "
+        f"{real.sending_seconds:g} s |",
+        f"| answers on their way | {real.sending_bytes // 1_000_000} MB |",
+        f"within {real.page_seconds:g} s, and within nine times",
+    ):
+        assert row in page, row
+    assert real.page_share == 9.0
 
 
 # --- Connections ------------------------------------------------------------------------------------------------------
@@ -134,17 +160,17 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
         reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         busy, asking = await opened.connect()
         answers = 0
-        for _ in range(4):
+        for _ in range(6):
             asking.write(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answers += (await busy.readuntil(b"ok\n")).count(b" 200 OK")
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.3)
         nothing, answer = await ended(silent), await ended(reader)
         for each in (first, writer, asking):
             each.close()
         return nothing, answer, answers
 
-    nothing, answer, answers = play(tmp_path, bounds(idle_seconds=0.5), act)
-    assert (nothing, answers) == (b"", 4)
+    nothing, answer, answers = play(tmp_path, bounds(idle_seconds=1.5), act)
+    assert (nothing, answers) == (b"", 6)
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
@@ -165,28 +191,61 @@ def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
     assert refused >= 5
 
 
-def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path) -> None:
-    """A body without end, or requests behind one another without end, end the connection; others are answered."""
+def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is served, at the cost of the one whose answer has been due for longest."""
 
-    async def act(opened: Door) -> list[float]:
-        counts = []
-        for request in (
-            b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"400\r\n",
-            b"GET /" + b"x" * 70_000,
-        ):
-            reader, writer = await opened.send(request)
-            for _ in range(200):
-                writer.write(b"x" * 1024)
-                try:
-                    await writer.drain()
-                except ConnectionError:
-                    break
-            await ended(reader)
+    async def act(opened: Door) -> tuple[int, bytes, bool]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        busy = []
+        for _ in range(4):
+            busy.append(await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            await asyncio.sleep(0.05)
+        await until(lambda: held.begun == LIMITS.reads)
+        status = (await opened.ask("/-/healthy"))[0]
+        first = await ended(busy[0][0])
+        others_wait = not any(reader.at_eof() for reader, _ in busy[1:])
+        held.let_go()
+        for _, writer in busy:
             writer.close()
-            counts.append(float((await opened.ask("/api/v1/targets"))[0]))
-        return counts
+        return status, first, others_wait
 
-    assert play(tmp_path, bounds(unanswered_bytes=100_000), act) == [200, 200]
+    assert play(tmp_path, bounds(connections=4), act) == (200, b"", True)
+
+
+def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests behind one that waits for its answer end the connection when they grow large; others are answered."""
+
+    async def act(opened: Door) -> tuple[bytes, int, int]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        reader, writer = await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: held.begun == 1)
+        behind = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + b"x" * 5_000 + b"\r\n\r\n"
+        writer.write(behind * 10)
+        await asyncio.sleep(0.1)
+        still_there = not reader.at_eof()
+        writer.write(behind * 20)
+        cut_off = await ended(reader)
+        writer.close()
+        served = (await opened.ask("/api/v1/targets"))[0]
+        held.let_go()
+        return cut_off, served, still_there
+
+    assert play(tmp_path, bounds(unanswered_bytes=100_000), act) == (b"", 200, True)
+
+
+def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
+    """The request is answered, and its connection closed."""
+
+    async def act(opened: Door) -> bytes:
+        head = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await opened.send(head)
+        for _ in range(300):
+            writer.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
+        answer = await ended(reader)
+        writer.close()
+        return answer
+
+    assert play(tmp_path, LIMITS, act).startswith(b"HTTP/1.1 200 ")
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
@@ -293,8 +352,8 @@ def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: 
         third = (await opened.ask("/api/v1/deployments"))[:2]
         return [first, second, third]
 
-    first, second, third = play(tmp_path, bounds(answer_seconds=0.3, reads=1, waiting_reads=0), act)
-    assert first == (503, {"error": "no answer within 0.3 s; ask for less, or again"})
+    first, second, third = play(tmp_path, bounds(answer_seconds=0.8, reads=1, waiting_reads=0), act)
+    assert first == (503, {"error": "no answer within 0.8 s; ask for less, or again"})
     assert second == (503, {"error": "1 reads of the store are under way, ask again"})
     assert third[0] == 200
 
@@ -348,6 +407,23 @@ def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path, query: str
     assert narrowed == 200
 
 
+def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
+    """Each would do, both are too much."""
+
+    async def act(opened: Door) -> list[int]:
+        await fill(opened.scene, 5)
+        queries = ("&inference_stack=v1", "&inference_stack=v2", "")
+        return [
+            (await opened.ask(f"/api/v1/figures?deployment_id=chat&name=request_rate{query}"))[0] for query in queries
+        ]
+
+    async def run() -> list[int]:
+        async with door(tmp_path, bounds(answer_values=15), deployment_id="chat") as opened:
+            return await act(opened)
+
+    assert asyncio.run(run()) == [200, 200, 400]
+
+
 @pytest.mark.slow
 def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
     """A client that never reads, on many connections, holds none for long; the others are answered all the while."""
@@ -377,18 +453,39 @@ def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_answers_on_their_way_are_bounded_together(tmp_path: Path) -> None:
+    """While as much as may be waits for slow clients no other answer is begun; once they are cut off it is."""
+
+    async def act(opened: Door) -> list[int]:
+        async def answered(status: int) -> int:
+            for _ in range(100):
+                if (await opened.ask("/api/v1/targets"))[0] == status:
+                    return status
+                await asyncio.sleep(0.05)
+            pytest.fail(f"nobody was answered with {status} within five seconds")
+
+        _, writer = await opened.connect(reads=False)
+        writer.write(b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+        statuses = [await answered(503), (await opened.ask("/-/healthy"))[0], await answered(200)]
+        writer.close()
+        return statuses
+
+    assert play(tmp_path, bounds(sending_bytes=10_000, piece_seconds=1.5), act) == [503, 200, 200]
+
+
+@pytest.mark.slow
 def test_who_takes_the_answer_by_drops_is_cut_off(tmp_path: Path) -> None:
     """A client that takes a little now and then has its whole answer by the bound, or not at all."""
 
     async def act(opened: Door) -> float:
         reader, writer = await opened.connect(reads=False)
         writer.write(b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
-        for _ in range(30):
+        for _ in range(100):
             await asyncio.sleep(0.05)
-            try:
-                await reader.read(64)
-            except ConnectionError:
+            if await opened.refused("slow_reader"):
                 break
+            with suppress(ConnectionError):
+                await reader.read(64)
         cut_off = await opened.refused("slow_reader")
         writer.close()
         return cut_off

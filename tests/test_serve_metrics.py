@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import math
 import random
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -18,6 +20,7 @@ from servescope.collector.api.bounds import Bounds
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.telemetry import Telemetry
 from servescope.identity import Identity
+from servescope.samples import Series, format_series, make_labels
 from tests.fake_targets import FakeTarget
 from tests.test_serve import Scene, play, scene
 
@@ -66,6 +69,7 @@ def test_openmetrics_says_the_same_as_text(tmp_path: Path, shuffled: bool) -> No
 
     async def act(stage: Scene) -> tuple[bytes, dict[str, str], bytes, dict[str, str]]:
         await scrape_everything(stage, shuffled=shuffled)
+        await stage.written()
         return *await fetch(stage), *await fetch(stage, Accept=f"{OPENMETRICS};q=0.9,text/plain;q=0.5")
 
     text, text_headers, page, page_headers = play(tmp_path, act)
@@ -121,30 +125,23 @@ def test_one_rendering_serves_many(
     assert len(counted) == renderings
 
 
-def test_only_what_changed_is_written_anew(tmp_path: Path) -> None:
-    """The page of a renderer that made others before is the one that a new renderer makes."""
+def test_only_what_changed_is_written_anew() -> None:
+    """The page of a renderer that made others before is that of one that made none, whatever came and went."""
+    kept = PageRenderer()
+    first = [Series("queued_requests", make_labels({"engine": str(number)})) for number in range(4)]
+    second = [*first, Series("running_requests", ())]
+    nothing = math.nan
+    steps: list[tuple[list[Series], list[float]]] = [
+        (first, [0, 0, 0, 0]), (first, [0, 1, 2, 3]), (first, [0, nothing, 2, 4]), (first, [nothing] * 4),
+        (first, [0, 1, 2, nothing]), (second, [0, 1, 2, 3, 9]), (second, [0, 1, 2, 3, 8]),
+    ]  # fmt: skip
+    series = {id(each): tuple(each) for each in (first, second)}
 
-    async def act(stage: Scene) -> list[tuple[bytes, bytes]]:
-        kept, pages = PageRenderer(), []
-        for replica in ("v1-0", "v1-1"):
-            stage.pages.texts[replica] = "\n".join(
-                f'queued_requests{{deployment_id="x",engine="{number}"}} {number}' for number in range(4)
-            )
-        for text in (
-            'running_requests{engine="1"} 2\nqueued_requests{engine="1"} 1',
-            'running_requests{engine="1"} 3',
-            "",
-        ):
-            await stage.step()
-            pages.append((kept.render(taken(stage)), PageRenderer().render(taken(stage))))
-            stage.pages.texts["v1-0"] = f"{text}\nqueued_requests 5\n"
-        return pages
-
-    for one, other in play(tmp_path, act):
-        assert one == other
-
-
-def taken(stage: Scene) -> Page:
-    """What the page would show now, without the collector's own series."""
-    fresh = [each for each in stage.collector.watched if stage.collector.is_fresh(each)]
-    return Page([Scraped(each.target.target_id, *each.ring.latest()) for each in fresh], (), (), Telemetry())
+    for shown, values in steps:
+        page = Page([Scraped("one", series[id(shown)], np.array(values, dtype=np.float64))], (), (), Telemetry())
+        lines = kept.render(page).decode().splitlines()
+        assert [line for line in lines if line.startswith(("queued", "running"))] == [
+            f"{format_series(*each)} {float(value)}"
+            for each, value in zip(shown, values, strict=True)
+            if not math.isnan(value)
+        ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import schemathesis
 from jsonschema import Draft202012Validator
 
 from servescope.collector.api.settings import ApiSettings
@@ -49,6 +51,18 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     code, output = play(tmp_path, LIMITS, act, ApiSettings(bearer_token_file=tokens))
     assert code == 0, output
     assert "No issues found" in output
+
+
+def test_the_description_is_valid_openapi() -> None:
+    """By the schema of OpenAPI 3.1; every reference in it leads somewhere."""
+    document = describe()
+    schemathesis.openapi.from_dict(document).validate()
+    names = set(re.findall(r'"\$ref": "#/components/(\w+)/(\w+)"', json.dumps(document)))
+
+    assert len(names) > 10
+    assert {(kind, name) for kind, name in names if name not in document["components"][kind]} == set()
+    operations = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len(operations) == len(set(operations))
 
 
 def test_every_answer_fits_its_schema(tmp_path: Path) -> None:

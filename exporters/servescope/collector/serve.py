@@ -148,7 +148,8 @@ class _Pages:
         """Read the configuration anew; one that is wrong is answered with 400, and the former stays."""
         check_parameters(request, ())
         try:
-            loading = await self._collector.reload()
+            # Once begun it is done: given up half-way, it would leave some of the former configuration behind.
+            loading = await asyncio.shield(self._collector.reload())
         except StoreError:
             raise
         except ServescopeError as error:

@@ -10,7 +10,7 @@ class Bounds:
     """What the collector grants those who ask. Sizes in bytes."""
 
     connections: int = 256
-    """Connections at once; one more ends the one that has been idle for longest."""
+    """Connections at once; one more ends the one that has been idle, or else busy, for longest."""
     idle_seconds: float = 30.0
     """After which a connection is closed that has sent no whole request, whether it is silent or trickles."""
     handshake_seconds: float = 10.0

@@ -65,6 +65,7 @@ class Gate:
         self._checks_host = not tokens.required and is_loopback(listens_on)
         self._requests = 0
         self._sending_bytes = 0
+        self._told = ""
 
     @web.middleware
     async def pass_through(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -113,12 +114,18 @@ class Gate:
             message = f"no answer within {self.bounds.answer_seconds:g} s; ask for less, or again"
             return error_answer(message, status=503, headers={"Retry-After": str(self.bounds.retry_seconds)})
         except StoreError as error:
-            _logger.warning("%s", error)
+            self._tell_once(str(error))
             return error_answer(str(error), status=503, headers={"Retry-After": str(self.bounds.retry_seconds)})
         except Exception:
             # A mistake of ours in one page must not take the connection, or what else is served, along.
             _logger.exception("%s could not be answered", request.path)
             return error_answer("internal error, see the collector's log", status=500)
+
+    def _tell_once(self, problem: str) -> None:
+        """Log what is wrong with the store, not again for each of those who ask."""
+        if problem != self._told:
+            self._told = problem
+            _logger.warning("%s", problem)
 
     def _check_size(self, request: web.Request) -> None:
         bounds = self.bounds
@@ -172,6 +179,7 @@ class Gate:
         answer = web.StreamResponse(status=response.status, headers=response.headers)
         answer.headers.setdefault("Cache-Control", "no-store")
         answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers["Server"] = "servescope"
         answer.content_length = len(body)
         if response.headers.get("Connection") == "close":
             answer.force_close()

@@ -93,23 +93,21 @@ class Listener:
                 _logger.warning("no connection can be accepted: %s", error.strerror or error)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            if self._make_room():
-                connection = _Connection(self)
-                self._connections.add(connection)
-                connection.handshake = loop.create_task(self._take(connection, accepted))
-            else:
-                accepted.close()
+            self._make_room()
+            connection = _Connection(self)
+            self._connections.add(connection)
+            connection.handshake = loop.create_task(self._take(connection, accepted))
             self._gate.telemetry.api_connections.set(len(self._connections))
 
-    def _make_room(self) -> bool:
-        """Whether one more may come; the one that has been idle for longest makes way for it."""
-        if len(self._connections) < self._gate.bounds.connections:
-            return True
-        self._gate.telemetry.api_refused.labels("connections").inc()
-        idle = [each for each in self._connections if not each.busy]
-        if idle:
-            min(idle, key=lambda each: each.since).end()
-        return bool(idle)
+    def _make_room(self) -> None:
+        """Have the connection that has been idle for longest make way, or the one that has been busy for longest.
+
+        Whoever comes is let in: those who hold all connections must not keep out the one that asks for our health.
+        """
+        if len(self._connections) >= self._gate.bounds.connections:
+            self._gate.telemetry.api_refused.labels("connections").inc()
+            idle = [each for each in self._connections if not each.busy]
+            min(idle or self._connections, key=lambda each: each.since).end()
 
     async def _take(self, connection: _Connection, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -158,7 +156,7 @@ class _Connection(asyncio.Protocol):
 
     def begin(self) -> None:
         """A request was read and is being answered."""
-        self.busy, self._unanswered_bytes = True, 0
+        self.busy, self.since, self._unanswered_bytes = True, time.monotonic(), 0
 
     def finish(self) -> None:
         """Its answer was taken, or given up."""

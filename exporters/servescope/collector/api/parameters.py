@@ -19,6 +19,7 @@ MOST_POINTS: Final = 11_000
 LATEST_MS: Final = (1 << 44) - 1
 
 _SHOWN_CHARACTERS = 200
+_LISTED = 100
 
 
 class Range(NamedTuple):
@@ -102,4 +103,6 @@ def _shown(text: str) -> str:
 
 
 def _ids(deployments: Sequence[Deployment]) -> str:
-    return ", ".join(sorted({repr(each.deployment_id) for each in deployments})) or "none yet"
+    ids = sorted({repr(each.deployment_id) for each in deployments})
+    more = f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else ""
+    return ", ".join(ids[:_LISTED]) + more or "none yet"

@@ -11,9 +11,9 @@ import gzip
 import ipaddress
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import ParamSpec, Protocol, TypeVar
 
 from aiohttp import hdrs, web
@@ -65,6 +65,7 @@ class Gate:
         self._checks_host = not tokens.required and is_loopback(listens_on)
         self._requests = 0
         self._sending_bytes = 0
+        self._holders: dict[int, int] = {}
         self._told = ""
 
     @web.middleware
@@ -183,10 +184,10 @@ class Gate:
         answer.content_length = len(body)
         if response.headers.get("Connection") == "close":
             answer.force_close()
-        self._sending_bytes += len(body)
         try:
             async with asyncio.timeout(self.bounds.sending_seconds):
-                await self._write(request, answer, b"" if request.method == "HEAD" else body)
+                with self._held(body):
+                    await self._write(request, answer, b"" if request.method == "HEAD" else body)
         except TimeoutError:
             self.telemetry.api_refused.labels("slow_reader").inc()
             if request.transport is not None:
@@ -194,9 +195,20 @@ class Gate:
                 request.transport.abort()
         except ConnectionError:
             pass  # the client went away; aiohttp closes the connection
-        finally:
-            self._sending_bytes -= len(body)
         return answer
+
+    @contextmanager
+    def _held(self, body: bytes) -> Iterator[None]:
+        """Count a body that is held for a client; one that several take, as a page of `/metrics`, counts once."""
+        holders = self._holders[id(body)] = self._holders.get(id(body), 0) + 1
+        self._sending_bytes += len(body) if holders == 1 else 0
+        try:
+            yield
+        finally:
+            self._holders[id(body)] -= 1
+            if not self._holders[id(body)]:
+                del self._holders[id(body)]
+                self._sending_bytes -= len(body)
 
     async def _write(self, request: web.Request, answer: web.StreamResponse, body: bytes) -> None:
         if request.transport is None:

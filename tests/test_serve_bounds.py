@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import random
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -290,6 +292,70 @@ def test_what_is_no_http_is_answered_and_not_logged(tmp_path: Path, caplog: pyte
 
     assert play(tmp_path, LIMITS, act).startswith(b"HTTP/1.0 400 ")
     assert [record for record in caplog.records if "http" in record.name] == []
+
+
+ODD_REQUESTS = (
+    b"GET /api/v1/figures?deployment_id=v1&name=request_rate HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST /-/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello",
+    b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET http://elsewhere/api/v1/targets HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /api/v1/targets HTTP/1.0\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+    b"GET /api/v1/samples?name=%ff%fe&deployment_id=%00%ed%a0%80 HTTP/1.1\r\nAuthorization: Bearer \xff\xfe\r\n\r\n",
+    b"GET /%2e%2e/api/v1/targets HTTP/1.1\r\nHost: [::1\r\n\r\n",
+    b"GET /api/v1/targets HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nExpect: \xf0\x9f\r\n\r\n",
+    b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: \xf0\x9f\r\nAccept-Encoding: gzip;q=1e9\r\n\r\n",
+)
+
+
+def mutated(request: bytes, chance: random.Random) -> bytes:
+    """The request with a few bytes changed, taken out, put in, or its end cut off."""
+    data = bytearray(request)
+    for _ in range(chance.randrange(1, 5)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                data[at : at + 1] = chance.randbytes(1)
+            case 1:
+                del data[at : at + chance.randrange(1, 9)]
+            case 2:
+                data[at:at] = chance.randbytes(chance.randrange(1, 9))
+            case _:
+                del data[at:]
+    return bytes(data)
+
+
+@pytest.mark.slow
+def test_odd_requests_cost_only_themselves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is sent, and whenever its sender goes away: no fault of ours, no line in the log, no connection left."""
+    chance = random.Random(11)
+    # aiohttp answers 500 to an Expect header that is no text, before us, where there is no page.
+    changeable = [each for each in ODD_REQUESTS if b"Expect" not in each]
+    requests = [*ODD_REQUESTS, *(mutated(chance.choice(changeable), chance) for _ in range(600))]
+
+    async def act(opened: Door) -> tuple[set[bytes], int]:
+        async def send(request: bytes, *, stay: bool) -> bytes:
+            reader, writer = await opened.send(request)
+            if not stay:
+                writer.write_eof()
+            answer = await ended(reader)
+            writer.close()
+            return answer[9:12]
+
+        await opened.scene.step()
+        statuses: set[bytes] = set()
+        for start in range(0, len(requests), 50):
+            batch = requests[start : start + 50]
+            statuses |= set(await asyncio.gather(*(send(one, stay=len(one) % 3 > 0) for one in batch)))
+        return statuses, (await opened.ask("/api/v1/targets"))[0]
+
+    statuses, served = play(tmp_path, bounds(idle_seconds=0.2), act)
+    assert served == 200
+    assert {b"200", b"400", b"404"} <= statuses
+    assert {status for status in statuses if status.startswith(b"5")} == set()
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 class Held:

@@ -59,23 +59,26 @@ def make_application(
     application[GATE] = gate
     pages = _Pages(collector, gate)
     application.cleanup_ctx.append(pages.run)
-    application.add_routes(
-        [
-            web.get("/", pages.index),
-            web.get("/metrics", pages.metrics),
-            web.get("/-/healthy", pages.healthy),
-            web.get("/-/ready", pages.ready),
-            web.post("/-/reload", pages.reload),
-            web.get("/api/v1/deployments", pages.deployments),
-            web.get("/api/v1/figures", pages.figures),
-            web.get("/api/v1/samples", pages.samples),
-            web.get("/api/v1/targets", pages.targets),
-            web.get("/api/v1/catalog", pages.catalog),
-            web.get("/api/v1/status", pages.status),
-            web.get("/api/v1/openapi.json", pages.openapi),
-        ]
-    )
+    for path, page in (
+        ("/", pages.index),
+        ("/metrics", pages.metrics),
+        ("/-/healthy", pages.healthy),
+        ("/-/ready", pages.ready),
+        ("/api/v1/deployments", pages.deployments),
+        ("/api/v1/figures", pages.figures),
+        ("/api/v1/samples", pages.samples),
+        ("/api/v1/targets", pages.targets),
+        ("/api/v1/catalog", pages.catalog),
+        ("/api/v1/status", pages.status),
+        ("/api/v1/openapi.json", pages.openapi),
+    ):
+        application.router.add_get(path, page, expect_handler=_expect_nothing)
+    application.router.add_post("/-/reload", pages.reload, expect_handler=_expect_nothing)
     return application
+
+
+async def _expect_nothing(_: web.Request) -> None:
+    """What to do with an Expect header: answer all the same, no page reads a body."""
 
 
 class _Pages:

@@ -141,12 +141,13 @@ class Gate:
             self._refuse("oversized", 413, f"a body of {body} bytes, at most {bounds.body_bytes} are read")
 
     def _check_client(self, request: web.Request) -> None:
-        if self._checks_host and not _is_here(request.headers.get(hdrs.HOST, "")):
+        # A browser always names a host; what does not is no browser.
+        host = request.headers.get(hdrs.HOST)
+        if self._checks_host and host is not None and not _is_here(host):
             self._refuse(
                 "host",
                 421,
-                f"host {request.headers[hdrs.HOST]!r} is not taken while no bearer token is configured, "
-                f"supported: localhost, or an address",
+                f"host {host!r} is not taken while no bearer token is configured, supported: localhost, or an address",
             )
         if not self._tokens.admit(request.headers.get(hdrs.AUTHORIZATION)):
             missing = hdrs.AUTHORIZATION not in request.headers

@@ -199,10 +199,11 @@ class _Connection(asyncio.Protocol):
 
 
 class _WithoutClientsMistakes(logging.Filter):
-    """Leaves out what is no HTTP, which is the sender's mistake and would fill the log."""
+    """Leaves out what is no HTTP or no text, and who went away: the sender's doing, which would fill the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+        theirs = HttpProcessingError | ConnectionError | UnicodeError
+        return not (record.exc_info and isinstance(record.exc_info[1], theirs))
 
 
 _http_logger.addFilter(_WithoutClientsMistakes())

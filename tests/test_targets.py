@@ -190,6 +190,20 @@ def test_bad_yaml_is_a_problem_of_its_file_alone(tmp_path: Path, content: str, c
     assert problem.startswith(f"{tmp_path / 'targets' / 'bad.yml'}: {cause}")
 
 
+def test_nothing_new_is_the_same_list(tmp_path: Path) -> None:
+    """While nothing changed the targets are the same object, so that looking for changes costs next to nothing."""
+    write_targets(tmp_path, [{"targets": ["a:1"]}])
+    discovery = Discovery(configure(tmp_path, FILE_SD))
+    former = discovery.targets
+    discovery.refresh()
+    same = discovery.targets
+    write_targets(tmp_path, [{"targets": ["a:1"], "labels": {"role": "decode"}}])
+    discovery.refresh()
+
+    assert same is former
+    assert listed(discovery) == [("http://a:1/metrics", "a:1", "decode")]
+
+
 def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is wrong with a file is logged when it appears, not at every look."""
     write_targets(tmp_path, "[")

@@ -74,12 +74,16 @@ class Prometheus:
 
     def targets(self, count: int) -> dict[str, dict[str, Any]]:
         """The one target of each job as it is shown, once there are so many jobs; a dropped one has no `labels`."""
+        return {each["discoveredLabels"]["job"]: each for each in self.all_targets(count)}
+
+    def all_targets(self, count: int) -> list[dict[str, Any]]:
+        """Every target as it is shown, once there are so many, those that relabelling dropped last."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             answer = self._get("/api/v1/targets")
             listed = [*answer["activeTargets"], *answer["droppedTargets"]]
             if len(listed) >= count:
-                return {each["discoveredLabels"]["job"]: each for each in listed}
+                return listed
             assert time.monotonic() < deadline, f"{len(listed)} of {count} targets"
             time.sleep(0.2)
 

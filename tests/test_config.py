@@ -253,6 +253,8 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         (MINIMAL + "params = { a = 1 }", "targets[0].params: {'a': 1} is wrong, expected a table of strings, or of"),
         (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'inventory'",
          "deployments[0].http_sd[0].url: 'inventory' is not a URL"),
+        (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\nrefresh_interval = '10ms'",
+         "http_sd[0].refresh_interval: '10ms' is wrong, expected at least 1s"),
         (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\nscheme = 'ftp'",
          "http_sd[0].scheme: 'ftp' is wrong, expected one of http, https"),
         (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\nmetrics_path = 'metrics'",

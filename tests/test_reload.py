@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from servescope.collector.collector import Collector
-from servescope.collector.config import read_configuration
+from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.store import Store
@@ -316,6 +316,42 @@ def test_a_reload_keeps_what_lists_said(tmp_path: Path) -> None:
         assert world.scraped()["a"] == len(world.times("a")) >= 3
         assert world.lists_asked == [INVENTORY] * 5
         assert [key.place for key in world.collector.discovery.http_lists()] == [INVENTORY]
+
+    play(world, act)
+
+
+def test_a_list_that_a_reload_brings_is_asked(tmp_path: Path) -> None:
+    """Though there was no target before it, and is none yet."""
+    world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="other", interval="20s"))
+    world.lists = {INVENTORY: groups("a"), "http://inventory.example/other": groups()}
+
+    async def act(world: World) -> None:
+        await world.advance(1)
+        world.write(TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s"))
+        await world.collector.reload()
+        await world.advance(1)
+        assert sorted(world.scraped()) == ["a"]
+
+    play(world, act)
+
+
+def test_a_fault_of_our_own_leaves_the_former_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged with its trace and counted, and the next reload is a new one."""
+    world = World(tmp_path, text("a"))
+    read = world.collector._reread
+
+    def fail() -> Configuration:
+        raise RuntimeError("no one thought of this")
+
+    async def act(world: World) -> None:
+        world.collector._reread = fail
+        with pytest.raises(ServescopeError, match="a fault in the collector: RuntimeError: no one thought of this"):
+            await world.collector.reload()
+        assert exposed(world)["servescope_internal_errors_total{reload}"] == 1
+        assert exposed(world)["servescope_configuration_reload_success"] == 0
+        assert "RuntimeError: no one thought of this" in caplog.text
+        world.collector._reread = read
+        assert (await world.collector.reload()).error is None
 
     play(world, act)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from servescope.collector.deployments import ScrapeSettings
 from servescope.collector.targets import Discovery, Target
 from servescope.errors import ConfigurationError
 from servescope.identity import Identity
+from tests.prometheus import running
 
 DEPLOYMENT = """
 [[deployments]]
@@ -187,6 +190,20 @@ def test_bad_yaml_is_a_problem_of_its_file_alone(tmp_path: Path, content: str, c
     assert problem.startswith(f"{tmp_path / 'targets' / 'bad.yml'}: {cause}")
 
 
+def test_nothing_new_is_the_same_list(tmp_path: Path) -> None:
+    """While nothing changed the targets are the same object, so that looking for changes costs next to nothing."""
+    write_targets(tmp_path, [{"targets": ["a:1"]}])
+    discovery = Discovery(configure(tmp_path, FILE_SD))
+    former = discovery.targets
+    discovery.refresh()
+    same = discovery.targets
+    write_targets(tmp_path, [{"targets": ["a:1"], "labels": {"role": "decode"}}])
+    discovery.refresh()
+
+    assert same is former
+    assert listed(discovery) == [("http://a:1/metrics", "a:1", "decode")]
+
+
 def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is wrong with a file is logged when it appears, not at every look."""
     write_targets(tmp_path, "[")
@@ -337,6 +354,56 @@ def test_an_http_sd_that_fails_keeps_its_targets(tmp_path: Path) -> None:
     assert failed == (f"http_sd {LIST!r}: HTTP status 500; its former 1 targets are kept",)
     assert discovery.problems == ()
     assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
+
+
+class _Inventory(BaseHTTPRequestHandler):
+    """A service that lists targets."""
+
+    body = json.dumps(
+        [
+            {"targets": ["127.0.0.1:1", "engine.invalid:2"], "labels": {"__meta_pod": "decode-0", "role": "decode"}},
+            {"targets": ["127.0.0.1:3"], "labels": {"__scheme__": "https", "__metrics_path__": "/x", "replica": "é"}},
+            {"targets": [], "labels": {}},
+            {"targets": ["127.0.0.1:4"]},
+        ]
+    ).encode()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.slow
+def test_a_real_prometheus_reads_the_same_list(tmp_path: Path, prometheus: Path) -> None:
+    """One service, asked by both: the same URLs, and the same labels before the rules."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Inventory)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/chat"
+    rules = [{"regex": "__meta_(.+)", "action": "labelmap"}]
+    job = {"job_name": "chat", "http_sd_configs": [{"url": url}], "relabel_configs": rules}
+    try:
+        with running(prometheus, tmp_path / "prometheus", {"scrape_configs": [job]}) as theirs:
+            seen = {each["scrapeUrl"]: each["labels"] for each in theirs.all_targets(4)}
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    discovery = Discovery(configure(tmp_path, HTTP_SD.replace(LIST, url)))
+    answer(discovery, _Inventory.body)
+
+    assert {target.url for target in discovery.targets} == set(seen)
+    for target in discovery.targets:
+        labels = seen[target.url]
+        assert target.identity.role == labels.get("role", "aggregated")
+        assert target.identity.replica == labels.get("replica", labels["instance"])
+        assert labels["url"] == url
 
 
 # --- Relabelling and pace ---------------------------------------------------------------------------------------------

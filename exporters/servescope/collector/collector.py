@@ -114,6 +114,8 @@ class Collector:
         self.discovery = Discovery(configuration)
         self._fetch_list, self._reread = fetch_list, reread
         self._pacer = Pacer()
+        # What was last gone by; a list of targets that is the same object has nothing new.
+        self._gone_by: tuple[Target, ...] | None = None
         self._discovering = asyncio.Lock()
         self._reloading = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
@@ -189,6 +191,12 @@ class Collector:
             await self._go_by_lists()
 
     async def _go_by_lists(self) -> None:
+        if self.discovery.targets is self._gone_by:
+            leaving = len(self._leaving)
+            self._forget_spent()
+            if len(self._leaving) != leaving:
+                self._settle_supplies()
+            return
         listed = {target.target_id: target for target in self.discovery.targets}
         self._pacer.set_targets(listed.values())
         for target_id in [target_id for target_id in self._watched if target_id not in listed]:
@@ -206,6 +214,7 @@ class Collector:
             kept=sum(each.targets for each in lists), dropped=sum(each.dropped for each in lists)
         )
         self._start_scraping()
+        self._gone_by = self.discovery.targets
 
     async def _take_up(self, target: Target) -> Watched:
         returning = self._leaving.pop(target.target_id, None)
@@ -288,6 +297,7 @@ class Collector:
         """Ask one http_sd for its list now and keep what it says for the next `discover`."""
         settings = key.settings
         if self._fetch_list is None or not isinstance(settings, HttpDiscoverySettings):
+            self.discovery.note_failure(key, "this collector was made without a way to ask it")
             return
         try:
             body = await self._fetch_list(settings)
@@ -323,6 +333,12 @@ class Collector:
                 self.telemetry.set_loading(success=False, loaded_seconds=self.loading.loaded_ms / 1000)
                 _logger.error("the configuration is not taken up, the former one stays: %s", error)  # noqa: TRY400
                 raise
+            except Exception as error:
+                # A mistake of ours on a configuration must not end what runs under the former one.
+                self._on_fault("reload", "the configuration could not be taken up")
+                self.loading = replace(self.loading, error=f"a fault in the collector: {type(error).__name__}: {error}")
+                self.telemetry.set_loading(success=False, loaded_seconds=self.loading.loaded_ms / 1000)
+                raise ServescopeError(self.loading.error) from error
             self.telemetry.set_loading(success=True, loaded_seconds=self.loading.loaded_ms / 1000)
             _logger.info("the configuration is taken up anew")
             for name in self.loading.needs_restart:
@@ -338,7 +354,7 @@ class Collector:
         _check_window(configuration)
         async with self._discovering:
             self.discovery = Discovery(configuration, self.discovery)
-            self.settings = settings
+            self.settings, self._gone_by = settings, None
             await self._go_by_lists()
         self.loading = Loading(self.now_ms, None, needs_restart)
 

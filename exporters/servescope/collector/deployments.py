@@ -70,6 +70,8 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
 }
 """The tables below `[[deployments]]`; those of `relabel` may also stand in a file_sd or an http_sd."""
 
+_SHORTEST_REFRESH_MS = 1_000
+
 Parameters = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -237,9 +239,12 @@ class _Reader:
         return FileDiscoverySettings(files=files, **self.listed(table))
 
     def http_discovery(self, table: Table) -> HttpDiscoverySettings:
+        interval = table.duration("refresh_interval", 60_000)
+        if interval < _SHORTEST_REFRESH_MS:
+            raise table.wrong("refresh_interval", f"at least {format_duration(_SHORTEST_REFRESH_MS)}")
         return HttpDiscoverySettings(
             url=_read_url(table, "/"),
-            refresh_interval_ms=table.duration("refresh_interval", 60_000),
+            refresh_interval_ms=interval,
             list_access=read_access(table.table("list_access", ACCESS_SETTINGS)),
             **self.listed(table),
         )

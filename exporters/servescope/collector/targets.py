@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
@@ -115,10 +116,14 @@ class Discovery:
         self._listings: dict[ListKey, Listing] = dict(former._listings) if former else {}
         self.targets: tuple[Target, ...] = ()
         self.problems: tuple[str, ...] = former.problems if former else ()
+        self._gathered: tuple[Sequence[str], list[Listing]] | None = None
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the files that changed; `targets` and `problems` then hold as of now."""
+        """Read the files that changed; `targets` and `problems` then hold as of now.
+
+        `targets` is the same tuple for as long as nothing changed.
+        """
         listings: dict[ListKey, Listing] = {}
         problems = []
         for settings in self._settings:
@@ -221,11 +226,22 @@ class Discovery:
         return Listing(signature, tuple(pairs), kept, len(made) - len(kept), None)
 
     def _gather(self, problems: Sequence[str]) -> None:
+        if self._has_gathered(problems):
+            return
+        self._gathered = problems, list(self._listings.values())
         static = [target for _, kept, _ in self._static for target in kept]
         listed = [target for listing in self._listings.values() for target in listing.targets]
         self.targets, doubled = keep_distinct([*static, *listed])
         wrong = [listing.problem for listing in self._listings.values() if listing.problem]
         self._report((*problems, *wrong, *(f"{problem}; the second is left out" for problem in doubled)))
+
+    def _has_gathered(self, problems: Sequence[str]) -> bool:
+        """Whether nothing changed since the last time, as nearly always: listings are kept while they stay the same."""
+        if self._gathered is None:
+            return False
+        former, listings = self._gathered
+        now = self._listings.values()
+        return former == problems and len(listings) == len(now) and all(map(operator.is_, listings, now))
 
     def _report(self, problems: tuple[str, ...]) -> None:
         for problem in problems:

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
 
-STAGES = ("discover", "evaluate", "refill")
+STAGES = ("discover", "evaluate", "refill", "reload")
 """Where a fault of the collector's own can happen without ending it; a scrape's is its outcome `internal`."""
 
 REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import _against_prometheus
+from benchmarks import _against_prometheus, _reading
 
 
 def configure(_: argparse.ArgumentParser) -> None:
@@ -12,5 +12,7 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
-    """Print the collector's ratios."""
-    _against_prometheus.run()
+    """Print the collector's ratios, a table a part."""
+    for part in (_reading, _against_prometheus):
+        part.run()
+        print()

@@ -278,6 +278,8 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
         told = "1 metrics that were there are not there any more: kv_cache_usage (was vllm:kv_cache_usage_perc)"
         assert odd["warnings"] == [told]
         assert odd["coverage"]["kv_cache_usage"]["status"] == "impossible"
+        assert (odd["healthy"], odd["source"]) == (True, "vllm")
+        assert await stage.metric("output_tokens_total") == 18
         assert await stage.metric("servescope_target_missing_metrics", replica="odd") == 1
         assert await stage.metric("servescope_target_missing_metrics", replica="good") == 0
 
@@ -287,8 +289,7 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
         assert (await stage.status("odd"))["missing_metrics"] == {}
         assert await stage.metric("servescope_target_missing_metrics") == 0
 
-    # Without it the page is no vLLM that is known, but a pinned source is taken at its word.
-    play(tmp_path, act, source="vllm")
+    play(tmp_path, act)
     logged = [record.getMessage() for record in caplog.records if "metrics " in record.getMessage()]
     assert [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")] == [
         "metrics that were there are not there any more: kv_cache_usage (was vllm:kv_cache_usage_perc)",

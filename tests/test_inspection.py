@@ -228,6 +228,14 @@ def test_what_overflows_has_no_value(capsys: pytest.CaptureFixture[str], tmp_pat
     assert rows_by_name(document)["output_tokens_total"]["value"] is None
 
 
+def test_series_that_stand_there_twice_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """They count once, and a note names one."""
+    (tmp_path / "twice.txt").write_text(FIRST + FIRST.splitlines()[-1] + "\n")
+    document = inspect_as_json(capsys, str(tmp_path / "twice.txt"))
+
+    assert any(note.startswith("1 samples are of series that stand there before") for note in document["notes"])
+
+
 def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
     """The seconds between two files make rates of increases, and change no ratio."""
     rows = rows_by_name(inspect_as_json(capsys, *files, "--seconds", "10"))

@@ -138,7 +138,7 @@ def outcome(read: Any) -> Any:
 @given(bodies())
 def test_a_page_that_is_known_reads_as_one_that_is_not(texts: list[tuple[bytes, PageLimits]]) -> None:
     """Whatever follows a page: None, so that it is learnt, or the values that reading line by line gives."""
-    lexicon = Lexicon(20)
+    lexicon = Lexicon(9000)
     pages: list[tuple[Page, PageLimits]] = []
     for body, limits in texts:
         expected = outcome(lambda body=body, limits=limits: learn_page(body, Lexicon(), limits))

@@ -312,6 +312,9 @@ def _notes(expositions: Sequence[Exposition], found: Identification, source: Sou
     dropped = sum(each.dropped for each in expositions)
     if dropped:
         yield f"{dropped} samples that are NaN or infinite were left out"
+    repeated = [series for each in expositions for series in each.repeated]
+    if repeated:
+        yield f"{len(repeated)} samples are of series that stand there before, the first is taken: {repeated[0]}"
     if resets:
         yield f"{resets} series began anew in between: {_explain_resets(expositions)}; they count from 0"
 

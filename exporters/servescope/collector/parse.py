@@ -54,7 +54,8 @@ _JSON_START = re.compile(r'[\[{]\s*($|[\[{}\]\d]|"(?:[^"\\]|\\.)*"\s*:)')
 
 _TEXT_SHOWN = 80
 _LONGEST_EDGE = 24  # the canonical text of an edge, which may be longer than the edge as it was exposed
-_MOST_HEADS = 100_000
+_MOST_BYTES = 32_000_000
+_ENTRY_BYTES = 300  # about what a line takes beside its text
 # TYPE, HELP and UNIT of a sample of its own, and as many lines of other kinds.
 _LINES_PER_SAMPLE = 6
 
@@ -138,8 +139,9 @@ class Exposition:
 class Lexicon:
     """What was read before, so that it is read once and kept once, whichever target shows it; bounded."""
 
-    def __init__(self, most_heads: int = _MOST_HEADS) -> None:
-        self._most_heads = most_heads
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._heads: dict[bytes, tuple[bytes, Series]] = {}
         self._texts: dict[str, str] = {}
         self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
@@ -151,8 +153,7 @@ class Lexicon:
 
     def keep(self, head: bytes, name: str, labels: Labels) -> tuple[bytes, Series]:
         """Take up what a head means."""
-        if len(self._heads) >= self._most_heads:
-            self.forget()
+        self._make_room(len(head))
         known = self._heads[head] = head, Series(self._texts.setdefault(name, name), labels)
         return known
 
@@ -162,12 +163,20 @@ class Lexicon:
 
     def keep_line(self, line: bytes) -> bytes:
         """A line without a sample, kept once."""
-        if len(self._lines) >= self._most_heads:
+        known = self._lines.get(line)
+        if known is None:
+            self._make_room(len(line))
+            known = self._lines[line] = line
+        return known
+
+    def _make_room(self, text_bytes: int) -> None:
+        self._bytes += text_bytes + _ENTRY_BYTES
+        if self._bytes > self._most_bytes:
             self.forget()
-        return self._lines.setdefault(line, line)
 
     def forget(self) -> None:
         """Begin anew; pages keep what they hold."""
+        self._bytes = 0
         for each in (self._heads, self._texts, self._pairs, self._lines):
             each.clear()
 
@@ -195,7 +204,8 @@ class Page:
         None when the body is of another layout, or is none at all, or is beyond the limits that the page was learnt
         under: then it is to be learnt.
         """
-        lines = body.split(b"\n")
+        # One part more than there should be tells that there are more, however many.
+        lines = body.split(b"\n", len(self._is_sample))
         if len(lines) != len(self._is_sample) or tuple(compress(lines, self._is_other)) != self._others:
             return None
         rests = list(map(bytes.removeprefix, compress(lines, self._is_sample), self._heads))
@@ -286,10 +296,17 @@ class _Learner:
 
     def _read_known(self, line: bytes) -> bool:
         """Read a line whose beginning was met before; True when it is one."""
+        if self._ended:
+            return False
         # What follows the last space of a line is its value, unless a time stamp or an exemplar stands there.
         end = line.rfind(b" ") + 1
-        known = None if self._ended else self._lexicon.find(line[:end])
+        known = self._lexicon.find(line[:end])
         value = None if known is None else _read_value(line[end:])
+        if known is None:
+            end = line.find(b"} ") + 2 if b"} " in line else line.find(b" ") + 1
+            known = self._lexicon.find(line[:end])
+            tail = None if known is None else _TAILS.fullmatch(line[end:] + b"\n")
+            value = None if tail is None else _read_value(tail[1])
         if known is None or value is None or self._may_exceed(line, known[1].labels):
             return False
         self._keep(*known, value)
@@ -473,6 +490,8 @@ def _looks_like_json(line: str) -> bool:
         return True
     try:
         json.loads(line)
+    except RecursionError:
+        return True
     except ValueError:
         return False
     return True

@@ -63,7 +63,8 @@ class Reader:
     to it: a frontend and the workers behind it see the same requests.
 
     When a metric that was observed is observed no more, the source is identified anew: the target may have been
-    upgraded to a release with other names. A source pinned in the configuration stays. `missing` are the metrics that
+    upgraded to a release with other names. When no source fits, the one before stays as long as it finds anything; one
+    that is pinned in the configuration stays always. `missing` are the metrics that
     were observed once and are not now, with the native series that fed them; `warnings` say what else is wrong with the
     last text that could be read. `lexicon` may be shared by all readers of a thread.
     """
@@ -146,7 +147,7 @@ class Reader:
             return plan
         observed = _observed(plan.coverage)
         if not self._observed <= observed:
-            again = self._identify(layout)
+            again = self._identify_anew(layout, source, plan)
             if again is not source:
                 source, plan = again, layout.plan(again, self._target)
                 observed = _observed(plan.coverage)
@@ -168,6 +169,12 @@ class Reader:
             raise ReadError("unknown_source", f"no known source: {found.reason}{near}")
         self.versions = found.versions
         return found.source
+
+    def _identify_anew(self, layout: _Layout, source: Source, plan: Plan) -> Source:
+        """The source of a text that lacks a metric: one renamed series, or a NaN, must not cost all the others."""
+        if self._target.source is None and plan.natives.size and layout.identify().source is None:
+            return source
+        return self._identify(layout)
 
     def _note_supplied(self, source: Source, observed: frozenset[str]) -> None:
         """Once supplied is supplied for good: a figure must not jump when this target fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import _against_prometheus
+from benchmarks import _against_prometheus, _deriving
 
 
 def configure(_: argparse.ArgumentParser) -> None:
@@ -13,4 +13,5 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> None:
     """Print the collector's ratios."""
+    _deriving.run()
     _against_prometheus.run()

@@ -193,6 +193,8 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Boun
         listed = [identity for number, identity in enumerate(identities) if number != step // 5 and number < 4 + step]
         for number, identity in enumerate(identities):
             rings[identity].append(at_ms + number, contract_scrape(chance, values[identity], identity, step))
+            if chance.random() < 0.5:
+                deriver.take_up(identity.deployment(), rings[identity])
         members = {
             deployment: Members(
                 [rings[identity] for identity in listed if identity.deployment() == deployment],

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from servescope.catalog import FIGURES
@@ -457,6 +457,7 @@ def test_increases_are_those_of_a_plain_reading(
     assert found == ({(): pytest.approx(sum(known), rel=1e-9, abs=1e-6)} if known else {})
 
 
+@settings(max_examples=400)
 @given(SCRAPES, st.one_of(st.integers(0, 200_000), st.integers(0, 11)), st.integers(1, 120_000), BOUNDS)
 def test_one_series_is_that_of_a_plain_reading_to_the_bit(
     scrapes: list[tuple[int, float]], at: int, over: int, bounds: Bounds

@@ -7,19 +7,25 @@ line is the best of a few repeats, since other work on the machine can only slow
 from __future__ import annotations
 
 import math
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alerts.recording import render_recording_rules
 from servescope.catalog import FIGURES, METRICS
 from servescope.collector.derive import Derivation, Deriver, Members, derive_figures
 from servescope.collector.ring import Ring
 from servescope.identity import Deployment, Identity
-from servescope.samples import Labels, Series, Snapshot, Window, format_edge, make_labels
+from servescope.samples import Labels, Series, Snapshot, Window, format_edge, format_series, make_labels
+from tests.prometheus import Prometheus, running
+from tests.tools import prometheus_binary, promtool_binary
 
 _SERIES = 30_000
 _INTERVAL_MS = 15_000
@@ -29,6 +35,7 @@ _START_MS = 1_800_000_000_000
 _REPEATS = 20
 _MOST_MILLISECONDS = 10.0
 _NEW_SERIES = 5_000
+_PROMETHEUS_SECONDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,7 @@ def run() -> None:
         _print("  in a round of scrapes, appending", min(fleet.append_seconds[-8:]) * 1e3, "")
         memory = sum(ring.nbytes for ring in fleet.rings) / _SERIES
         print(f"  {'arrays of a series over the window':<46} {memory:7.0f} bytes, {memory / _SCRAPES:.1f} a sample")
+    _print_prometheus()
     print("the same while something happens")
     for shape in (Shape(1), Shape(300)):
         for name, disturb in _TROUBLES.items():
@@ -158,6 +166,46 @@ _TROUBLES: dict[str, Callable[[_Fleet], None]] = {
     "a new series each": lambda fleet: fleet.add(1),
     f"{_NEW_SERIES} new series": lambda fleet: fleet.add(_NEW_SERIES // len(fleet.rings)),
 }
+
+
+def _print_prometheus() -> None:
+    """What a Prometheus 2 takes for the recording rules over the same scrapes, as it says itself."""
+    server, promtool = prometheus_binary(), promtool_binary()
+    if server is None or promtool is None:
+        print("  no Prometheus here: left out; `python -m tests.tools` prepares it or says why it cannot be had")
+        return
+    fleet = _Fleet(Shape(300))
+    ours = _best(_deriving(fleet), _REPEATS)
+    with tempfile.TemporaryDirectory(prefix="servescope-") as name:
+        folder = Path(name)
+        (folder / "history.txt").write_text("".join(_history(fleet)), encoding="utf-8")
+        history, data = str(folder / "history.txt"), str(folder / "data")
+        command = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", history, data]
+        subprocess.run(command, check=True, capture_output=True)
+        (folder / "rules.yml").write_text(render_recording_rules("5m", "1s"), encoding="utf-8")
+        with running(server, folder, {"rule_files": [str(folder / "rules.yml")]}) as prometheus:
+            theirs = [_evaluation_milliseconds(prometheus) for _ in range(_PROMETHEUS_SECONDS)]
+            recorded = prometheus.query('{__name__=~"deployment:.*"}', at_ms=int(time.time() * 1000))
+    names = {dict(point.labels)["__name__"] for point in recorded}
+    assert len(names) == len(FIGURES), f"Prometheus recorded only {sorted(names)}"
+    best = min(theirs[2:])
+    print(f"  {'the recording rules in Prometheus 2.42':<46} {best:7.2f} ms  {best / ours:.0f} times ours")
+
+
+def _evaluation_milliseconds(prometheus: Prometheus) -> float:
+    time.sleep(1.0)
+    return sum(float(rule["evaluationTime"]) for rule in prometheus.rules()) * 1e3
+
+
+def _history(fleet: _Fleet) -> Iterator[str]:
+    """The rings' scrapes as OpenMetrics, their last one now."""
+    later_ms = int(time.time() * 1000) - fleet.now_ms
+    for window in (ring.window() for ring in fleet.rings):
+        stamps = [f"{(at_ms + later_ms) / 1000:.3f}" for at_ms in window.times.tolist()]
+        for (name, labels), values in zip(window.series, window.values.tolist(), strict=True):
+            series = format_series(name, labels)
+            yield from (f"{series} {value} {stamp}\n" for value, stamp in zip(values, stamps, strict=True))
+    yield "# EOF\n"
 
 
 def _deriving(fleet: _Fleet) -> Callable[[], Sequence[Derivation]]:

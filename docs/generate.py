@@ -136,6 +136,8 @@ def _figures() -> Iterator[str]:
         "A figure is exposed on the collector's `/metrics` with a `window` label, "
         "unless it only sums or averages a gauge, which is there already.",
         "Prometheus records it by the rules in [recording.rules.yml](../alerts/generated/recording.rules.yml).",
+        "Prometheus 2 counts a sample on the left edge of a window, as the collector does; Prometheus 3 does not, "
+        'as the collector does with `window_bounds = "left-open"`.',
         "In the formulas, `…` stands for the labels of a deployment:",
         "`model_name, deployment_id, inference_stack, environment, rollout_phase`.",
         "",

@@ -193,6 +193,8 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Boun
         listed = [identity for number, identity in enumerate(identities) if number != step // 5 and number < 4 + step]
         for number, identity in enumerate(identities):
             rings[identity].append(at_ms + number, contract_scrape(chance, values[identity], identity, step))
+            if chance.random() < 0.5:
+                deriver.take_up(identity.deployment(), rings[identity])
         members = {
             deployment: Members(
                 [rings[identity] for identity in listed if identity.deployment() == deployment],
@@ -241,6 +243,28 @@ def test_what_cannot_be_derived_costs_only_its_own_deployment(monkeypatch: pytes
     assert [
         isinstance(each, Derivation) and each.figures.keys() == whole.figures.keys() for each in again.values()
     ] == [True, True]
+
+
+def test_a_histogram_that_loses_an_edge_has_the_quantile_of_the_others() -> None:
+    """What is known of the edges it had does not stand in for their absence, nor hide the deployment beside it."""
+    deriver = Deriver(WINDOW_MS)
+    identities = [Identity("llama", name, "v1", replica="r0") for name in ("whole", "torn")]
+    rings = {identity: Ring(WINDOW_MS, INTERVAL_MS) for identity in identities}
+    members = {identity.deployment(): Members([ring]) for identity, ring in rings.items()}
+    medians = []
+    for step in range(60):
+        for identity, ring in rings.items():
+            edges = {"1.0": 2.0, "2.0": 6.0, "4.0": 8.0, "+Inf": 8.0}
+            if identity.deployment_id == "torn" and step >= 20:
+                del edges["2.0"]
+            name = "time_to_first_token_seconds_bucket"
+            samples = [sample(name, count * step, identity, le=edge) for edge, count in edges.items()]
+            ring.append(NOW + step * INTERVAL_MS, Snapshot.of(samples))
+        found = deriver.derive(members, NOW + step * INTERVAL_MS).values()
+        medians.append([each.figures.get("time_to_first_token_p50") for each in found if isinstance(each, Derivation)])
+
+    assert medians[19] == [pytest.approx(1.5), pytest.approx(1.5)]
+    assert medians[59] == [pytest.approx(1.5), pytest.approx(1 + 3 * 2 / 6)]
 
 
 def test_labels_that_always_have_new_values_do_not_pile_up() -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from servescope.catalog import FIGURES
 from servescope.errors import ExpressionError
 from servescope.expressions import (
     LOOKBACK_MS,
+    Bounds,
     Difference,
     Expression,
     FractionAbove,
@@ -116,6 +117,26 @@ def test_the_window_is_closed_on_both_ends() -> None:
     assert value(rate(REQUESTS), samples, at=10) == 4
     assert value(increase(REQUESTS), samples, at=10.001) == pytest.approx(30 * 10 / 5)
     assert value(increase(REQUESTS), samples, at=9.999, over=9.999) == pytest.approx(10 * (5 + 4.999) / 5)
+
+
+def test_a_left_open_window_leaves_out_its_first_edge() -> None:
+    """As Prometheus 3 reads a range: of samples every 5 s, 10 s hold two, not three."""
+    samples = window({(REQUESTS, ""): [100, 110, 140]}, every=5 * SECOND)
+
+    def left_open(at_ms: int) -> Vector:
+        return evaluate(increase(REQUESTS), [samples], at_ms=at_ms, window_ms=10_000, by=(), bounds="left-open")
+
+    assert left_open(10_000) == {(): 30 * 10 / 5}
+    assert left_open(9_999) == {(): pytest.approx(10 * (5 + 0.001 + 4.999) / 5)}
+
+
+def test_a_counter_near_zero_is_met_after_the_threshold_when_left_open() -> None:
+    """Prometheus 3 extends by half a distance, or to where it stood at 0 if that is nearer; 2 asks otherwise."""
+    samples = window({(REQUESTS, ""): [ABSENT, ABSENT, ABSENT, 8, 18, 28, 38]})
+    left_open = evaluate(increase(REQUESTS), [samples], at_ms=6_000, window_ms=6_000, by=(), bounds="left-open")
+
+    assert value(increase(REQUESTS), samples, at=6, over=6) == pytest.approx(30 * (3 + 0.8) / 3)
+    assert left_open == {(): pytest.approx(30 * (3 + 0.5) / 3)}
 
 
 def test_one_sample_is_no_rate() -> None:
@@ -229,6 +250,11 @@ def test_a_gauge_is_held_for_five_minutes_after_the_last_scrape() -> None:
 
     assert value(level("busy"), samples, at=LOOKBACK_MS / SECOND) == 1
     assert value(level("busy"), samples, at=LOOKBACK_MS / SECOND + 0.001) is None
+    left_open = [
+        evaluate(level("busy"), [samples], at_ms=at_ms, window_ms=SECOND, by=(), bounds="left-open")
+        for at_ms in (LOOKBACK_MS - 1, LOOKBACK_MS)
+    ]
+    assert left_open == [{(): 1}, {}]
 
 
 # --- Ratios -----------------------------------------------------------------------------------------------------------
@@ -384,9 +410,13 @@ SCRAPES = st.lists(
 )
 
 
-def plain_increase(samples: Sequence[tuple[int, float]], at_ms: int, window_ms: int) -> float | None:
-    """Prometheus' extrapolated increase of one series, a sample after the other."""
-    inside = [(time, value) for time, value in samples if at_ms - window_ms <= time <= at_ms and value == value]
+def plain_factor(
+    samples: Sequence[tuple[int, float]], at_ms: int, window_ms: int, bounds: Bounds
+) -> tuple[float, float] | None:
+    """The increase between one series' samples and what extends it to the range's ends, a sample after the other."""
+    start_ms = at_ms - window_ms
+    first_ms = start_ms if bounds == "closed" else start_ms + 1
+    inside = [(time, value) for time, value in samples if first_ms <= time <= at_ms and value == value]
     if len(inside) < 2:
         return None
     (first_time, first), (last_time, last) = inside[0], inside[-1]
@@ -395,28 +425,66 @@ def plain_increase(samples: Sequence[tuple[int, float]], at_ms: int, window_ms: 
         total += before if after < before else 0.0
     sampled = (last_time - first_time) / 1000
     distance = sampled / (len(inside) - 1)
-    to_start, to_end = (first_time - (at_ms - window_ms)) / 1000, (at_ms - last_time) / 1000
-    if total > 0 and first >= 0:
-        to_start = min(to_start, sampled * (first / total))
-    extended = sampled
-    for gap in (to_start, to_end):
-        extended += gap if gap < distance * 1.1 else distance / 2
-    return total * (extended / sampled)
+    to_start, to_end = (first_time - start_ms) / 1000, (at_ms - last_time) / 1000
+    to_zero = sampled * (first / total) if total > 0 and first >= 0 else math.inf
+    if bounds == "closed":
+        to_start = min(to_start, to_zero)
+        to_start = to_start if to_start < distance * 1.1 else distance / 2
+    else:
+        to_start = to_start if to_start < distance * 1.1 else distance / 2
+        to_start = min(to_start, to_zero)
+    to_end = to_end if to_end < distance * 1.1 else distance / 2
+    return total, (sampled + to_start + to_end) / sampled
 
 
-@given(st.lists(SCRAPES, min_size=1, max_size=3), st.integers(0, 200_000), st.integers(1, 120_000))
-def test_increases_are_those_of_a_plain_reading(targets: list[list[tuple[int, float]]], at: int, over: int) -> None:
+BOUNDS: st.SearchStrategy[Bounds] = st.sampled_from(("closed", "left-open"))
+
+
+@given(st.lists(SCRAPES, min_size=1, max_size=3), st.integers(0, 200_000), st.integers(1, 120_000), BOUNDS)
+def test_increases_are_those_of_a_plain_reading(
+    targets: list[list[tuple[int, float]]], at: int, over: int, bounds: Bounds
+) -> None:
     """Vectorised over targets, and with any gaps and resets, the sum is that of one series at a time."""
     windows, expected = [], []
     for scrapes in targets:
-        times = np.cumsum([step for step, _ in scrapes], dtype=np.int64)
-        windows.append(Window((Series("x", ()),), times, np.array([[value for _, value in scrapes]])))
-        expected.append(plain_increase([(int(t), v) for t, (_, v) in zip(times, scrapes, strict=True)], at, over))
-    known = [increase for increase in expected if increase is not None]
+        samples = plain_samples(scrapes)
+        windows.append(window_of(samples))
+        expected.append(plain_factor(samples, at, over, bounds))
+    known = [found[0] * found[1] for found in expected if found is not None]
 
-    found = evaluate(increase("x"), windows, at_ms=at, window_ms=over, by=())
+    found = evaluate(increase("x"), windows, at_ms=at, window_ms=over, by=(), bounds=bounds)
 
     assert found == ({(): pytest.approx(sum(known), rel=1e-9, abs=1e-6)} if known else {})
+
+
+@settings(max_examples=400)
+@given(SCRAPES, st.one_of(st.integers(0, 200_000), st.integers(0, 11)), st.integers(1, 120_000), BOUNDS)
+def test_one_series_is_that_of_a_plain_reading_to_the_bit(
+    scrapes: list[tuple[int, float]], at: int, over: int, bounds: Bounds
+) -> None:
+    """Also where the range begins or ends on a sample, and where its length is no whole number of seconds."""
+    samples = plain_samples(scrapes)
+    if at < len(samples):
+        at = samples[at][0] + over * (at % 2)
+    expected = plain_factor(samples, at, over, bounds)
+    seconds = over // 1000 + over % 1000 * 1_000_000 / 1e9
+    windows = [window_of(samples)]
+
+    rates = evaluate(rate("x"), windows, at_ms=at, window_ms=over, by=(), bounds=bounds)
+    increases = evaluate(increase("x"), windows, at_ms=at, window_ms=over, by=(), bounds=bounds)
+
+    assert rates == ({(): expected[0] * (expected[1] / seconds)} if expected else {})
+    assert increases == ({(): expected[0] * expected[1]} if expected else {})
+
+
+def plain_samples(scrapes: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Times and values, from the milliseconds between them."""
+    return [(time, value) for time, (_, value) in zip(accumulate(step for step, _ in scrapes), scrapes, strict=True)]
+
+
+def window_of(samples: Sequence[tuple[int, float]]) -> Window:
+    times = np.array([time for time, _ in samples], dtype=np.int64)
+    return Window((Series("x", ()),), times, np.array([[value for _, value in samples]], dtype=np.float64))
 
 
 def plain_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:

@@ -463,7 +463,9 @@ class Store:
     def _give_back_pages(self) -> None:
         free = self._pragma("freelist_count")
         if free > max(_FEWEST_FREE_PAGES, _FREE_SHARE * self._pragma("page_count")):
-            self._connection.execute(f"PRAGMA incremental_vacuum({_FREE_PAGES})").fetchall()
+            for _ in range(_FREE_PAGES):
+                # Of the pages that this pragma is asked for it frees one a step, and a cursor takes one step only.
+                self._connection.execute("PRAGMA incremental_vacuum(1)")
 
     # --- Packing ------------------------------------------------------------------------------------------------------
 

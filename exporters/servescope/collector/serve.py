@@ -142,7 +142,9 @@ class _Pages:
     async def ready(self, _: web.Request) -> web.Response:
         if self._collector.evaluation is None:
             return web.Response(text="not ready: no figures were derived yet\n", status=503)
-        return web.Response(text="ok\n")
+        problem = self._collector.store_problem
+        # It scrapes, derives and answers all the same, so that it is ready; what it stores will be missing.
+        return web.Response(text=f"ok, but nothing is stored: {problem}\n" if problem else "ok\n")
 
     async def reload(self, request: web.Request) -> web.Response:
         """Read the configuration anew; one that is wrong is answered with 400, and the former stays."""

@@ -15,8 +15,10 @@ settings         how figures were derived, from when on
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import IO, Final
 
@@ -120,6 +122,20 @@ def open_file(path: Path, *, read_only: bool) -> tuple[sqlite3.Connection, int]:
     except StoreError:
         connection.close()
         raise
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged store, with its log, a name that tells when that was; returns the name. Raises StoreError."""
+    first = Path(f"{path}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}")
+    names = (first if not number else Path(f"{first}-{number}") for number in itertools.count())
+    aside = next(name for name in names if not name.exists())
+    try:
+        for ending in ("", "-wal", "-shm"):
+            if Path(f"{path}{ending}").exists():
+                Path(f"{path}{ending}").rename(f"{aside}{ending}")
+    except OSError as error:
+        raise StoreError(f"store {path}: cannot be set aside: {error.strerror}") from error
+    return aside
 
 
 def is_damage(error: sqlite3.Error, *, of_ours: bool = False) -> bool:

@@ -13,7 +13,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +53,7 @@ from servescope.collector.store.schema import (
     is_damage,
     lock_for_writing,
     open_file,
+    set_aside,
 )
 from servescope.collector.store.upgrade import upgrade
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
@@ -162,6 +162,17 @@ class Store:
             self._release_writer_lock()
             raise
 
+    @classmethod
+    def begin(cls, path: str | os.PathLike[str]) -> Store:
+        """The store at a path for writing; when the file there is damaged, it is set aside and a new one begun."""
+        try:
+            return cls(path)
+        except StoreError as error:
+            if not error.damaged:
+                raise
+            _logger.error("%s; it is now %s, and a new store is begun", error, set_aside(Path(path)))  # noqa: TRY400
+            return cls(path)
+
     def close(self) -> None:
         """Close the file; the store is of no use afterwards. May be called twice."""
         with self._lock:
@@ -194,20 +205,9 @@ class Store:
 
     @_guarded
     def set_aside(self) -> Path:
-        """Close a damaged file and give it, with its log, another name, which is returned; `reopen` makes a new one."""
+        """Close a damaged file and give it another name, which is returned; `reopen` makes a new one."""
         self._connection.close()
-        aside = Path(f"{self.path}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}")
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = aside.with_name(f"{aside.name.partition('_')[0]}_{number}")
-        try:
-            for ending in ("", "-wal", "-shm"):
-                if Path(f"{self.path}{ending}").exists():
-                    Path(f"{self.path}{ending}").rename(f"{aside}{ending}")
-        except OSError as error:
-            raise StoreError(f"store {self.path}: cannot be set aside: {error.strerror}") from error
-        return aside
+        return set_aside(self.path)
 
     def _connect(self) -> None:
         self._connection, version = open_file(self.path, read_only=self.read_only)

@@ -58,7 +58,17 @@ def upgrade(connection: sqlite3.Connection, path: Path, write_runs: WriteRuns) -
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    _shrink(connection, path)
     _logger.info("%s: upgraded", path)
+
+
+def _shrink(connection: sqlite3.Connection, path: Path) -> None:
+    """Give the room of the former rows back; where that fails, new rows use it."""
+    try:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("VACUUM")
+    except sqlite3.Error as error:
+        _logger.warning("%s: the room that the former rows had is not given back: %s", path, error)
 
 
 def _count_rows(connection: sqlite3.Connection) -> int:

@@ -21,13 +21,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.collector.parse import ParseError, parse_exposition
 from servescope.collector.scrape import Reader, ScrapeError
 from servescope.collector.store import Round, Store, TargetStatus
 from servescope.collector.targets import Target
 from servescope.emulator.stack import EmulatedStack
 from servescope.exposition import render
 from servescope.identity import Deployment, Identity
-from servescope.samples import Series, Snapshot, format_series
+from servescope.samples import Sample, Series, Snapshot, format_series
 
 _NOW = 1_800_000_000_000
 _STEP_MS = 15_000
@@ -278,7 +279,7 @@ def _print_load(hour: Samples, folder: Path) -> None:
 
 
 def _print_peers(hour: Samples, folder: Path) -> None:
-    targets = hour.targets[:2]
+    targets = fleet(hour, 4)
     steps = 6 * _HOUR
     rows = sum(
         len(one_row_a_scrape(column(values, step))) + 20 for _, values in targets for step in range(0, steps, 24)
@@ -290,8 +291,12 @@ def _print_peers(hour: Samples, folder: Path) -> None:
         while store.pack_idle(_NOW * 2):
             pass
         store._connection.execute("VACUUM")
-        own = file_bytes(store) / (samples * steps)
-    print(f"6 h of 2 replicas, all packed: {own:.2f} bytes a sample, the whole file")
+        whole_file = file_bytes(store) / (samples * steps)
+        (bodies,) = store._connection.execute("SELECT sum(length(body)) FROM chunks").fetchone()
+        own = bodies / (samples * steps)
+    print(
+        f"6 h of {len(targets)} replicas, all packed: {own:.2f} bytes a sample, {whole_file:.2f} with all of the file"
+    )
     print(f"  one deflated row a scrape: {former:.2f}, {former / own:.1f} times as much")
     promtool = _find_promtool()
     if promtool is None:
@@ -374,15 +379,20 @@ def _print_captures(folder: Path) -> None:
 
 
 def _read_captures(captures: Path) -> Iterator[tuple[str, Snapshot]]:
+    """Each page translated, or, where no source map reads it, with its own series."""
     for capture in sorted(captures.glob("*.txt")):
         identity = Identity("m", "d", "s", replica="engine-0")
+        body = capture.read_bytes()
         try:
-            snapshot, *_ = Reader(Target(f"http://{capture.stem}/metrics", identity)).read(capture.read_bytes(), 20_000)
-        except ScrapeError as error:
-            print(f"  {capture.stem} is left out: {error}")
-            continue
-        if snapshot.series:
+            snapshot, *_ = Reader(Target(f"http://{capture.stem}/metrics", identity)).read(body, 20_000)
             yield capture.stem, snapshot
+        except ScrapeError:
+            try:
+                native = parse_exposition(body).samples
+            except ParseError:
+                continue
+            finite = {(each.name, each.labels): each for each in native if math.isfinite(each.value)}
+            yield f"{capture.stem}, native series", Snapshot.of([Sample(*each) for each in finite.values()])
 
 
 def traffic(snapshot: Snapshot, steps: int, *, seed: int) -> Iterator[NDArray[np.float64]]:

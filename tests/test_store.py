@@ -545,20 +545,3 @@ def test_other_processes_read_while_it_is_written(path: Path, store: Store) -> N
         reader.join(10)
 
     assert counts == [500, 500]
-
-
-@pytest.mark.slow
-def test_a_day_of_a_deployment_is_read_in_tens_of_milliseconds(path: Path, store: Store) -> None:
-    """5760 instants of 60 figures; the bound is loose, for slow machines."""
-    import time
-
-    figures = {f"figure_{number}": number * 1.1 for number in range(60)}
-    with store.transaction():
-        for step in range(5760):
-            store.append_figures(CHAT, NOW + step * 15_000, figures)
-    started = time.perf_counter()
-    table = store.read_figures(CHAT, NOW, NOW + 86_400_000)
-    seconds = time.perf_counter() - started
-
-    assert (len(table.times), len(table.values)) == (5760, 60)
-    assert seconds < 0.25

@@ -20,7 +20,10 @@ SERIES = tuple(Series("output_tokens_total", (("n", str(number)),)) for number i
 
 
 def _read_all_along(
-    path: Path, ended: multiprocessing.synchronize.Event, found: multiprocessing.Queue[tuple[int, list[str]]]
+    path: Path,
+    ended: multiprocessing.synchronize.Event,
+    read_once: multiprocessing.synchronize.Semaphore,
+    found: multiprocessing.Queue[tuple[int, list[str]]],
 ) -> None:
     reads, faults, youngest = 0, [], 0
     with Store(path, read_only=True) as reader:
@@ -40,6 +43,7 @@ def _read_all_along(
             if not (figures.values["figure"] == (figures.times - NOW) / STEP).all():
                 faults.append("a figure is not that of its instant")
             reads += 1
+            read_once.release()
             if faults:
                 break
     found.put((reads, faults[:3]))
@@ -52,16 +56,21 @@ def test_processes_read_while_rows_are_packed_and_deleted(tmp_path: Path) -> Non
     identity = Identity("llama", "chat", "v1", replica="r0")
     context = multiprocessing.get_context("spawn")
     found: multiprocessing.Queue[tuple[int, list[str]]] = context.Queue()
-    ended = context.Event()
+    ended, reads = context.Event(), [context.Semaphore(0) for _ in range(2)]
     with Store(path) as store:
         store.set_target(
             TargetStatus("chat/r0", "http://r0/metrics", identity, "", "", True, None, None, None, 20, None)
         )
         _append(store, 0)
-        readers = [context.Process(target=_read_all_along, args=(path, ended, found)) for _ in range(2)]
+        readers = [
+            context.Process(target=_read_all_along, args=(path, ended, each, found), daemon=True) for each in reads
+        ]
         for reader in readers:
             reader.start()
+        # Before each of these steps both have read once more.
         for step in range(1, 4_000):
+            if step % 200 == 0:
+                assert all(each.acquire(timeout=30) for each in reads)
             _append(store, step)
             store.pack_due()
             if step % 20 == 0:
@@ -73,7 +82,7 @@ def test_processes_read_while_rows_are_packed_and_deleted(tmp_path: Path) -> Non
             reader.join(10)
 
     assert [faults for _, faults in results] == [[], []]
-    assert all(reads >= 5 for reads, _ in results)
+    assert all(count >= 19 for count, _ in results)
 
 
 def _append(store: Store, step: int) -> None:

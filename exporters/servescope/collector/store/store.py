@@ -670,9 +670,11 @@ class Store:
 
     def _latest_row(self, kind: int, owner: int) -> Row | None:
         span = self._recent_span(kind, owner)
-        last = self._connection.execute(
-            "SELECT max(end_ms) FROM runs WHERE kind = ? AND owner = ?", (kind, owner)
-        ).fetchone()[0]
+        # Runs of one owner do not overlap: the last to begin is the last to end.
+        found = self._connection.execute(
+            "SELECT end_ms FROM runs WHERE kind = ? AND owner = ? ORDER BY start_ms DESC LIMIT 1", (kind, owner)
+        ).fetchone()
+        last = None if found is None else int(found[0])
         if span is not None and (last is None or span[1] >= last):
             return next(self._rows(kind, owner, span[1], span[1]))
         return None if last is None else self._unpack(self._runs(kind, owner, last, last)[-1])[-1]

@@ -27,7 +27,6 @@ SPARK_POINTS = 60
 _LAST_VALUE_MS = 5 * 60_000
 # Points further apart than this many usual steps have a hole between them.
 _HOLE_STEPS = 2.5
-WINDOW_WORDS = f"the collector's own window ({DEFAULT_WINDOW.removesuffix('m')} minutes by default)"
 OBSERVED = ("present", "derived", "approximate")
 """The coverages under which a metric has a value."""
 COVERAGES = (*OBSERVED, "elsewhere", "impossible")
@@ -48,6 +47,15 @@ class Shown:
     deployment: Deployment
     name: str
     index: int
+
+
+def describe_window(store: Store, time_ms: float) -> str:
+    """The window that figures of a time cover, as the collector recorded it; what it is by default when it did not."""
+    recorded = store.settings_at(int(time_ms))
+    if recorded is None:
+        return f"the collector's own window ({DEFAULT_WINDOW.removesuffix('m')} minutes by default)"
+    minutes, rest = divmod(recorded.window_ms, 60_000)
+    return f"{minutes} min" if not rest else f"{recorded.window_ms / 1000:g} s"
 
 
 def open_store(path: Path) -> Store:

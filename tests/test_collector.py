@@ -8,6 +8,7 @@ import json
 import logging
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import generate_latest
 
 from servescope.collector import command
 from servescope.collector.collector import Collector
@@ -284,6 +286,94 @@ def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
         (window,) = store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)
     assert len(table.times) == 31
     assert window.values[0].tolist() == [count * 15.0 for count in range(31)]
+
+
+def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
+    """A scrape is in the store without any evaluation, so that a process that is killed loses none but the last."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 1}
+
+    async def act(world: World) -> None:
+        await world.collector.discover()
+        (watched,) = world.collector.watched
+        with Store(tmp_path / "servescope.db", read_only=True) as store:
+            for count in range(1, 4):
+                world.seconds += 15
+                await world.collector.scrape(watched)
+                await until_stored(store, watched.target.target_id, count)
+
+    play(world, act)
+
+
+async def until_stored(store: Store, target_id: str, count: int) -> None:
+    await until(lambda: len(store.read_scrapes(target_id, 0, START * 2000)) == count)
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if ready():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("not within five seconds")
+
+
+def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A store that another process locks is told once, and costs neither scrapes nor figures; then all is written."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+    other = sqlite3.connect(tmp_path / "servescope.db", isolation_level=None)
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        await until(lambda: world.collector._writer.backlog() == 0)
+        other.execute("BEGIN IMMEDIATE")
+        for count in range(1, 4):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] > 0
+        await until(lambda: world.collector.store_problem is not None)
+        assert (world.collector.store_problem or "").endswith("servescope.db: database is locked")
+        page = exposition_text(world.collector)
+        assert "servescope_store_errors_total 1.0" in page
+        other.execute("ROLLBACK")
+        await until(lambda: world.collector.store_problem is None)
+
+    with caplog.at_level(logging.INFO):
+        play(world, act)
+    other.close()
+    assert caplog.text.count("database is locked") == 1
+    assert "the store is written again" in caplog.text
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        assert store.read_figures(CHAT, 0, START * 2000).times.tolist() == [
+            (START + 15 * n) * 1000 for n in range(1, 5)
+        ]
+
+
+def exposition_text(collector: Collector) -> str:
+    return generate_latest(collector.telemetry).decode()
+
+
+def test_how_figures_were_derived_is_recorded(tmp_path: Path) -> None:
+    """The store knows the window and the intervals, and when they changed."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        await world.step(1)
+
+    play(world, act)
+    world = World(tmp_path, settings='window = "1m"')
+    world.seconds = START + 600.0
+    world.answers = {"a": 0}
+    play(world, act)
+
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        recorded = [store.settings_at((START + seconds) * 1000) for seconds in (0, 20, 600, 620)]
+        assert store._connection.execute("SELECT count(*) FROM settings").fetchone() == (2,)
+    assert [each and each.window_ms for each in recorded] == [300_000, 300_000, 300_000, 60_000]
 
 
 def test_what_was_scraped_is_written_at_the_end(tmp_path: Path) -> None:

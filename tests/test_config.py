@@ -171,6 +171,16 @@ def test_every_way_of_access_and_pace_can_be_set(tmp_path: Path, monkeypatch: py
     assert "t0ps3cret" not in repr(configuration)
 
 
+@pytest.mark.parametrize(
+    ("text", "size"), [("", None), ("16MB", 16_000_000), ("1.5GB", 1_500_000_000), ("2TB", 2_000_000_000_000)]
+)
+def test_the_store_may_be_limited_in_size(tmp_path: Path, text: str, size: int | None) -> None:
+    """In powers of 1000; without the key it may grow as retention lets it."""
+    key = f'retention_size = "{text}"' if text else ""
+
+    assert read(tmp_path, f"[collector]\n{key}\n" + MINIMAL).collector.retention_bytes == size
+
+
 def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
     """An interval below the default timeout needs no timeout beside it."""
     settings = read(tmp_path, '[collector]\nscrape_interval = "2s"\n' + MINIMAL).collector
@@ -199,6 +209,10 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         ('[collector]\nscrape_timeout = "20s"' + MINIMAL,
          "collector.scrape_timeout: '20s' is wrong, expected at most scrape_interval (15s)"),
         ('[collector]\nretention = "1m"' + MINIMAL, "retention: '1m' is wrong, expected at least window (5m)"),
+        ('[collector]\nretention_size = "3GiB"' + MINIMAL,
+         "retention_size: '3GiB' is wrong, expected a size of at least 16MB such as '500MB', '3GB'"),
+        ('[collector]\nretention_size = "15MB"' + MINIMAL, "retention_size: '15MB' is wrong, expected a size of"),
+        ("[collector]\nretention_size = 3000000000" + MINIMAL, "retention_size: 3000000000 is wrong, expected a size"),
         ('[collector]\nlisten = "9900"' + MINIMAL, "collector.listen: '9900' is wrong, expected host:port such as"),
         ('[collector]\nlisten = "a:99000"' + MINIMAL, "collector.listen: 'a:99000' is wrong"),
         ("[collector]\nmax_series = 0" + MINIMAL, "collector.max_series: 0 is wrong, expected a whole number above 0"),

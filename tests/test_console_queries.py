@@ -19,7 +19,7 @@ from app.charts import lonely_points, value_domain
 from app.selection import PRESETS, TimeRange, default_range, parse_range
 from app.tables import read_ratio
 from servescope.catalog import FIGURES
-from servescope.collector.store import Store
+from servescope.collector.store import RecordedSettings, Store
 from servescope.errors import UsageError
 from servescope.identity import Deployment
 
@@ -194,3 +194,18 @@ def test_half_an_absolute_range_is_refused() -> None:
     """A range without its end is refused by the name of what is missing."""
     with pytest.raises(UsageError, match="to '' is not a time"):
         parse_range({"range": "custom", "from": "2026-01-01T00:00:00Z"}, 0)
+
+
+def test_the_window_is_what_the_collector_recorded(tmp_path: Path) -> None:
+    """A comparison names the window its figures cover; what is usual when nothing was recorded."""
+    with Store(tmp_path / "servescope.db") as store:
+        usual = queries.describe_window(store, 1_000)
+        store.record_settings(5_000, RecordedSettings(120_000, 15_000, 15_000, "closed"))
+        store.record_settings(9_000, RecordedSettings(90_000, 15_000, 15_000, "closed"))
+
+        assert usual == "the collector's own window (5 minutes by default)"
+        assert [queries.describe_window(store, time_ms) for time_ms in (1_000, 6_000, 9_000)] == [
+            "2 min",
+            "2 min",
+            "90 s",
+        ]

@@ -85,11 +85,12 @@ def draw_comparison(store: Store, left: Shown, right: Shown, span: TimeRange) ->
     def explain(name: str, figure: Figure) -> str:
         return queries.explain_absence(figure, targets.get(deployments[name], []))
 
+    window = queries.describe_window(store, newest)
     numbers, headlines = st.columns([9, 11], gap="medium")
     with numbers:
         st.html(tables.draw_comparison(table, left, right, explain))
         st.caption(
-            f"Medians over the range of figures that each cover {queries.WINDOW_WORDS}; ratio is right ÷ left. "
+            f"Medians over the range of figures that each cover {window}; ratio is right ÷ left. "
             "A reading compares two medians: it is no verdict, and knows nothing of noise or of different load."
         )
     charts.let_numbers_paint()

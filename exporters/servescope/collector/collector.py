@@ -20,7 +20,7 @@ from servescope.collector.parse import Lexicon
 from servescope.collector.reader import Reader
 from servescope.collector.ring import Ring
 from servescope.collector.scrape import Fetch, Limits, Scrape, ScrapeError, scrape_target
-from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus
+from servescope.collector.store import RecordedSettings, Round, Store, StoreError, StoreWriter, TargetStatus
 from servescope.collector.tables import format_duration
 from servescope.collector.targets import Discovery, ListKey, Target, check_targets
 from servescope.collector.telemetry import Telemetry
@@ -31,12 +31,13 @@ from servescope.samples import Sample, Snapshot
 _logger = logging.getLogger(__name__)
 
 _PRUNE_EVERY_MS = 60_000
+_PROBLEM_TOLD_EVERY_SECONDS = 60.0
 # The first scrapes come at once rather than within an interval, but not all in one instant.
 _FIRST_SCRAPES_APART_MS = 10
 # What a reload can change; the rest is made once, when the collector starts.
 _CHANGEABLE = (
     "scrape_interval_ms", "scrape_timeout_ms", "evaluation_interval_ms", "discovery_interval_ms", "retention_ms",
-    "max_body_bytes", "max_series", "max_labels", "max_label_bytes", "max_line_bytes",
+    "retention_bytes", "max_body_bytes", "max_series", "max_labels", "max_label_bytes", "max_line_bytes",
 )  # fmt: skip
 _REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
@@ -132,13 +133,18 @@ class Collector:
         self._supplies: dict[Deployment, Supply] = {}
         self._lexicon = Lexicon()
         self._deriver = Deriver(self.settings.window_ms, self.settings.window_bounds)
-        self._scrapes: list[tuple[str, int, Snapshot | None]] = []
+        # The targets that the store has been told of, without which it takes no scrape.
+        self._introduced: set[str] = set()
         self._pruned_ms = 0
+        self._recorded_settings: RecordedSettings | None = None
+        self.store_problem: str | None = None
+        self._store_problem_told = self._drop_told = -_PROBLEM_TOLD_EVERY_SECONDS
         self._writer = StoreWriter(
             store,
-            on_written=self.telemetry.store_seconds.observe,
+            on_written=self._on_written,
             on_error=self._on_store_error,
             on_dropped=self._on_dropped_round,
+            on_pruned=self.telemetry.store_pruned.inc,
         )
 
     @property
@@ -175,10 +181,10 @@ class Collector:
             self._tasks = None
 
     def close(self) -> None:
-        """Write what was scraped since the last evaluation and close the store; `run` must have ended."""
+        """Write what still waits and close the store; `run` must have ended."""
         # The writer's connection closes last: it takes the write-ahead log along, a reader's cannot.
         self.history.close()
-        self._submit(Round())
+        self._writer.submit(Round(targets=[watched.status for watched in self.watched]))
         if not self._writer.close():
             _logger.error("the store is still being written; the last scrapes may be lost")
 
@@ -395,7 +401,7 @@ class Collector:
         elif last_ms is not None and time_ms <= last_ms:
             return False
         kept = watched.ring.append(time_ms, snapshot)
-        self._scrapes.append((watched.target.target_id, time_ms, kept))
+        self._store_scrape(watched, time_ms, kept)
         self._deriver.take_up(watched.deployment, watched.ring)
         return True
 
@@ -474,8 +480,7 @@ class Collector:
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
         series = sum(len(ring) for own in members.values() for ring in own.rings)
         self.telemetry.set_state(series=series, problems=len(self.problems))
-        self.telemetry.store_backlog.set(self._writer.backlog())
-        self._submit(Round(figures=[(name, at_ms, each.figures) for name, each in evaluation.deployments.items()]))
+        self._store_figures(evaluation)
         return evaluation
 
     def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
@@ -498,15 +503,48 @@ class Collector:
 
     # --- Store --------------------------------------------------------------------------------------------------------
 
-    def _submit(self, round_: Round) -> None:
-        """Have a round written, with all that was scraped since the last one."""
-        round_.scrapes, self._scrapes = self._scrapes, []
-        round_.targets = [watched.status for watched in self.watched]
+    def _store_scrape(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
+        """Have a scrape written at once: a process that is killed loses none but the one under way."""
+        target_id = watched.target.target_id
+        new = target_id not in self._introduced
+        self._introduced.add(target_id)
+        self._writer.submit(Round(scrapes=[(target_id, time_ms, snapshot)], targets=[watched.status] if new else ()))
+
+    def _store_figures(self, evaluation: Evaluation) -> None:
+        """Have an evaluation written, with the state of all targets and, now and then, what is to be kept."""
+        round_ = Round(
+            figures=[(name, evaluation.at_ms, each.figures) for name, each in evaluation.deployments.items()],
+            targets=[watched.status for watched in self.watched],
+            listed=frozenset(self._watched),
+        )
         now = self.now_ms
+        settings = self._derivation_settings()
+        if settings != self._recorded_settings:
+            self._recorded_settings = settings
+            round_.settings = evaluation.at_ms, settings
         if now - self._pruned_ms >= _PRUNE_EVERY_MS:
             self._pruned_ms = now
-            round_.prune_before_ms = now - self.settings.retention_ms
+            round_.keep_from_ms = now - self.settings.retention_ms
+            round_.keep_bytes = self.settings.retention_bytes
+        self._introduced = {*self._watched, *self._leaving}
         self._writer.submit(round_)
+        self.telemetry.set_store(
+            backlog=self._writer.backlog(),
+            age_seconds=self._writer.age_seconds(),
+            size_bytes=self.history.size_bytes(),
+        )
+
+    def _derivation_settings(self) -> RecordedSettings:
+        settings = self.settings
+        return RecordedSettings(
+            settings.window_ms, settings.evaluation_interval_ms, settings.scrape_interval_ms, settings.window_bounds
+        )
+
+    def _on_written(self, seconds: float) -> None:
+        self.telemetry.store_seconds.observe(seconds)
+        if self.store_problem is not None:
+            self.store_problem = None
+            _logger.info("the store is written again")
 
     def _on_fault(self, stage: str, message: str, error: BaseException | None = None) -> None:
         """Count and log a mistake of ours: the error, or else the one that is being handled."""
@@ -515,12 +553,20 @@ class Collector:
 
     def _on_store_error(self, error: StoreError) -> None:
         self.telemetry.store_errors.inc()
-        _logger.error("%s; what was scraped waits to be written", error)
+        now, problem = time.monotonic(), str(error)
+        # Every try fails alike while a disk is full; the log gets it once, and again every minute.
+        if problem != self.store_problem or now - self._store_problem_told >= _PROBLEM_TOLD_EVERY_SECONDS:
+            self._store_problem_told = now
+            _logger.error("%s; what was scraped waits to be written", error)
+        self.store_problem = problem
 
     def _on_dropped_round(self, round_: Round) -> None:
         lost = sum(len(snapshot.series) for _, _, snapshot in round_.scrapes if snapshot is not None)
         self.telemetry.count_dropped({"store": lost})
-        _logger.error("the store has failed for too long; an evaluation with %d samples is not stored", lost)
+        now = time.monotonic()
+        if now - self._drop_told >= _PROBLEM_TOLD_EVERY_SECONDS:
+            self._drop_told = now
+            _logger.error("the store has failed for too long; the oldest samples that wait for it are given up")
 
 
 def _by_deployment(targets: Iterable[Watched]) -> dict[Deployment, list[Watched]]:

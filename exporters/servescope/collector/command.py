@@ -145,7 +145,7 @@ async def collect(
     await _check_address(*configuration.collector.listen)
     async with open_session() as session:
         fetch = HttpFetch(session)
-        store = Store(configuration.collector.store)
+        store = await asyncio.to_thread(Store.begin, configuration.collector.store)
         history = Store(configuration.collector.store, read_only=True)
         try:
             collector = Collector(configuration, store, history, fetch, fetch_list=fetch.list_targets, reread=reread)

@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 DEFAULT_PORT = 9900
+# The pages of a new file and the rows of the last hour need some room before there is anything to delete.
+_LEAST_RETENTION_BYTES = 16_000_000
 
 SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     "collector": (
@@ -58,6 +60,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("discovery_interval", '"5s"'),
         Setting("window", '"5m"'),
         Setting("retention", '"7d"'),
+        Setting("retention_size", ""),
         Setting("max_body_bytes", "16000000"),
         Setting("max_series", str(DEFAULT_LIMITS.max_series)),
         Setting("max_labels", str(DEFAULT_LIMITS.max_labels)),
@@ -83,6 +86,7 @@ class CollectorSettings:
     discovery_interval_ms: int = 5_000
     window_ms: int = 300_000
     retention_ms: int = 7 * 86_400_000
+    retention_bytes: int | None = None
     max_body_bytes: int = 16_000_000
     max_series: int = DEFAULT_LIMITS.max_series
     max_labels: int = DEFAULT_LIMITS.max_labels
@@ -188,6 +192,7 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
         discovery_interval_ms=table.duration("discovery_interval", default.discovery_interval_ms),
         window_ms=table.duration("window", default.window_ms),
         retention_ms=table.duration("retention", default.retention_ms),
+        retention_bytes=table.size("retention_size", _LEAST_RETENTION_BYTES),
         max_body_bytes=table.whole_number("max_body_bytes", default.max_body_bytes),
         max_series=table.whole_number("max_series", default.max_series),
         max_labels=table.whole_number("max_labels", default.max_labels),

@@ -437,7 +437,14 @@ def _status() -> Schema:
             "targets": _object({"healthy": _count(), "failing": _count(), "waiting": _count()}),
             "discovery_problems": _count(),
             "configuration": _ref("Configuration"),
-            "store": _object({"bytes": _count(), "oldest_ms": _nullable_time(), "newest_ms": _nullable_time()}),
+            "store": _object(
+                {
+                    "bytes": _count(),
+                    "oldest_ms": _nullable_time(),
+                    "newest_ms": _nullable_time(),
+                    "problem": _nullable("string"),
+                }
+            ),
         }
     )
 

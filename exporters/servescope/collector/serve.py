@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from pathlib import Path
 
 from aiohttp import web
 
@@ -145,6 +144,9 @@ class _Pages:
     async def ready(self, _: web.Request) -> web.Response:
         if self._collector.evaluation is None:
             return web.Response(text="not ready: no figures were derived yet\n", status=503)
+        if self._collector.store_problem is not None:
+            # It scrapes, derives and answers all the same, so that it is ready. Why is told to those who may ask.
+            return web.Response(text="ok, but nothing is stored: see /api/v1/status\n")
         return web.Response(text="ok\n")
 
     async def reload(self, request: web.Request) -> web.Response:
@@ -260,17 +262,16 @@ class _Pages:
         }
         return json_answer(json_bytes(shown))
 
-    def _store_shown(self) -> dict[str, int | None]:
-        history = self._collector.history
-        oldest, newest = history.time_range() or (None, None)
-        return {"bytes": _stored_bytes(history.path), "oldest_ms": oldest, "newest_ms": newest}
+    def _store_shown(self) -> dict[str, int | str | None]:
+        """What the store holds; why it cannot be written, or read, in `problem`, None while it can."""
+        history, problem = self._collector.history, self._collector.store_problem
+        oldest = newest = None
+        try:
+            oldest, newest = history.time_range() or (None, None)
+        except StoreError as error:
+            problem = problem or str(error)
+        return {"bytes": history.size_bytes(), "oldest_ms": oldest, "newest_ms": newest, "problem": problem}
 
     async def openapi(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
         return json_answer(self._description)
-
-
-def _stored_bytes(path: Path) -> int:
-    """The size of the store with its write-ahead log."""
-    files = (path, path.with_name(f"{path.name}-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())

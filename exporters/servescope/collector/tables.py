@@ -1,6 +1,6 @@
 """A TOML table read key by key: every error names the file, the key, the value and what was expected.
 
-Here too is what values are made of: durations and addresses.
+Here too is what values are made of: durations, sizes and addresses.
 """
 
 from __future__ import annotations
@@ -127,6 +127,14 @@ class Table:
             raise self.wrong(key, "a whole number above 0")
         return value
 
+    def size(self, key: str, least: int) -> int | None:
+        """Bytes of the size at a key, None where there is none."""
+        expected = f"a size of at least {least // 1_000_000}MB such as '500MB', '3GB'"
+        size = self.parsed(key, parse_size, 0, expected)
+        if key in self.values and size < least:
+            raise self.wrong(key, expected)
+        return size or None
+
     def duration(self, key: str, default: int) -> int:
         """Milliseconds of the duration at a key, above 0 and at most ten years."""
         expected = "a duration above 0 such as '15s', '5m', '1h30m', '7d', at most ten years"
@@ -159,6 +167,18 @@ def parse_duration(text: str) -> int:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{text!r} is not a duration")
     return sum(int(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
+_SIZE = re.compile(r"(\d{1,6})(?:\.(\d{1,3}))?(KB|MB|GB|TB)")
+_SIZE_POWERS = {"KB": 1, "MB": 2, "GB": 3, "TB": 4}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `500MB` or `1.5GB`, in powers of 1000; raises ValueError."""
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a size")
+    return round(float(f"{match[1]}.{match[2] or 0}") * 1000.0 ** _SIZE_POWERS[match[3]])
 
 
 def format_duration(milliseconds: int) -> str:

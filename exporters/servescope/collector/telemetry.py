@@ -55,12 +55,25 @@ class Telemetry:
         )
         for stage in STAGES:
             self.failures.labels(stage)
-        self.store_backlog = Gauge(
-            "servescope_store_backlog_rounds", "Evaluations that wait to be written to the store.", registry=registry
+        self._store_backlog = Gauge(
+            "servescope_store_backlog_rounds",
+            "Scrapes and evaluations that wait to be written to the store.",
+            registry=registry,
+        )
+        self._store_age = Gauge(
+            "servescope_store_queue_age_seconds",
+            "For how long the oldest scrape that is not stored yet has waited.",
+            registry=registry,
+        )
+        self._store_bytes = Gauge(
+            "servescope_store_bytes", "Size of the store's file and its write-ahead log.", registry=registry
+        )
+        self.store_pruned = Counter(
+            "servescope_store_pruned_rows", "Scrapes and evaluations deleted by retention.", registry=registry
         )
         self.store_seconds = Histogram(
             "servescope_store_append_duration_seconds",
-            "Writing one evaluation's scrapes and figures to the store.",
+            "One transaction of scrapes and figures.",
             buckets=_SECONDS,
             registry=registry,
         )
@@ -134,6 +147,12 @@ class Telemetry:
         """Keep how many targets the lists name, and how many of them relabelling dropped."""
         self._listed.labels("kept").set(kept)
         self._listed.labels("dropped").set(dropped)
+
+    def set_store(self, *, backlog: int, age_seconds: float, size_bytes: int) -> None:
+        """Keep what waits to be stored, for how long the oldest of it has, and how large the store is."""
+        self._store_backlog.set(backlog)
+        self._store_age.set(age_seconds)
+        self._store_bytes.set(size_bytes)
 
     def collect(self) -> Iterable[Metric]:
         """The series as prometheus_client's families."""

@@ -1,0 +1,16 @@
+"""The embedded store, in one SQLite file: written by one collector, read by any number of processes meanwhile."""
+
+from servescope.collector.store.records import FigureTable, RecordedSettings, RefusedError, StoreError, TargetStatus
+from servescope.collector.store.store import Store
+from servescope.collector.store.writer import Round, StoreWriter
+
+__all__ = [
+    "FigureTable",
+    "RecordedSettings",
+    "RefusedError",
+    "Round",
+    "Store",
+    "StoreError",
+    "StoreWriter",
+    "TargetStatus",
+]

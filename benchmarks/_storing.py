@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.parse import ParseError, parse_exposition
-from servescope.collector.scrape import Reader, ScrapeError
+from servescope.collector.parse import DEFAULT_LIMITS, ParseError, parse_exposition
+from servescope.collector.reader import Reader
+from servescope.collector.scrape import ScrapeError
 from servescope.collector.store import Round, Store, TargetStatus
 from servescope.collector.targets import Target
 from servescope.emulator.stack import EmulatedStack
@@ -74,7 +75,7 @@ def emulate_hour() -> Samples:
         for each in stack.targets():
             if each.path not in readers:
                 readers[each.path] = Reader(Target(f"http://emulated{each.path}", each.identity, source="servescope"))
-            snapshot, *_ = readers[each.path].read(render(each.instruments), 20_000)
+            snapshot, *_ = readers[each.path].read(render(each.instruments), DEFAULT_LIMITS)
             seen.setdefault(each.path, []).append(snapshot)
     return Samples(
         [
@@ -384,7 +385,7 @@ def _read_captures(captures: Path) -> Iterator[tuple[str, Snapshot]]:
         identity = Identity("m", "d", "s", replica="engine-0")
         body = capture.read_bytes()
         try:
-            snapshot, *_ = Reader(Target(f"http://{capture.stem}/metrics", identity)).read(body, 20_000)
+            snapshot, *_ = Reader(Target(f"http://{capture.stem}/metrics", identity)).read(body, DEFAULT_LIMITS)
             yield capture.stem, snapshot
         except ScrapeError:
             try:

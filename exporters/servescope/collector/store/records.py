@@ -32,7 +32,8 @@ class TargetStatus:
     """The latest health of one target; times in milliseconds, None before there is one.
 
     `source` and `versions` are "" until it is identified; `coverage` says per contract metric its `status`, `native`
-    name and `reason`, None where there is none.
+    name and `reason`, None where there is none. `warnings` say what is wrong with a text that could be read;
+    `missing_metrics` are those that were there before, with the native series that fed them.
     """
 
     target_id: str
@@ -47,6 +48,8 @@ class TargetStatus:
     samples: int
     error: str | None
     coverage: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    missing_metrics: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1098,6 +1098,8 @@ def _status_fields(status: TargetStatus) -> str:
             "duration_seconds": status.duration_seconds,
             "samples": status.samples,
             "error": status.error,
+            "warnings": status.warnings,
+            "missing_metrics": status.missing_metrics,
         }
     )
 

@@ -275,6 +275,23 @@ def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
     play(world, act)
 
 
+def test_a_service_of_lists_is_left_alone_when_it_asks_for_it(tmp_path: Path) -> None:
+    """Its refusal is told, its former targets stay, and it is asked again when it said."""
+    world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s"))
+    world.lists[INVENTORY] = groups("a")
+
+    async def act(world: World) -> None:
+        await world.advance(10)
+        world.lists[INVENTORY] = ScrapeError("rate_limited", "HTTP status 429", retry_after_seconds=100)
+        await world.advance(100)
+        held = len(world.lists_asked)
+        await world.advance(25)
+        assert (held, len(world.lists_asked)) == (2, 3)
+        assert sorted(world.scraped()) == ["a"]
+
+    play(world, act)
+
+
 def test_a_list_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     """Neither the start nor other lists and targets wait for it."""
     both = text("a") + LISTED.format(name="chat", interval="20s") + LISTED.format(name="slow", interval="20s")

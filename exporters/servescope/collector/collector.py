@@ -299,28 +299,33 @@ class Collector:
             # A mistake of ours on a list must not end the scraping of those already known.
             self._on_fault("discover", "the lists of targets could not be taken up; the former targets stay")
 
-    async def ask(self, key: ListKey) -> None:
-        """Ask one http_sd for its list now and keep what it says for the next `discover`."""
+    async def ask(self, key: ListKey) -> float:
+        """Ask one http_sd for its list now and keep what it says for the next `discover`.
+
+        The seconds it wants to be left alone for, 0 when it does not.
+        """
         settings = key.settings
         if self._fetch_list is None or not isinstance(settings, HttpDiscoverySettings):
             self.discovery.note_failure(key, "this collector was made without a way to ask it")
-            return
+            return 0.0
         try:
             body = await self._fetch_list(settings)
         except ScrapeError as error:
             self.discovery.note_failure(key, str(error))
-            return
+            return error.retry_after_seconds or 0.0
         # A long list takes its time to be read, which scrapes need not wait for.
         self.discovery.take(key, await asyncio.to_thread(self.discovery.read_answer, key, body))
+        return 0.0
 
     async def _ask_regularly(self, key: ListKey, interval_ms: int) -> None:
         while True:
+            wait_seconds = interval_ms / 1000
             try:
-                await self.ask(key)
+                wait_seconds = max(wait_seconds, await self.ask(key))
             except Exception:
                 self._on_fault("discover", f"the list of {key.place} could not be read; its former targets stay")
             await self._discover_safely()
-            await self._sleep(interval_ms / 1000)
+            await self._sleep(wait_seconds)
 
     # --- Reload -------------------------------------------------------------------------------------------------------
 

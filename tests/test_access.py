@@ -59,3 +59,21 @@ def test_an_encrypted_key_is_refused_without_asking_the_terminal(tmp_path: Path)
 
     with pytest.raises(AccessError, match="the key is encrypted; expected one without a password"):
         Access(tls=Tls(cert_file=str(cert), key_file=str(key))).make_ssl_context()
+
+
+@pytest.mark.parametrize(
+    ("shown", "concealed"),
+    [
+        ("line 3: 'Authorization: Bearer t0ps3cret-token'", "line 3: 'Authorization: [secret]'"),
+        ("x t0ps3cret-token y", "x [secret] y"),
+        ("cut 't0ps3cr…", "cut '[secret]…"),
+        ("key it\\'s-a-key", "key [secret]"),
+        ("t0p is short, and nothing", "t0p is short, and nothing"),
+    ],
+)
+def test_what_a_server_sends_back_is_concealed(monkeypatch: pytest.MonkeyPatch, shown: str, concealed: str) -> None:
+    """With its scheme or without it, escaped or cut short."""
+    monkeypatch.setenv("TOKEN", "t0ps3cret-token")
+    access = Access(headers=(("X-Key", "it's-a-key"), ("X-Short", "and")), bearer_token_env="TOKEN")
+
+    assert access.conceal(shown) == concealed

@@ -397,6 +397,23 @@ def test_settled_secrets_are_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
+@pytest.mark.parametrize("answer", [b"Authorization: %s\n", b"HTTP/1.1 200 OK\r\nX-\x01: %s\r\n\r\n"])
+def test_a_server_that_repeats_a_secret_makes_nobody_show_it(tmp_path: Path, answer: bytes) -> None:
+    """What it was shown may stand in what is wrong with its answer; it is left out of the error."""
+    (tmp_path / "token").write_text("t0ps3cret-token")
+    body = answer % b"Bearer t0ps3cret-token"
+
+    async def act(fetch: HttpFetch) -> None:
+        sent = body if body.startswith(b"HTTP") else whole(body)
+        async with answering(lambda writer: _write(writer, sent)) as base:
+            found = await scrape(fetch, f"{base}/metrics", Access(bearer_token_file=str(tmp_path / "token")))
+        assert found.outcome in ("malformed", "protocol")
+        assert "t0ps3cret" not in str(found.error)
+        assert "[secret]" in str(found.error)
+
+    fetching(act)
+
+
 # --- Proxies ----------------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,7 @@ ACCESS_SETTINGS = (
 )
 """The keys of a table that say how a server is reached; the same wherever one is named."""
 
+_CONCEALED = "[secret]"
 # A file written this long ago cannot have been written again since without another time stamp.
 _SETTLED_SECONDS = 2.0
 
@@ -146,6 +147,25 @@ class Access:
         except AccessError as error:
             return str(error)
         return None
+
+    def conceal(self, text: str) -> str:
+        """A text to be shown, without the values of headers and passwords, which a server may have sent back.
+
+        A value that the text was cut in the middle of is concealed too; values of fewer than four characters are not.
+        """
+        try:
+            values = [*self.request_headers().values(), self.proxy_authorization() or ""]
+        except AccessError:
+            return text
+        # What follows "Bearer " or "Basic " is the secret, with or without it.
+        secrets = {secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4}
+        for secret in sorted(secrets, key=len, reverse=True):
+            escaped = secret.replace("\\", "\\\\")
+            for spelled in {secret, escaped, escaped.replace("'", "\\'")}:
+                text = text.replace(spelled, _CONCEALED)
+                for length in range(len(spelled) - 1, 3, -1):
+                    text = text.replace(f"{spelled[:length]}…", f"{_CONCEALED}…")
+        return text
 
     def secret_files(self) -> list[str]:
         """The files the headers come from."""

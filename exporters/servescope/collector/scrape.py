@@ -85,9 +85,10 @@ async def scrape_target(
         body = await fetch(target, limits)
         snapshot, native, dropped = reader.read(body, limits.page())
     except ReadError as error:
-        return Scrape(time_ms, time.perf_counter() - started, error.outcome, error=f"{target.url}: {error}")
+        duration, message = time.perf_counter() - started, f"{target.url}: {target.access.conceal(str(error))}"
+        return Scrape(time_ms, duration, error.outcome, error=message)
     except ScrapeError as error:
-        duration, message = time.perf_counter() - started, f"{target.url}: {error}"
+        duration, message = time.perf_counter() - started, f"{target.url}: {target.access.conceal(str(error))}"
         retry = error.retry_after_seconds
         return Scrape(time_ms, duration, error.outcome, error=message, retry_after_seconds=retry)
     except Exception as error:

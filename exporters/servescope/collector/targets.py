@@ -155,12 +155,12 @@ class Discovery:
             return self._make_listing(key, signature, pairs)
         except (RecursionError, DiscoveryError) as error:
             cause = "nested too deeply for a list of target groups" if isinstance(error, RecursionError) else error
-            return _unusable(former, None, f"http_sd {key.place!r}: {cause}")
+            return _unusable(former, None, _http_problem(key, str(cause)))
 
     def note_failure(self, key: ListKey, cause: str) -> None:
         """An http_sd did not answer: its former targets stay."""
         former = self._listings.get(key, Listing())
-        self.take(key, _unusable(former, former.signature, f"http_sd {key.place!r}: {cause}"))
+        self.take(key, _unusable(former, former.signature, _http_problem(key, cause)))
 
     def take(self, key: ListKey, listing: Listing) -> None:
         """Go by what a list names from the next `refresh` on, which forgets lists that are no longer configured."""
@@ -464,6 +464,12 @@ def _labelled(
     pairs: Iterable[tuple[str, Mapping[str, str]]], label: str, value: str
 ) -> list[tuple[str, Mapping[str, str]]]:
     return [(address, {**labels, label: value}) for address, labels in pairs]
+
+
+def _http_problem(key: ListKey, cause: str) -> str:
+    if isinstance(key.settings, HttpDiscoverySettings):
+        cause = key.settings.list_access.conceal(cause)
+    return f"http_sd {key.place!r}: {cause}"
 
 
 def _unusable(former: Listing, signature: object, problem: str) -> Listing:

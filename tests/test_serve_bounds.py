@@ -494,7 +494,7 @@ def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
 def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
     """A client that never reads, on many connections, holds none for long; the others are answered all the while."""
 
-    async def act(opened: Door) -> tuple[list[int], float, int]:
+    async def act(opened: Door) -> tuple[set[int], float, int]:
         await opened.scene.step()
         request = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n"
         stuck = []
@@ -502,18 +502,21 @@ def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
             reader, writer = await opened.connect(reads=False)
             writer.write(request * 400)
             stuck.append((reader, writer))
-        statuses = []
-        for _ in range(10):
-            statuses.append((await opened.ask("/api/v1/targets"))[0])
+        statuses: set[int] = set()
+        cut_off = 0.0
+        for _ in range(100):
+            statuses.add((await opened.ask("/api/v1/targets"))[0])
+            cut_off = await opened.refused("slow_reader")
+            if cut_off == len(stuck):
+                break
             await asyncio.sleep(0.1)
-        cut_off = await opened.refused("slow_reader")
         connections = opened.scene.collector.telemetry.api_connections._value.get()
         for _, writer in stuck:
             writer.close()
         return statuses, cut_off, int(connections)
 
     statuses, cut_off, connections = play(tmp_path, bounds(piece_seconds=0.4), act)
-    assert statuses == [200] * 10
+    assert statuses == {200}
     assert cut_off == 6
     assert connections <= 2
 

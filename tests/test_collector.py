@@ -186,6 +186,26 @@ def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
     play(world, act)
 
 
+def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
+    """What was taken from it is the others' again; when it returns, it is taken from it."""
+    write_targets(tmp_path, "frontend", "worker")
+    world = World(tmp_path)
+    world.answers = {"frontend": 0, "worker": 0}
+    world.pages = {"frontend": dynamo_page, "worker": vllm_page}
+
+    async def act(world: World) -> None:
+        seen = []
+        for names in (("frontend", "worker"), ("worker",), ("frontend", "worker")):
+            write_targets(tmp_path, *names)
+            for count in range(2):
+                await world.step(count)
+            worker = next(each for each in world.collector.watched if each.target.identity.replica == "worker")
+            seen.append(worker.status.coverage["output_tokens_total"]["status"])
+        assert seen == ["elsewhere", "present", "elsewhere"]
+
+    play(world, act)
+
+
 def cache_page(count: float) -> str:
     """What an engine's own instruments, or a router's, say of `count` tokens a quarter of which was reused."""
     label = '{deployment_id="x"}'

@@ -316,6 +316,19 @@ def test_a_gauge_that_is_nan_is_missed(tmp_path: Path) -> None:
     play(tmp_path, act)
 
 
+def test_a_pinned_source_may_have_nothing_to_count_yet(tmp_path: Path) -> None:
+    """A server that was asked nothing yet shows the series by which its zeros are known."""
+
+    async def act(stage: Scene) -> None:
+        await stage.step(9, "dynamo_frontend_event_loop_stall_total 0\n")
+        odd = await stage.status("odd")
+        assert (odd["healthy"], odd["source"]) == (True, "dynamo-frontend")
+        await stage.step(9, "dynamo_frontend_event_loop_stalls 0\n")
+        assert not (await stage.status("odd"))["healthy"]
+
+    play(tmp_path, act, source="dynamo-frontend")
+
+
 def test_a_pinned_source_that_finds_nothing_is_an_error(tmp_path: Path) -> None:
     """It is no success with zero series; the error says what the text looks like."""
 

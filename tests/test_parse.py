@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,6 +167,30 @@ def test_any_other_line_is_of_another_page(line: str) -> None:
     assert page.read(b"# HELP x y\nx 1\n") is None
     assert page.read(b"# HELP x x\nx 1\nx 1\n") is None
     assert page.read(b"") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("x 2 17", 2.0), ('x 2 # {a="b"} 1', 2.0), ("x NaN 17", math.nan), ("x 1_0 17", None), ("x 1\x0b 17", None),
+        ("x 2 17 18", None), ("x 2 # {", None), ("x  17", 17.0), ('y{a="} "} 2 17', 2.0), ("x é 17", None),
+    ],
+)  # fmt: skip
+def test_a_line_that_begins_as_known_is_read_as_any_other(line: str, value: float | None) -> None:
+    """Behind the beginning stands what may stand there, or the line is refused as it would be for the first time."""
+    lexicon = Lexicon()
+    learn_page(b'x 1\ny{a="} "} 1\n', lexicon)
+    read: list[object] = []
+    for known in (Lexicon(), lexicon):
+        try:
+            page, values = learn_page(line.encode(), known)
+            read.append((page.series, values.tobytes()))
+            assert value is not None
+            assert np.array_equal(values, [value], equal_nan=True)
+        except ParseError as error:
+            read.append(str(error))
+            assert value is None
+    assert read[0] == read[1]
 
 
 LIMITED = PageLimits(max_series=3, max_labels=2, max_label_bytes=30, max_line_bytes=60)

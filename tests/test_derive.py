@@ -220,6 +220,21 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Boun
     assert compared > 3_000
 
 
+def test_no_deployment_has_no_figures() -> None:
+    """As when the last target has left."""
+    deriver = Deriver(WINDOW_MS)
+    deriver.derive({IDENTITY.deployment(): Members([filled_ring(IDENTITY)])}, NOW)
+
+    assert deriver.derive({}, NOW) == {}
+
+
+def test_no_figure_takes_the_rate_of_a_gauge() -> None:
+    """Rings write down where counters begin anew, and let gauges fall as they like."""
+    counted = {leaf.name for leaf in Program(FIGURES.values()).leaves if leaf.kind in ("rate", "increase", "buckets")}
+
+    assert not [name for name in counted if name in METRICS and METRICS[name].kind == "gauge"]
+
+
 def test_what_cannot_be_derived_costs_only_its_own_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is given in place of its figures; the others have theirs in the same evaluation."""
     rings = [filled_ring(Identity("llama", name, "v1", replica="r0")) for name in ("whole", "broken")]
@@ -270,12 +285,14 @@ def test_a_histogram_that_loses_an_edge_has_the_quantile_of_the_others() -> None
 def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
     """What is kept of groups and sums is bounded by the series held, not by all there ever were."""
     ring, layout = Ring(WINDOW_MS, INTERVAL_MS), Layout(Program(FIGURES.values()), "5m")
+    # Beside many targets that share what they are added up to.
+    others = [filled_ring(Identity("llama", "chat", "v1", replica=f"r{number}")) for number in range(120)]
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     kept = []
     for step in range(120):
         flood = [sample(name, float(step), position=str(each)) for each in range(step * 300, step * 300 + 300)]
         ring.append(NOW + step * INTERVAL_MS, Snapshot.of(flood))
-        layout.update([ring])
+        layout.update([ring, *others])
         kept.append(sum(map(len, layout.groups.values())))
 
     assert len(ring) < 7_000

@@ -230,6 +230,7 @@ class Collector:
             return returning
         ring = self._ring(target)
         await self._refill(ring, target.target_id)
+        self._deriver.take_up(target.identity.deployment(), ring)
         return Watched(target, self._reader(target), ring, _unscraped(target), _limits(target))
 
     def _ring(self, target: Target) -> Ring:

@@ -148,8 +148,10 @@ class Layout:
         """Begin anew when most slots are those of series that are gone, as of a label that always has new values."""
         if len(self._slots) <= self._most_slots:
             return
-        filled = sum(len(np.unique(member.slots)) for member in self._members.values())
-        if filled < len(self._slots) // 2:
+        is_filled = np.zeros(len(self._slots), dtype=np.bool_)
+        for member in self._members.values():
+            is_filled[member.slots] = True
+        if is_filled.sum() < len(self._slots) // 2:
             self._clear()
             self._members = {ring: _Member() for ring in self.rings}
             for ring, member in self._members.items():

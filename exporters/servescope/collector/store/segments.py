@@ -53,9 +53,13 @@ def pick(shape: Shape, wanted: frozenset[str] | None) -> Picked:
 def assemble(segments: Sequence[Segment]) -> tuple[Keys, NDArray[np.int64], Matrix]:
     """All keys, all instants ascending, and the values; where two segments have an instant, the later one counts."""
     rows: dict[Key, int] = {}
-    placed = [
-        np.array([rows.setdefault(key, len(rows)) for key in segment.keys], dtype=np.intp) for segment in segments
-    ]
+    # Nearly all segments share their keys, which are long to hash.
+    by_keys = {id(segment.keys): segment.keys for segment in segments}
+    known = {
+        number: np.array([rows.setdefault(key, len(rows)) for key in keys], dtype=np.intp)
+        for number, keys in by_keys.items()
+    }
+    placed = [known[id(segment.keys)] for segment in segments]
     times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in segments)])
     values = np.full((len(rows), len(times)), np.nan)
     at = 0

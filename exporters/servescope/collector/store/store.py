@@ -63,7 +63,7 @@ _logger = logging.getLogger(__name__)
 # A layout in use is marked so once an hour, which is what its retention is counted from.
 _LAYOUT_MARK_MS = 3_600_000
 _PRUNE_ROWS = 2_000
-_SHAPES_HELD = 256
+_KEYS_HELD = 256
 # Free pages are given back to the system above this share of the file, so many at a time.
 _FREE_SHARE = 0.25
 _FREE_PAGES = 256
@@ -215,6 +215,7 @@ class Store:
         self._forget_names()
         self._layout_of_target: dict[str, tuple[tuple[Series, ...], bytes]] = {}
         self._shapes: OrderedDict[int, Shape] = OrderedDict()
+        self._layouts: OrderedDict[int, Keys] = OrderedDict()
         # Recent rows by kind and owner, about: what counts is whether there are enough of them for a run.
         self._recent: Counter[tuple[int, int]] | None = None
         self._rows_due: dict[tuple[int, int], int] = {}
@@ -869,16 +870,11 @@ class Store:
         ).fetchone()
         return None if found is None else int(found[0])
 
-    def _layout_keys(self, layout: int) -> Keys:
-        return tuple(map(parse_key, json.loads(self._keys_text("layouts", layout))))
+    def _layout_keys(self, row: int) -> Keys:
+        return _held(self._layouts, row, lambda: tuple(map(parse_key, json.loads(self._keys_text("layouts", row)))))
 
     def _shape(self, row: int) -> Shape:
-        shape = self._shapes.get(row)
-        if shape is None:
-            shape = self._shapes[row] = Shape.parse(self._keys_text("shapes", row))
-            if len(self._shapes) > _SHAPES_HELD:
-                self._shapes.popitem(last=False)
-        return shape
+        return _held(self._shapes, row, lambda: Shape.parse(self._keys_text("shapes", row)))
 
     def _keys_text(self, table: str, row: int) -> str:
         found = self._connection.execute(f"SELECT keys FROM {table} WHERE id = ?", (row,)).fetchone()  # noqa: S608
@@ -945,6 +941,15 @@ def _file_size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _held(held: OrderedDict[int, R], row: int, read: Callable[[], R]) -> R:
+    """What is held for a row, read when it is not there; rows are never numbered twice, and the oldest give way."""
+    if row not in held:
+        held[row] = read()
+        if len(held) > _KEYS_HELD:
+            held.popitem(last=False)
+    return held[row]
 
 
 def _clamped(time_ms: int) -> int:

@@ -7,7 +7,7 @@ layout it had. Where a series was absent its chunk repeats the former value, whi
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -24,6 +24,8 @@ RUN_ROWS: Final = 240
 FAILED: Final = 65_535
 """The layout of an instant whose scrape failed."""
 _CHUNK_KEYS = {"series": 64, "figures": 16}
+# Rows further apart than this are not packed into one run: it would be kept for as long as its youngest.
+_RUN_GAP_MS = 6 * 3_600_000
 # The numbers of a run, at most, while it is packed: 48 MB, whatever targets show.
 _RUN_NUMBERS = 6_000_000
 
@@ -125,7 +127,41 @@ def pack(shape: Shape, rows: Sequence[Row], layouts: Sequence[Keys]) -> Packed:
     )
 
 
-def fits_run(rows: int, distinct_keys: int) -> bool:
+def rows_until_gap(rows: Sequence[Row], before_ms: int) -> list[Row]:
+    """The rows from the first on that may be one run: none of `before_ms` or later, none behind a gap."""
+    taken: list[Row] = []
+    for row in rows:
+        if row.time_ms >= before_ms or (taken and row.time_ms - taken[-1].time_ms > _RUN_GAP_MS):
+            break
+        taken.append(row)
+    return taken
+
+
+def divide_rows(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """The rows cut into as few runs as they fit into, those of too many of about the same length."""
+    length = -(-len(rows) // -(-len(rows) // RUN_ROWS))
+    known: dict[Keys, Keys] = {}
+    same: dict[int, Keys] = {}
+    part: list[Row] = []
+    distinct: set[Key] = set()
+    layouts: set[int] = set()
+    for row in rows:
+        keys = None
+        if row.keys is not None:
+            if id(row.keys) not in same:
+                same[id(row.keys)] = known.setdefault(row.keys, row.keys)
+            keys = same[id(row.keys)]
+        grown = distinct if keys is None or id(keys) in layouts else distinct | set(keys)
+        if part and (len(part) == length or not _fits_run(len(part) + 1, len(grown))):
+            yield part
+            part, layouts, grown = [], set(), set(keys or ())
+        part.append(Row(row.time_ms, keys, row.values))
+        distinct = grown
+        layouts.add(id(keys))
+    yield part
+
+
+def _fits_run(rows: int, distinct_keys: int) -> bool:
     """Whether a run may have so many rows and keys."""
     return rows <= 1 or (rows <= RUN_ROWS and rows * distinct_keys <= _RUN_NUMBERS)
 

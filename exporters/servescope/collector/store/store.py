@@ -25,20 +25,18 @@ from typing import IO, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import METRICS
 from servescope.collector.store.codec import Matrix, decode_block, decode_stamps
 from servescope.collector.store.packing import (
     FAILED,
     RUN_ROWS,
-    Key,
     Keys,
-    Places,
     Row,
     Shape,
-    fits_run,
+    divide_rows,
     make_shape,
     pack,
     parse_key,
+    rows_until_gap,
 )
 from servescope.collector.store.records import FigureTable, RecordedSettings, RefusedError, StoreError, TargetStatus
 from servescope.collector.store.schema import (
@@ -55,6 +53,7 @@ from servescope.collector.store.schema import (
     open_file,
     set_aside,
 )
+from servescope.collector.store.segments import Picked, Segment, assemble, pick, sample_names, wanted_places
 from servescope.collector.store.upgrade import upgrade
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.samples import Series, Snapshot, Window
@@ -64,9 +63,7 @@ _logger = logging.getLogger(__name__)
 # A layout in use is marked so once an hour, which is what its retention is counted from.
 _LAYOUT_MARK_MS = 3_600_000
 _PRUNE_ROWS = 2_000
-# Rows further apart than this are not packed into one run: it would be kept for as long as its youngest.
-_RUN_GAP_MS = 6 * 3_600_000
-_SHAPES_HELD = 256
+_KEYS_HELD = 256
 # Free pages are given back to the system above this share of the file, so many at a time.
 _FREE_SHARE = 0.25
 _FREE_PAGES = 256
@@ -105,23 +102,6 @@ class _Run(NamedTuple):
     end_ms: int
     shape: int
     stamps: bytes
-
-
-class _Segment(NamedTuple):
-    """Some keys over some instants, ascending; NaN where one was absent."""
-
-    times: NDArray[np.int64]
-    keys: Keys
-    values: Matrix
-
-
-class _Picked(NamedTuple):
-    """Which rows of which chunks of a run are wanted, and what they are."""
-
-    chunks: tuple[tuple[int, Places], ...]
-    order: Places
-    places: Places
-    keys: Keys
 
 
 def _guarded(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
@@ -235,6 +215,7 @@ class Store:
         self._forget_names()
         self._layout_of_target: dict[str, tuple[tuple[Series, ...], bytes]] = {}
         self._shapes: OrderedDict[int, Shape] = OrderedDict()
+        self._layouts: OrderedDict[int, Keys] = OrderedDict()
         # Recent rows by kind and owner, about: what counts is whether there are enough of them for a run.
         self._recent: Counter[tuple[int, int]] | None = None
         self._rows_due: dict[tuple[int, int], int] = {}
@@ -524,7 +505,7 @@ class Store:
             if around:
                 taken = self._merge(kind, owner, rows, around[0])
             else:
-                taken = _until_gap(rows, self._next_run_start(kind, owner, first))
+                taken = rows_until_gap(rows, self._next_run_start(kind, owner, first))
                 self._write_runs(kind, owner, taken)
             self._delete_recent(kind, owner, taken[-1].time_ms + 1, len(taken))
         if self._recent is not None:
@@ -559,7 +540,7 @@ class Store:
         return LATEST_MS + 1 if start is None else int(start)
 
     def _write_runs(self, kind: int, owner: int, rows: Sequence[Row]) -> None:
-        for part in _parts(rows):
+        for part in divide_rows(rows):
             self._write_run(kind, owner, part)
 
     def _write_run(self, kind: int, owner: int, rows: Sequence[Row]) -> None:
@@ -699,7 +680,7 @@ class Store:
         with self._snapshot():
             owner = self._find_deployment(deployment)
             segments = [] if owner is None else self._segments(FIGURES, owner, start_ms, end_ms, wanted, {})
-        keys, times, values = _assemble(segments)
+        keys, times, values = assemble(segments)
         if width is not None and len(times):
             # Buckets are multiples of their width, so that a picture does not change shape while its range moves on.
             buckets = times // width
@@ -728,8 +709,8 @@ class Store:
         `names` are contract metrics; a histogram's stands for its buckets, sum and count. Series stay native, before
         any sum; failed scrapes are columns of NaN.
         """
-        wanted = _sample_names(names)
-        picked: dict[int, _Picked] = {}
+        wanted = sample_names(names)
+        picked: dict[int, Picked] = {}
         windows = []
         with self._snapshot():
             owner = self._find_deployment(deployment)
@@ -738,7 +719,7 @@ class Store:
             )
             for (target,) in targets.fetchall():
                 segments = self._segments(SCRAPES, target, start_ms, end_ms, wanted, picked)
-                keys, times, values = _assemble(segments)
+                keys, times, values = assemble(segments)
                 windows.append(Window(tuple(key for key in keys if isinstance(key, Series)), times, values))
         return [window for window in windows if len(window.times)]
 
@@ -801,8 +782,8 @@ class Store:
         start_ms: int,
         end_ms: int,
         wanted: frozenset[str] | None,
-        picked: dict[int, _Picked],
-    ) -> list[_Segment]:
+        picked: dict[int, Picked],
+    ) -> list[Segment]:
         """What is stored of an owner from start to end: its runs, then its recent rows, which win.
 
         `wanted` are the names, or figure keys, to read, all when None; `picked` keeps by shape which those are.
@@ -821,11 +802,11 @@ class Store:
         return [_Run(*row) for row in rows]
 
     def _read_run(
-        self, run: _Run, start_ms: int, end_ms: int, wanted: frozenset[str] | None, picked: dict[int, _Picked]
-    ) -> _Segment:
+        self, run: _Run, start_ms: int, end_ms: int, wanted: frozenset[str] | None, picked: dict[int, Picked]
+    ) -> Segment:
         shape = self._shape(run.shape)
         if run.shape not in picked:
-            picked[run.shape] = _pick(shape, wanted)
+            picked[run.shape] = pick(shape, wanted)
         of_shape = picked[run.shape]
         times, layouts = self._stamps(run)
         blocks = [
@@ -840,11 +821,11 @@ class Store:
         if run.start_ms < start_ms or run.end_ms > end_ms:
             inside = (times >= start_ms) & (times <= end_ms)
             times, values = times[inside], values[:, inside]
-        return _Segment(times, of_shape.keys, values)
+        return Segment(times, of_shape.keys, values)
 
     def _read_recent(
         self, kind: int, owner: int, start_ms: int, end_ms: int, wanted: frozenset[str] | None
-    ) -> list[_Segment]:
+    ) -> list[Segment]:
         first = owner << TIME_BITS
         rows = self._recent_rows(kind, owner, start_ms, end_ms)
         segments = []
@@ -852,12 +833,12 @@ class Store:
             stretch = list(group)
             times = np.array([key - first for key, _, _ in stretch], dtype=np.int64)
             if layout is None:
-                segments.append(_Segment(times, (), np.empty((0, len(stretch)))))
+                segments.append(Segment(times, (), np.empty((0, len(stretch)))))
                 continue
             keys = self._layout_keys(layout)
-            places = _wanted_places(keys, wanted)
+            places = wanted_places(keys, wanted)
             stacked = np.frombuffer(b"".join(body for _, _, body in stretch), "<f8").reshape(len(stretch), len(keys))
-            segments.append(_Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T))
+            segments.append(Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T))
         return segments
 
     def _rows(self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1) -> Iterator[Row]:
@@ -889,16 +870,11 @@ class Store:
         ).fetchone()
         return None if found is None else int(found[0])
 
-    def _layout_keys(self, layout: int) -> Keys:
-        return tuple(map(parse_key, json.loads(self._keys_text("layouts", layout))))
+    def _layout_keys(self, row: int) -> Keys:
+        return _held(self._layouts, row, lambda: tuple(map(parse_key, json.loads(self._keys_text("layouts", row)))))
 
     def _shape(self, row: int) -> Shape:
-        shape = self._shapes.get(row)
-        if shape is None:
-            shape = self._shapes[row] = Shape.parse(self._keys_text("shapes", row))
-            if len(self._shapes) > _SHAPES_HELD:
-                self._shapes.popitem(last=False)
-        return shape
+        return _held(self._shapes, row, lambda: Shape.parse(self._keys_text("shapes", row)))
 
     def _keys_text(self, table: str, row: int) -> str:
         found = self._connection.execute(f"SELECT keys FROM {table} WHERE id = ?", (row,)).fetchone()  # noqa: S608
@@ -967,76 +943,13 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _until_gap(rows: Sequence[Row], before_ms: int) -> list[Row]:
-    """The rows from the first on that may be one run: none of `before_ms` or later, none behind a gap."""
-    taken: list[Row] = []
-    for row in rows:
-        if row.time_ms >= before_ms or (taken and row.time_ms - taken[-1].time_ms > _RUN_GAP_MS):
-            break
-        taken.append(row)
-    return taken
-
-
-def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """The rows cut into as few runs as they fit into, those of too many of about the same length."""
-    length = -(-len(rows) // -(-len(rows) // RUN_ROWS))
-    known: dict[Keys, Keys] = {}
-    same: dict[int, Keys] = {}
-    part: list[Row] = []
-    distinct: set[Key] = set()
-    layouts: set[int] = set()
-    for row in rows:
-        keys = None
-        if row.keys is not None:
-            if id(row.keys) not in same:
-                same[id(row.keys)] = known.setdefault(row.keys, row.keys)
-            keys = same[id(row.keys)]
-        grown = distinct if keys is None or id(keys) in layouts else distinct | set(keys)
-        if part and (len(part) == length or not fits_run(len(part) + 1, len(grown))):
-            yield part
-            part, layouts, grown = [], set(), set(keys or ())
-        part.append(Row(row.time_ms, keys, row.values))
-        distinct = grown
-        layouts.add(id(keys))
-    yield part
-
-
-def _wanted_places(keys: Keys, wanted: frozenset[str] | None) -> Places:
-    if wanted is None:
-        return np.arange(len(keys), dtype=np.intp)
-    return np.array(
-        [place for place, key in enumerate(keys) if (key if isinstance(key, str) else key.name) in wanted],
-        dtype=np.intp,
-    )
-
-
-def _pick(shape: Shape, wanted: frozenset[str] | None) -> _Picked:
-    """Which rows of which chunks hold what is wanted, in the order of the keys."""
-    places = _wanted_places(shape.keys, wanted)
-    chunks = [(number, np.flatnonzero(np.isin(chunk, places))) for number, chunk in enumerate(shape.chunks)]
-    chunks = [(number, rows) for number, rows in chunks if len(rows)]
-    found = [shape.chunks[number][rows] for number, rows in chunks]
-    order = np.argsort(np.concatenate(found)) if found else places
-    return _Picked(tuple(chunks), order, places, tuple(shape.keys[place] for place in places.tolist()))
-
-
-def _assemble(segments: Sequence[_Segment]) -> tuple[Keys, NDArray[np.int64], Matrix]:
-    """All keys, all instants ascending, and the values; where two segments have an instant, the later one counts."""
-    rows: dict[Key, int] = {}
-    placed = [
-        np.array([rows.setdefault(key, len(rows)) for key in segment.keys], dtype=np.intp) for segment in segments
-    ]
-    times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in segments)])
-    values = np.full((len(rows), len(times)), np.nan)
-    at = 0
-    for segment, places in zip(segments, placed, strict=True):
-        values[places, at : at + len(segment.times)] = segment.values
-        at += len(segment.times)
-    if (times[1:] <= times[:-1]).any():
-        order = np.argsort(times, kind="stable")
-        order = order[np.append(times[order][1:] != times[order][:-1], True)]
-        times, values = times[order], values[:, order]
-    return tuple(rows), times, values
+def _held(held: OrderedDict[int, R], row: int, read: Callable[[], R]) -> R:
+    """What is held for a row, read when it is not there; rows are never numbered twice, and the oldest give way."""
+    if row not in held:
+        held[row] = read()
+        if len(held) > _KEYS_HELD:
+            held.popitem(last=False)
+    return held[row]
 
 
 def _clamped(time_ms: int) -> int:
@@ -1067,14 +980,6 @@ def _bucket_width(span_ms: int, max_points: int) -> int:
     if max_points < 1:
         raise StoreError(f"max_points {max_points!r} is below 1")
     return max(span_ms, 0) // max(max_points - 1, 1) + 1 if max_points > 1 else 1 << TIME_BITS
-
-
-def _sample_names(names: Sequence[str]) -> frozenset[str]:
-    wanted = set(names)
-    for name in names:
-        if name in METRICS and METRICS[name].kind == "histogram":
-            wanted |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
-    return frozenset(wanted)
 
 
 def _labels_text(deployment: Deployment) -> str:

@@ -31,6 +31,8 @@ from servescope.samples import Sample, Snapshot, format_edge, make_labels
 from tests import past
 from tests.fake_targets import FakeTarget, Incident
 
+pytestmark = pytest.mark.slow
+
 CHAT = Deployment("llama-70b", "chat-v2", "v2", "production")
 COUNT = 60
 _TARGETS = (
@@ -240,7 +242,6 @@ def test_figures_are_not_written_as_openmetrics(store: Path, tmp_path: Path) -> 
     assert "recording rules" in refused.stderr
 
 
-@pytest.mark.slow
 def test_a_prometheus_derives_the_same_figures_and_gives_the_same_store_back(
     store: Path, tmp_path: Path, prometheus: Path, promtool: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""The console's entry, for `streamlit run`: the pages and what they share. The store's path is in SERVESCOPE_STORE."""
+"""The console's entry, for `streamlit run`: the pages and what they share. What they read is in the environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,14 @@ def main() -> None:
         st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),
     ]
-    st.navigation(pages, position="top").run()
+    # Only now, when `app` can be imported.
+    from app.frame import tell_error
+    from servescope.errors import ServescopeError
+
+    try:
+        st.navigation(pages, position="top").run()
+    except ServescopeError as error:
+        tell_error(error)
 
 
 main()

@@ -1,7 +1,8 @@
-"""What every page has around its content: the store, the range picker, refreshing, a file of what is shown."""
+"""What every page has around its content: where it reads, the range picker, refreshing, a file of what is shown."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from app.queries import Shown
 from app.selection import TimeRange
 from servescope.collector.store import Store
 from servescope.errors import ServescopeError
+from servescope.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, History, PrometheusHistory
 
 STORE_VARIABLE = "SERVESCOPE_STORE"
 REFRESH = "5s"
@@ -29,13 +31,29 @@ def store_path() -> Path:
     return Path(os.environ.get(STORE_VARIABLE, "servescope.db"))
 
 
-def open_store() -> Store:
-    """The store for reading; a page that cannot have it says why and ends."""
+def open_store() -> History:
+    """The store, or the Prometheus, for reading; a page that cannot have it says why and ends."""
     try:
-        return _open_store(store_path())
+        return _open_history()
     except ServescopeError as error:
-        st.error(str(error), icon=":material/database_off:")
+        tell_error(error)
         st.stop()
+
+
+def tell_error(error: ServescopeError) -> None:
+    """Say that something could not be read, in place of what it was for."""
+    st.error(str(error), icon=":material/database_off:")
+
+
+def _open_history() -> History:
+    asked = os.environ.get(PROMETHEUS_VARIABLE)
+    return _open_prometheus(asked) if asked else _open_store(store_path())
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _open_prometheus(asked: str) -> PrometheusHistory:
+    options = json.loads(asked)
+    return queries.open_prometheus(options["url"], options)
 
 
 def _open_store(path: Path) -> Store:
@@ -48,7 +66,7 @@ def _opened_store(path: Path, inode: int) -> Store:
     return queries.open_store(path)
 
 
-def head(title: str, store: Store) -> tuple[TimeRange, DeltaGenerator]:
+def head(title: str, store: History) -> tuple[TimeRange, DeltaGenerator]:
     """The page's title and the range picker beside it; gives the range, and where notes about the link go."""
     selection.adopt_link()
     notes = st.container()
@@ -62,17 +80,40 @@ def head(title: str, store: Store) -> tuple[TimeRange, DeltaGenerator]:
     return span, notes
 
 
-def deployments(store: Store) -> dict[str, Shown]:
+def deployments(store: History) -> dict[str, Shown]:
     """The store's deployments by name; an empty store shows how to start a collector, and the page ends."""
     known = queries.list_deployments(store)
     if not known:
-        invite_collector()
+        invite_collector(store)
         st.stop()
     return known
 
 
-def invite_collector() -> None:
-    """How to fill an empty store; looks again by itself."""
+def invite_collector(store: History) -> None:
+    """How to fill an empty store, or what a Prometheus lacks; looks again by itself."""
+    if isinstance(store, PrometheusHistory):
+        _invite_scraping(store)
+    else:
+        _invite_collecting()
+    st.fragment(_look_again, run_every=REFRESH)()
+
+
+def _invite_scraping(store: PrometheusHistory) -> None:
+    url = store.prometheus.url
+    st.info(f"The Prometheus at {url} holds no series of the contract.", icon=":material/sensors:")
+    st.markdown("Have it scrape what a collector exposes; this goes into its `prometheus.yml`:")
+    st.code(SCRAPE_COLLECTOR, language="yaml")
+    st.markdown("with a collector pointed at what serves your models:")
+    st.code("servescope collect --target http://127.0.0.1:8000/metrics", language="shell")
+    st.markdown("Where it scraped engines already, take their past into a store and open the console on that:")
+    st.code(
+        f"servescope import --from {url} --store servescope.db --deployment NAME --match '{{job=\"vllm\"}}'\n"
+        "servescope console --store servescope.db",
+        language="shell",
+    )
+
+
+def _invite_collecting() -> None:
     path = store_path()
     st.info("Nothing has been collected into this store yet.", icon=":material/sensors:")
     st.markdown("Point a collector at what serves your models, and this page fills by itself:")
@@ -80,11 +121,15 @@ def invite_collector() -> None:
     st.markdown("or see two emulated stacks under the same traffic:")
     st.code("servescope demo", language="shell")
     st.caption(f"Reading {path.resolve()}")
-    st.fragment(_look_again, run_every=REFRESH)()
 
 
 def _look_again() -> None:
-    if queries.list_deployments(_open_store(store_path())):
+    try:
+        found = queries.list_deployments(_open_history())
+    except ServescopeError as error:
+        tell_error(error)
+        return
+    if found:
         st.rerun(scope="app")
 
 
@@ -99,8 +144,16 @@ def render(draw: Callable[[TimeRange], None], span: TimeRange, *, every: str = R
 
 def repeat(draw: Callable[[], None], *, every: str | None = REFRESH) -> None:
     """Draw the content below the widgets by itself, again and again unless `every` is None."""
+
+    def draw_if_read() -> None:
+        try:
+            draw()
+        except ServescopeError as error:
+            # A Prometheus may be away for a moment; the page looks again by itself.
+            tell_error(error)
+
     selection.publish_link()
-    st.fragment(draw, run_every=every)()
+    st.fragment(draw_if_read, run_every=every)()
 
 
 def describe_range(
@@ -130,14 +183,14 @@ def describe(text: str, frame: pd.DataFrame, name: str, *, every: str | None = R
         )
 
 
-def nothing_in_range(store: Store) -> None:
+def nothing_in_range(store: History) -> None:
     """Say that the range holds nothing, and where there is something."""
     known = store.time_range()
+    holder = "Prometheus" if isinstance(store, PrometheusHistory) else "store"
     zone = selection.reader_zone()
+    ends = [display.format_time(time_ms, zone) for time_ms in known or ()]
     where = (
-        f"The store holds figures from {display.format_time(known[0], zone)} to {display.format_time(known[1], zone)}."
-        if known
-        else "The store holds no figures yet."
+        f"The {holder} holds figures from {ends[0]} to {ends[1]}." if ends else f"The {holder} holds no figures yet."
     )
     st.info(f"No figures in this range. {where}", icon=":material/event_busy:")
 

@@ -15,7 +15,9 @@ import pandas as pd
 from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, REPLICA_STATUSES, Figure
 from servescope.collector.store import Store, TargetStatus
 from servescope.expressions import leaves
+from servescope.history import History, PrometheusHistory
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.prometheus import connect
 
 if TYPE_CHECKING:
     from app.selection import TimeRange
@@ -49,7 +51,7 @@ class Shown:
     index: int
 
 
-def describe_window(store: Store, time_ms: float) -> str:
+def describe_window(store: History, time_ms: float) -> str:
     """The window that figures of a time cover, as the collector recorded it; what it is by default when it did not."""
     recorded = store.settings_at(int(time_ms))
     if recorded is None:
@@ -63,7 +65,12 @@ def open_store(path: Path) -> Store:
     return Store(path, read_only=True)
 
 
-def list_deployments(store: Store) -> dict[str, Shown]:
+def open_prometheus(url: str, options: Mapping[str, Any]) -> PrometheusHistory:
+    """A Prometheus to read from, with the options by which it lets us in."""
+    return PrometheusHistory(connect(url, options))
+
+
+def list_deployments(store: History) -> dict[str, Shown]:
     """Every deployment of the store by its name, sorted."""
     deployments = sorted(store.deployments(), key=lambda one: (one.deployment_id, one.inference_stack, one.labels()))
     names = _name_deployments(deployments)
@@ -84,7 +91,7 @@ def _name_deployments(deployments: Sequence[Deployment]) -> list[str]:
     ]
 
 
-def read_fleet(store: Store, shown: Iterable[Shown], span: TimeRange) -> pd.DataFrame:
+def read_fleet(store: History, shown: Iterable[Shown], span: TimeRange) -> pd.DataFrame:
     """One row per deployment, by its name: `time_ms` of its figures and a column per figure key, NaN where absent.
 
     A live range shows the latest figures, another one the last before its end. A deployment that has none within the
@@ -99,7 +106,7 @@ def read_fleet(store: Store, shown: Iterable[Shown], span: TimeRange) -> pd.Data
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _last_figures(store: Store, deployment: Deployment, span: TimeRange) -> tuple[int, dict[str, float]] | None:
+def _last_figures(store: History, deployment: Deployment, span: TimeRange) -> tuple[int, dict[str, float]] | None:
     start_ms = max(span.start_ms, span.end_ms - _LAST_VALUE_MS)
     table = store.read_figures(deployment, start_ms, span.end_ms)
     if not len(table.times):
@@ -108,12 +115,12 @@ def _last_figures(store: Store, deployment: Deployment, span: TimeRange) -> tupl
     return int(table.times[-1]), values
 
 
-def read_trends(store: Store, shown: Iterable[Shown], span: TimeRange, figure: str) -> dict[str, Trend]:
+def read_trends(store: History, shown: Iterable[Shown], span: TimeRange, figure: str) -> dict[str, Trend]:
     """One figure of each deployment over the range, coarsely; NaN where absent."""
     return {one.name: _read_trend(store, one.deployment, span, figure) for one in shown}
 
 
-def _read_trend(store: Store, deployment: Deployment, span: TimeRange, figure: str) -> Trend:
+def _read_trend(store: History, deployment: Deployment, span: TimeRange, figure: str) -> Trend:
     table = store.read_figures(deployment, span.start_ms, span.end_ms, names=[figure], max_points=SPARK_POINTS)
     frame = _mark_holes(pd.DataFrame(dict(table.values), index=table.times))
     places = (frame.index.to_numpy() - span.start_ms) / (span.end_ms - span.start_ms)
@@ -121,7 +128,7 @@ def _read_trend(store: Store, deployment: Deployment, span: TimeRange, figure: s
 
 
 def read_history(
-    store: Store, deployment: Deployment, span: TimeRange, *, max_points: int = MAX_POINTS
+    store: History, deployment: Deployment, span: TimeRange, *, max_points: int = MAX_POINTS
 ) -> pd.DataFrame:
     """A deployment's figures over the range: indexed by `time_ms`, a column per figure key, NaN where absent.
 
@@ -183,7 +190,7 @@ def read_comparison(
     return pd.DataFrame(rows, columns=["figure", "label", "left", "right", "ratio"])
 
 
-def read_sources(store: Store) -> pd.DataFrame:
+def read_sources(store: History) -> pd.DataFrame:
     """One row per target, failing ones first: its state, and how many contract metrics have each coverage."""
     targets = sorted(
         store.targets(),
@@ -235,7 +242,7 @@ def fleet_row(fleet: pd.DataFrame, name: str) -> Record:
     return {str(column): value for column, value in fleet.loc[name].to_dict().items()}
 
 
-def targets_by_deployment(store: Store) -> Mapping[Deployment, list[TargetStatus]]:
+def targets_by_deployment(store: History) -> Mapping[Deployment, list[TargetStatus]]:
     """The targets of each deployment."""
     grouped: dict[Deployment, list[TargetStatus]] = {}
     for target in store.targets():
@@ -245,6 +252,9 @@ def targets_by_deployment(store: Store) -> Mapping[Deployment, list[TargetStatus
 
 def explain_absence(figure: Figure, targets: Sequence[TargetStatus]) -> str:
     """Why a deployment does not show a figure, as far as its targets' coverage tells."""
+    if targets and not any(target.coverage for target in targets):
+        # Of targets known from a Prometheus alone.
+        return "no value in this window; how its targets cover the contract is not recorded here"
     for metric in _metrics_of(figure):
         reason = _explain_metric(metric, targets)
         if reason:

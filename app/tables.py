@@ -302,8 +302,10 @@ def read_ratio(figure: Figure, left: float, right: float) -> tuple[str, str]:
     return ("better", "good") if higher == (figure.better == "higher") else ("worse", "critical")
 
 
-def draw_sources(sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str]) -> str:
-    """The targets as a table, in the order given."""
+def draw_sources(
+    sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str], sources_known: bool = True
+) -> str:
+    """The targets as a table, in the order given; a Prometheus does not tell how they are read."""
     head = [
         _head("Target"),
         _head("Deployment", "model"),
@@ -313,26 +315,26 @@ def draw_sources(sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str,
         _head("Scrape", "samples", numeric=True),
         _head("Coverage", "of contract metrics"),
     ]
-    rows = [_source_row(record, now_ms, parameters) for record in records(sources)]
+    rows = [_source_row(record, now_ms, parameters, sources_known) for record in records(sources)]
     return _table("sources", head, rows)
 
 
-def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str]) -> str:
+def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sources_known: bool) -> str:
     text = {name: escape(str(record[name] or ABSENT)) for name in _SOURCE_TEXTS}
     target = str(record["target_id"])
     cells = [
         _cell(
             "Target",
             link("sources", target, {**parameters, "view": "coverage", "target": target}, "name"),
-            element("span", text["url"]) if record["url"] != target else "",
+            element("span", text["url"]) if record["url"] not in (target, "") else "",
             "identity",
         ),
         _cell("Deployment", f"{text['deployment_id']} {_chip(str(record['inference_stack']))}", text["model_name"]),
         _cell("Role", text["role"], text["replica"]),
         _cell("Source", text["source"], text["versions"]),
-        _cell("Health", *_health(record, now_ms)),
+        _cell("Health", *_health(record, now_ms, "never" if sources_known else "since when is not known")),
         _cell("Scrape", *_scrape(record), "number"),
-        _cell("Coverage", *draw_coverage({status: int(record[status]) for status in COVERAGES})),
+        _cell("Coverage", *_coverage(record, sources_known)),
     ]
     error = record["error"]
     below = element("tr", element("td", escape(error), "error", colspan=str(len(cells))), "error") if error else ""
@@ -342,11 +344,17 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str]) -> s
 _SOURCE_TEXTS = ("url", "deployment_id", "model_name", "role", "replica", "source", "versions")
 
 
-def _health(record: Record, now_ms: int) -> tuple[str, str]:
+def _coverage(record: Record, sources_known: bool) -> tuple[str, str]:
+    if sources_known:
+        return draw_coverage({status: int(record[status]) for status in COVERAGES})
+    return element("span", ABSENT, "absent", data_tip="a Prometheus does not hold it", tabindex="0"), ""
+
+
+def _health(record: Record, now_ms: int, unknown: str) -> tuple[str, str]:
     state, status = ("healthy", "good") if record["healthy"] else ("failing", "critical")
     success = record["last_success_ms"]
-    age = "never" if display.is_absent(success) else display.format_age((now_ms - success) / 1000)
-    since = age if age in ("never", "now") else f"{age} ago"
+    age = unknown if display.is_absent(success) else display.format_age((now_ms - success) / 1000)
+    since = age if age in (unknown, "now") else f"{age} ago"
     return element("span", state, f"value band {status}"), element("span", since)
 
 

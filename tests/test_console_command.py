@@ -23,6 +23,7 @@ from servescope import console
 from servescope.collector.store import Store
 from servescope.errors import UsageError
 from tests.conftest import ROOT
+from tests.test_prometheus import answering
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -205,3 +206,26 @@ def _listeners(port: int) -> set[str]:
         for fields in sockets
         if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
     }
+
+
+def test_what_is_no_prometheus_is_refused(tmp_path: Path) -> None:
+    """A server that is none is told from one by its answer, with what was expected."""
+    with answering(lambda request: request.reply(200, "<html>Grafana</html>")) as url:
+        answer = run("--prometheus", url)
+    assert answer.returncode == 2
+    assert f"Prometheus at {url}: no Prometheus answers there" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_prometheus_that_cannot_be_reached_is_named() -> None:
+    """Without a Prometheus the command ends and says which, and why."""
+    answer = run("--prometheus", "http://127.0.0.1:1")
+    assert answer.returncode == 1
+    assert "http://127.0.0.1:1" in answer.stderr
+    assert "Connection refused" in answer.stderr
+
+
+def test_a_store_and_a_prometheus_are_one_too_many(tmp_path: Path) -> None:
+    """One of them is read; what belongs to the other is refused."""
+    assert "expected one of them" in run("--prometheus", "http://127.0.0.1:1", "--store", str(tmp_path / "s")).stderr
+    assert "goes with --prometheus" in run("--bearer-token-file", "token").stderr

@@ -13,7 +13,7 @@ from app.charts import Chart, Line
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.catalog import FIGURES, GROUPS, Figure
-from servescope.collector.store import Store
+from servescope.history import History
 
 # What a cutover is decided on, beside the table; the others follow below.
 HEADLINES = (
@@ -69,7 +69,7 @@ def _swap(left: str, right: str) -> None:
     selection.remember("right", left)
 
 
-def draw_comparison(store: Store, left: Shown, right: Shown, span: TimeRange) -> None:
+def draw_comparison(store: History, left: Shown, right: Shown, span: TimeRange) -> None:
     """The table of both, then a chart per figure that either has."""
     histories = {one.name: queries.read_history(store, one.deployment, span) for one in (left, right)}
     newest = max((float(history.index.max()) for history in histories.values() if len(history)), default=None)

@@ -11,7 +11,8 @@ from app.families import Family
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.catalog import FIGURES, Figure
-from servescope.collector.store import Store, TargetStatus
+from servescope.collector.store import TargetStatus
+from servescope.history import History
 
 TILES = (
     "request_rate",
@@ -50,7 +51,7 @@ def describe(one: Shown) -> str:
     return " · ".join((one.name, *(part for part in rest if part and part not in one.name)))
 
 
-def draw_deployment(store: Store, one: Shown, span: TimeRange) -> None:
+def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
     """Its latest figures as tiles, then the charts."""
     history = queries.read_history(store, one.deployment, span)
     newest = float(history.index.max()) if len(history) else None

@@ -8,9 +8,15 @@ import pandas as pd
 import streamlit as st
 
 from app import display, frame, queries, selection, tables
-from servescope.collector.store import Store, TargetStatus
+from servescope.collector.store import TargetStatus
+from servescope.history import History, PrometheusHistory
 
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
+
+NOT_IN_PROMETHEUS = (
+    "A Prometheus does not hold where a target is, how it is read, how it covers the contract, or why it fails: "
+    "open the console on the collector's store, or ask the collector's /api/v1/targets."
+)
 
 
 def show() -> None:
@@ -21,7 +27,7 @@ def show() -> None:
     store = frame.open_store()
     names = sorted(target.target_id for target in store.targets())
     if not names:
-        frame.invite_collector()
+        frame.invite_collector(store)
         return
     view = selection.choose(
         notes, "view", list(VIEWS), "targets", st.segmented_control, label="View", label_visibility="collapsed",
@@ -34,19 +40,29 @@ def show() -> None:
         frame.repeat(lambda: draw_coverage(store, chosen))
 
 
-def draw_targets(store: Store) -> None:
+def draw_targets(store: History) -> None:
     """Every target, failing ones first."""
     sources = queries.read_sources(store)
     frame.describe("each target's last scrape", sources, "sources")
-    st.html(tables.draw_tiles(_summarise(sources)))
-    st.html(tables.draw_sources(sources, now_ms=selection.now_ms(), parameters=selection.range_parameters()))
+    known = not isinstance(store, PrometheusHistory)
+    st.html(tables.draw_tiles(_summarise(sources, sources_known=known)))
+    st.html(
+        tables.draw_sources(
+            sources, now_ms=selection.now_ms(), parameters=selection.range_parameters(), sources_known=known
+        )
+    )
+    if not known:
+        st.caption(NOT_IN_PROMETHEUS)
 
 
-def draw_coverage(store: Store, chosen: str) -> None:
+def draw_coverage(store: History, chosen: str) -> None:
     """One target's coverage of the contract, metric by metric."""
     target = next((one for one in store.targets() if one.target_id == chosen), None)
     if target is None:
         st.info(f"{chosen} is no longer a target.", icon=":material/link_off:")
+        return
+    if isinstance(store, PrometheusHistory):
+        st.info(NOT_IN_PROMETHEUS, icon=":material/visibility_off:")
         return
     coverage = queries.read_coverage(target)
     frame.describe("the contract at this target's last scrape", coverage, "coverage")
@@ -71,7 +87,7 @@ def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
     ]
 
 
-def _summarise(sources: pd.DataFrame) -> list[tuple[str, str, str]]:
+def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str, str, str]]:
     """The tiles above the table: how many targets there are, and how they are."""
     healthy = int(sources["healthy"].sum())
     failing = len(sources) - healthy
@@ -87,7 +103,9 @@ def _summarise(sources: pd.DataFrame) -> list[tuple[str, str, str]]:
         ("Failing", tables.element("span", str(failing), "value critical" if failing else "value"), "did not"),
         ("Slowest scrape", escape(display.format_value(slowest, "seconds")), "of each target's last"),
         ("Samples", display.format_bare(float(sources["samples"].sum()), "1"), "in the last scrapes"),
-        ("Sources", str(len(kinds)), escape(" · ".join(f"{count} {name}" for name, count in kinds.items()))),
+        ("Sources", str(len(kinds)), escape(" · ".join(f"{count} {name}" for name, count in kinds.items())))
+        if sources_known
+        else ("Sources", display.ABSENT, "not in a Prometheus"),
     ]
 
 

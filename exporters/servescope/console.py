@@ -1,24 +1,30 @@
-"""`servescope console`: the Streamlit console on a collector's store, as a child process, on 127.0.0.1 unless told so.
+"""`servescope console`: the Streamlit console on a collector's store, or on a Prometheus, as a child process.
 
-The pages are in `app/` of a checkout and in `servescope/_app` of an installed wheel.
+It listens on 127.0.0.1 unless told otherwise. The pages are in `app/` of a checkout and in `servescope/_app` of an
+installed wheel.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from servescope.errors import ServescopeError, UsageError
+from servescope.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
+from servescope.prometheus import OPTIONS, NotPrometheusError, connect
+from servescope.prometheus import configure as configure_access
 
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8501
@@ -37,10 +43,11 @@ class ConsoleError(ServescopeError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.add_argument("--store", type=Path, metavar="PATH", help="the collector's store (default: servescope.db)")
     parser.add_argument(
-        "--store", type=Path, default=Path("servescope.db"), metavar="PATH",
-        help="the collector's store (default: servescope.db)",
-    )  # fmt: skip
+        "--prometheus", metavar="URL", help="read a Prometheus that scrapes collectors, in place of a store"
+    )
+    configure_access(parser)
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="N",
         help=f"port to serve on (default: {DEFAULT_PORT}; 0 takes a free one)",
@@ -57,15 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve the console until Ctrl-C or SIGTERM."""
     _check_extra()
     pages = find_app()
-    _check_store(arguments.store)
+    place, variables = _choose_history(arguments)
     address, port = arguments.address, _free_port(arguments.address, arguments.port)
     # A closed terminal ends us as Ctrl-C does; the child, in its own session, would not hear of it.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
-    child = _launch(pages, arguments.store, address, port)
+    child = _launch(pages, variables, address, port)
     try:
         _wait_until_ready(child, address, port)
         url = f"http://{_reached_at(address)}:{port}"
-        print(f"servescope: the console is at {url}, on {arguments.store}; Ctrl-C ends it", flush=True)
+        print(f"servescope: the console is at {url}, on {place}; Ctrl-C ends it", flush=True)
         if not arguments.no_browser:
             _open_browser(url)
         code = child.wait()
@@ -88,6 +95,35 @@ def _check_extra() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"the console needs {', '.join(missing)}: pip install 'servescope[console]'")
+
+
+def _choose_history(arguments: argparse.Namespace) -> tuple[str, dict[str, str]]:
+    """What the pages shall read, in words and as the environment variables that tell them."""
+    if arguments.prometheus is None:
+        for option in OPTIONS:
+            if getattr(arguments, option):
+                raise UsageError(f"--{option.replace('_', '-')} goes with --prometheus")
+        store = arguments.store or Path("servescope.db")
+        _check_store(store)
+        return str(store), {STORE_VARIABLE: str(store.resolve()), PROMETHEUS_VARIABLE: ""}
+    if arguments.store is not None:
+        raise UsageError("--store and --prometheus are both given, expected one of them")
+    options = {name: getattr(arguments, name) for name in OPTIONS}
+    _check_prometheus(arguments.prometheus, options)
+    return arguments.prometheus, {PROMETHEUS_VARIABLE: json.dumps({"url": arguments.prometheus, **options})}
+
+
+def _check_prometheus(url: str, options: Mapping[str, object]) -> None:
+    """Ask it once, so that what is wrong with it is said here, and what it lacks."""
+    try:
+        found = PrometheusHistory(connect(url, options)).deployments()
+    except NotPrometheusError as error:
+        raise UsageError(str(error)) from error
+    if not found:
+        print(
+            f"servescope: {url} holds no series of the contract; have it scrape a collector:\n\n{SCRAPE_COLLECTOR}",
+            file=sys.stderr,
+        )
 
 
 def _check_store(path: Path) -> None:
@@ -137,7 +173,7 @@ def _free_port(address: str, wanted: int) -> int:
         return port
 
 
-def _launch(pages: Path, store: Path, address: str, port: int) -> subprocess.Popen[bytes]:
+def _launch(pages: Path, variables: Mapping[str, str], address: str, port: int) -> subprocess.Popen[bytes]:
     options = {
         "server.address": address,
         "server.port": str(port),
@@ -154,7 +190,7 @@ def _launch(pages: Path, store: Path, address: str, port: int) -> subprocess.Pop
         stdin=subprocess.DEVNULL,
         # Streamlit's own announcement would repeat ours.
         stdout=subprocess.DEVNULL,
-        env={**os.environ, STORE_VARIABLE: str(store.resolve())},
+        env={**os.environ, **variables},
         # A Ctrl-C in the terminal reaches us alone, and we end it.
         start_new_session=True,
         preexec_fn=_end_with_parent if sys.platform == "linux" else None,

@@ -137,7 +137,8 @@ def read_configuration(path: Path) -> Configuration:
 def make_configuration(document: Mapping[str, object], *, origin: str, directory: Path) -> Configuration:
     """The configuration from a parsed document; `origin` is what errors call it."""
     root = Table(document, origin, "")
-    root.check_keys(("collector", "api", "deployments"))
+    # What to import from a Prometheus is read by the import alone.
+    root.check_keys(("collector", "api", "deployments", "import"))
     api = read_api(root.table("api", SETTINGS["api"]), directory)
     collector = _read_collector(root.table("collector", SETTINGS["collector"]), directory)
     tables = root.tables("deployments", SETTINGS["deployments"])

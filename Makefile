@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := exporters app alerts benchmarks docs examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench real capture pictures clean
+.PHONY: help demo test check generate bench soak real capture pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ generate: $(VENV)/.develop  ## write the files that are compiled from the catalo
 
 bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
 	$(BIN)/python -m benchmarks
+
+soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; nothing of it may grow
+	$(BIN)/python -m tests.soak --minutes 60 --write
 
 real: $(VENV)/.develop  ## run real vLLM and real Dynamo on loopback and check the contract against the client's counts
 	$(BIN)/python -m tests.real

@@ -59,7 +59,9 @@ def samples(families: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in families
         for sample in family.samples
-        if not sample.name.startswith("servescope_api_")
+        if not sample.name.startswith(
+            ("servescope_api_", "servescope_render_", "servescope_store_append_", "servescope_event_loop_", "process_")
+        )
     }
 
 

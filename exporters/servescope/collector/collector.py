@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Literal, TypedDict
 
 from servescope.collector.config import CollectorSettings, Configuration
 from servescope.collector.deployments import HttpDiscoverySettings, slowest_interval_ms
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets
+from servescope.collector.exposition import Gauges
 from servescope.collector.layers import Supply
 from servescope.collector.pacing import Pacer, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.parse import Lexicon
@@ -23,10 +25,10 @@ from servescope.collector.scrape import Fetch, Limits, Scrape, ScrapeError, scra
 from servescope.collector.store import RecordedSettings, Round, Store, StoreError, StoreWriter, TargetStatus
 from servescope.collector.tables import format_duration
 from servescope.collector.targets import Discovery, ListKey, Target, check_targets
-from servescope.collector.telemetry import Telemetry
+from servescope.collector.telemetry import Telemetry, watch_event_loop
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.identity import Deployment
-from servescope.samples import Sample, Snapshot
+from servescope.samples import Sample, Snapshot, make_labels
 
 _logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ _CHANGEABLE = (
     "retention_bytes", "max_body_bytes", "max_series", "max_labels", "max_label_bytes", "max_line_bytes",
 )  # fmt: skip
 _REPLICA_ROLES = ("aggregated", "prefill", "decode")
+
+Health = Literal["up", "down", "unknown"]
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +86,15 @@ ReadConfiguration = Callable[[], Configuration]
 FetchList = Callable[[HttpDiscoverySettings], Awaitable[bytes]]
 
 
+class Options(TypedDict, total=False):
+    """What a collector may be made with beside its configuration, its store and its fetch."""
+
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+    fetch_list: FetchList | None
+    reread: ReadConfiguration | None
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """All figures at one instant, in milliseconds."""
@@ -99,6 +112,9 @@ class Collector:
     wall clock in seconds. Not thread safe: all methods belong to one event loop.
     """
 
+    # Figures of a deployment need all its targets, so one that has only a share of them derives none.
+    derives_figures = True
+
     def __init__(
         self,
         configuration: Configuration,
@@ -112,6 +128,7 @@ class Collector:
         reread: ReadConfiguration | None = None,
     ) -> None:
         self.settings, self._api = configuration.collector, configuration.api
+        self._shard_settings = configuration.shards
         self.discovery = Discovery(configuration)
         self._fetch_list, self._reread = fetch_list, reread
         self._pacer = Pacer()
@@ -157,11 +174,32 @@ class Collector:
         """Every target of the configuration as it stands, by target id."""
         return [self._watched[target_id] for target_id in sorted(self._watched)]
 
-    def is_fresh(self, watched: Watched) -> bool:
-        """Whether the target's last scrape succeeded, and is no older than two scrapes may take."""
+    def health(self, watched: Watched) -> Health:
+        """How the target's last scrape ended; unknown when that is longer ago than two scrapes may take."""
         status, target = watched.status, watched.target
         oldest = self.now_ms - 2 * self._pacer.interval_ms(target) - target.scraping.timeout_ms
-        return status.healthy and status.last_success_ms is not None and status.last_success_ms >= oldest
+        if status.last_scrape_ms is None or status.last_scrape_ms < oldest:
+            return "unknown"
+        return "up" if status.healthy else "down"
+
+    def is_fresh(self, watched: Watched) -> bool:
+        """Whether the target's last scrape succeeded, and is no older than two scrapes may take."""
+        return self.health(watched) == "up"
+
+    def own_gauges(self) -> list[Gauges]:
+        """What `/metrics` shows of the collector's state now, beside its telemetry."""
+        counts: dict[tuple[Deployment, Health], int] = {}
+        for watched in self._watched.values():
+            key = (watched.deployment, self.health(watched))
+            counts[key] = counts.get(key, 0) + 1
+        values = [
+            (make_labels((*deployment.labels(), ("health", health))), float(count))
+            for (deployment, health), count in sorted(counts.items())
+        ]
+        return [
+            Gauges("servescope_targets", "Targets of each deployment, by how their last scrape ended.", values),
+            Gauges("servescope_tasks", "Tasks of the event loop now.", [((), float(len(asyncio.all_tasks())))]),
+        ]
 
     @property
     def problems(self) -> list[str]:
@@ -175,6 +213,7 @@ class Collector:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self._start_scraping()
+                tasks.create_task(watch_event_loop(self.telemetry))
                 tasks.create_task(self._discover_regularly())
                 tasks.create_task(self._evaluate_regularly())
         finally:
@@ -193,17 +232,24 @@ class Collector:
     async def discover(self) -> None:
         """Read the lists of targets that changed, take up the new targets and let go of those no longer listed."""
         async with self._discovering:
+            started = time.perf_counter()
             self.discovery.refresh()
             await self._go_by_lists()
+            self.telemetry.discovery_seconds.observe(time.perf_counter() - started)
+
+    def _listed(self) -> tuple[Target, ...]:
+        """The targets this collector shall have now; the same object while they are the same."""
+        return self.discovery.targets
 
     async def _go_by_lists(self) -> None:
-        if self.discovery.targets is self._gone_by:
+        targets = self._listed()
+        if targets is self._gone_by:
             leaving = len(self._leaving)
             self._forget_spent()
             if len(self._leaving) != leaving:
                 self._settle_supplies()
             return
-        listed = {target.target_id: target for target in self.discovery.targets}
+        listed = {target.target_id: target for target in targets}
         self._pacer.set_targets(listed.values())
         for target_id in [target_id for target_id in self._watched if target_id not in listed]:
             self._let_go(target_id)
@@ -220,7 +266,7 @@ class Collector:
             kept=sum(each.targets for each in lists), dropped=sum(each.dropped for each in lists)
         )
         self._start_scraping()
-        self._gone_by = self.discovery.targets
+        self._gone_by = targets
 
     async def _take_up(self, target: Target) -> Watched:
         returning = self._leaving.pop(target.target_id, None)
@@ -245,10 +291,15 @@ class Collector:
         """Let no metric be taken from a target that is no longer listed."""
         listed = _by_deployment(self._watched.values())
         for deployment, supply in self._supplies.items():
-            supply.keep({watched.target.target_id for watched in listed.get(deployment, ())})
+            elsewhere = self._note_others(deployment, supply)
+            supply.keep({*(watched.target.target_id for watched in listed.get(deployment, ())), *elsewhere})
         # A target that left may return, with the reader it had.
         held = {watched.deployment for watched in (*self._watched.values(), *self._leaving.values())}
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
+
+    def _note_others(self, deployment: Deployment, supply: Supply) -> Collection[str]:
+        """Take up what targets of the deployment supply that other collectors scrape; returns those targets."""
+        return ()
 
     async def _refill(self, ring: Ring, target_id: str) -> None:
         """Take the scrapes that are still in the window from the store, as after a restart."""
@@ -277,12 +328,15 @@ class Collector:
             _stop(watched)
 
     def _let_go(self, target_id: str) -> None:
-        watched = self._watched.pop(target_id)
-        _stop(watched)
+        watched = self._part_with(target_id)
         # Its series end here, as behind the stale markers of Prometheus.
         self._append(watched, self.now_ms, None)
-        self._leaving[target_id] = watched
         _logger.info("%s is no longer listed", target_id)
+
+    def _part_with(self, target_id: str) -> Watched:
+        watched = self._leaving[target_id] = self._watched.pop(target_id)
+        _stop(watched)
+        return watched
 
     def _forget_spent(self) -> None:
         now = self.now_ms
@@ -361,6 +415,8 @@ class Collector:
         settings, needs_restart = _merge(self.settings, configuration.collector)
         if configuration.api != self._api:
             needs_restart = (*needs_restart, "api")
+        if configuration.shards != self._shard_settings:
+            needs_restart = (*needs_restart, "shards")
         configuration = replace(configuration, collector=settings)
         check_targets(configuration)
         _check_window(configuration)
@@ -443,8 +499,11 @@ class Collector:
             await self.scrape(watched)
             interval = watched.target.scraping.interval_ms
             offset = scrape_offset_ms(watched.target.target_id, interval)
-            due = next_due_ms(max(self.now_ms, watched.held_until_ms), interval, offset, after_ms=due)
+            former, due = due, next_due_ms(max(self.now_ms, watched.held_until_ms), interval, offset, after_ms=due)
+            if former and watched.held_until_ms <= self.now_ms and self._pacer.host(watched.target) is None:
+                self.telemetry.missed_scrapes.inc(max(0, (due - former) // interval - 1))
             await self._rest_until(watched, due)
+            self.telemetry.scrape_lateness.observe(max(0, self.now_ms - due) / 1000)
 
     async def _await_turn(self, watched: Watched) -> None:
         """Wait for a turn of the target's host, where that is limited."""
@@ -473,6 +532,7 @@ class Collector:
         members = {
             deployment: Members([watched.ring for watched in watches], self._count(deployment, watches))
             for deployment, watches in by_deployment.items()
+            if self.derives_figures
         }
         derived: dict[Deployment, Derivation] = {}
         for deployment, found in self._deriver.derive(members, at_ms).items():
@@ -496,7 +556,7 @@ class Collector:
             for watched in members
             if watched.target.target_id in self._watched
             and watched.target.identity.role in _REPLICA_ROLES
-            and watched.status.last_scrape_ms is not None
+            and self.health(watched) != "unknown"
         ]
         return count_targets(deployment, healthy) if healthy else []
 
@@ -505,7 +565,11 @@ class Collector:
         while True:
             due = next_due_ms(self.now_ms, self.settings.evaluation_interval_ms, 0, after_ms=due)
             await self._sleep_until(due)
+            await self._prepare_evaluation()
             self.evaluate(due)
+
+    async def _prepare_evaluation(self) -> None:
+        """Have what was scraped up to now; here it always is."""
 
     # --- Store --------------------------------------------------------------------------------------------------------
 

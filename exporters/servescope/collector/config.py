@@ -23,6 +23,7 @@ from servescope.collector.deployments import (
     read_deployments,
 )
 from servescope.collector.parse import DEFAULT_LIMITS
+from servescope.collector.shards import SHARD_SETTINGS, ShardSettings, read_shards
 from servescope.collector.tables import Setting, Table, format_duration, parse_address, parse_duration
 from servescope.errors import ConfigurationError, UsageError
 from servescope.expressions import Bounds
@@ -70,6 +71,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("window_bounds", '"closed"'),
     ),
     "api": tuple(Setting(key, "") for key in API_KEYS),
+    "shards": SHARD_SETTINGS,
     **DEPLOYMENT_SETTINGS,
 }
 
@@ -110,12 +112,16 @@ class CollectorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All of `servescope.toml`; `origin` names the file, or the command line."""
+    """All of `servescope.toml`; `origin` names the file, or the command line.
+
+    `shards` are the collectors that divide the targets among themselves, None for one that is alone.
+    """
 
     collector: CollectorSettings
     deployments: tuple[DeploymentSettings, ...]
     origin: str
     api: ApiSettings = field(default_factory=ApiSettings)
+    shards: ShardSettings | None = None
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -138,15 +144,17 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     """The configuration from a parsed document; `origin` is what errors call it."""
     root = Table(document, origin, "")
     # What to import from a Prometheus is read by the import alone.
-    root.check_keys(("collector", "api", "deployments", "import"))
+    root.check_keys(("collector", "api", "shards", "deployments", "import"))
     api = read_api(root.table("api", SETTINGS["api"]), directory)
     collector = _read_collector(root.table("collector", SETTINGS["collector"]), directory)
     tables = root.tables("deployments", SETTINGS["deployments"])
     deployments = read_deployments(tables, directory, collector.scraping(), collector.window_ms)
-    if not deployments:
+    shards = read_shards(root.table("shards", SETTINGS["shards"]), directory) if "shards" in document else None
+    # A collector that gathers from shards scrapes no target itself.
+    if not deployments and (shards is None or shards.own is not None):
         raise ConfigurationError(f"{origin}: no deployments; expected at least one [[deployments]] table")
     _check_deployments_differ(deployments, origin)
-    return Configuration(collector, deployments, origin, api)
+    return Configuration(collector, deployments, origin, api, shards)
 
 
 def configure_targets(

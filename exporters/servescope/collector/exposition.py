@@ -15,7 +15,7 @@ from servescope import openmetrics
 from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
 from servescope.collector.store import TargetStatus
 from servescope.collector.telemetry import Telemetry
-from servescope.samples import Sample, Series, format_series, format_value
+from servescope.samples import Labels, Sample, Series, format_series, format_value
 
 
 class Scraped(NamedTuple):
@@ -26,6 +26,14 @@ class Scraped(NamedTuple):
     values: NDArray[np.float64]
 
 
+class Gauges(NamedTuple):
+    """One family of gauges of the collector's own."""
+
+    name: str
+    help: str
+    values: Sequence[tuple[Labels, float]]
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """What one `/metrics` shows: taken on the event loop, rendered anywhere."""
@@ -34,6 +42,7 @@ class Page:
     figures: Sequence[Sample]
     targets: Sequence[TargetStatus]
     telemetry: Telemetry
+    own: Sequence[Gauges] = ()
 
 
 class _Family(NamedTuple):
@@ -79,7 +88,9 @@ class PageRenderer:
         for name, found in lines.items():
             if found:
                 yield _CATALOG.get(name) or _family(name, "untyped", ""), found
-        yield from _target_families(page.targets)
+        for gauges in (*_target_gauges(page.targets), *page.own):
+            if gauges.values:
+                yield _family(gauges.name, "gauge", gauges.help), list(_gauge_lines(gauges))
         yield from _own_families(page.telemetry)
 
     def _lines(self, scraped: Scraped) -> _TargetLines:
@@ -167,34 +178,36 @@ def _catalog_families() -> dict[str, _Family]:
 _CATALOG = _catalog_families()
 
 
-def _target_families(targets: Sequence[TargetStatus]) -> Iterator[tuple[_Family, list[str]]]:
+def _target_gauges(targets: Sequence[TargetStatus]) -> list[Gauges]:
     """The collector's view of each target that was scraped."""
     shown = [(target, target.identity.labels()) for target in targets if target.last_scrape_ms is not None]
-    for name, text, values in (
-        (
+    return [
+        Gauges(
             "servescope_target_up",
             "1 when the target's last scrape succeeded, else 0.",
             [(labels, float(target.healthy)) for target, labels in shown],
         ),
-        (
+        Gauges(
             "servescope_target_samples",
             "Contract samples of the target's last scrape.",
             [(labels, float(target.samples)) for target, labels in shown],
         ),
-        (
+        Gauges(
             "servescope_target_scrape_duration_seconds",
             "Duration of the target's last scrape.",
             [(labels, target.duration_seconds or 0.0) for target, labels in shown],
         ),
-        (
+        Gauges(
             "servescope_target_missing_metrics",
             "Contract metrics that the target showed once and does not show now.",
             [(labels, float(len(target.missing_metrics))) for target, labels in shown],
         ),
-    ):
-        if values:
-            lines = [f"{format_series(name, labels)} {format_value(value)}\n" for labels, value in values]
-            yield _family(name, "gauge", text), lines
+    ]
+
+
+def _gauge_lines(gauges: Gauges) -> Iterator[str]:
+    for labels, value in gauges.values:
+        yield f"{format_series(gauges.name, labels)} {format_value(value)}\n"
 
 
 def _own_families(telemetry: Telemetry) -> Iterator[tuple[_Family, list[str]]]:

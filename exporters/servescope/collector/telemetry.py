@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
 
-STAGES = ("discover", "evaluate", "refill", "reload")
+STAGES = ("discover", "evaluate", "refill", "reload", "gather")
 """Where a fault of the collector's own can happen without ending it; a scrape's is its outcome `internal`."""
 
 REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")
 """Why a client is turned away, or its connection ended."""
 
+RELAYED = ("kept", "known", "overlapping", "future", "unlisted", "unreadable")
+"""What becomes of a scrape that a shard relayed: only one after the target's last is kept."""
+
+_LOOP_PROBE_SECONDS = 1.0
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -95,8 +101,47 @@ class Telemetry:
             registry=registry,
         )
         self._register_api(registry)
+        self._register_pace(registry)
         build = Gauge("servescope_build_info", "1, with the version as label.", ["version"], registry=registry)
         build.labels(__version__).set(1)
+
+    def _register_pace(self, registry: CollectorRegistry) -> None:
+        """What is measured of the collector's own pace, and of its process."""
+        self.discovery_seconds = Histogram(
+            "servescope_discovery_duration_seconds",
+            "Looking at the lists of targets, or at the shards, once and taking up what changed.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.render_seconds = Histogram(
+            "servescope_render_duration_seconds", "Writing one /metrics page.", buckets=_SECONDS, registry=registry
+        )
+        self.scrape_lateness = Histogram(
+            "servescope_scrape_lateness_seconds",
+            "How long after the instant it was due a scrape began.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.missed_scrapes = Counter(
+            "servescope_missed_scrapes",
+            "Scrapes left out because the one before them, or the collector, was late.",
+            registry=registry,
+        )
+        self.loop_lag = Histogram(
+            "servescope_event_loop_lag_seconds",
+            "How much later than asked for the event loop woke, tried once a second.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.relayed_scrapes = Counter(
+            "servescope_relayed_scrapes",
+            "Scrapes that shards relayed, by what became of them.",
+            ["result"],
+            registry=registry,
+        )
+        for result in RELAYED:
+            self.relayed_scrapes.labels(result)
+        ProcessCollector(registry=registry)
 
     def _register_api(self, registry: CollectorRegistry) -> None:
         """What is counted of those who ask the collector."""
@@ -157,3 +202,11 @@ class Telemetry:
     def collect(self) -> Iterable[Metric]:
         """The series as prometheus_client's families."""
         return self._registry.collect()
+
+
+async def watch_event_loop(telemetry: Telemetry) -> None:
+    """Book once a second how late the event loop wakes, until cancelled."""
+    while True:
+        asked = time.perf_counter() + _LOOP_PROBE_SECONDS
+        await asyncio.sleep(_LOOP_PROBE_SECONDS)
+        telemetry.loop_lag.observe(max(0.0, time.perf_counter() - asked))

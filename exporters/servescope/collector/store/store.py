@@ -325,6 +325,8 @@ class Store:
             if name not in kept
         ]
         self._connection.executemany("UPDATE targets SET listed = 0 WHERE target_id = ?", [(name,) for name in gone])
+        for name in gone:
+            self._layout_of_target.pop(name, None)
 
     @_guarded
     def record_settings(self, time_ms: int, settings: RecordedSettings) -> None:

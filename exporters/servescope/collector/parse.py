@@ -54,7 +54,7 @@ _JSON_START = re.compile(r'[\[{]\s*($|[\[{}\]\d]|"(?:[^"\\]|\\.)*"\s*:)')
 
 _TEXT_SHOWN = 80
 _LONGEST_EDGE = 24  # the canonical text of an edge, which may be longer than the edge as it was exposed
-_MOST_BYTES = 32_000_000
+_MOST_BYTES = 16_000_000
 _ENTRY_BYTES = 300  # about what a line takes beside its text
 # TYPE, HELP and UNIT of a sample of its own, and as many lines of other kinds.
 _LINES_PER_SAMPLE = 6
@@ -136,49 +136,68 @@ class Exposition:
         return name in self.places or f"{name}_count" in self.places or f"{name}_bucket" in self.places
 
 
+class _Generation:
+    """What was read, or read again, since the last generation ended; `room` is in bytes."""
+
+    __slots__ = ("heads", "lines", "pairs", "room", "texts")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.heads: dict[bytes, tuple[bytes, Series]] = {}
+        self.texts: dict[str, str] = {}
+        self.pairs: dict[tuple[str, str], tuple[str, str]] = {}
+        self.lines: dict[bytes, bytes] = {}
+
+
 class Lexicon:
-    """What was read before, so that it is read once and kept once, whichever target shows it; bounded."""
+    """What was read before, so that it is read once and kept once, whichever target shows it; bounded.
+
+    What nobody has shown for a generation is forgotten: targets that left leave nothing behind. A generation ends when
+    it has taken half of `most_bytes`.
+    """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._heads: dict[bytes, tuple[bytes, Series]] = {}
-        self._texts: dict[str, str] = {}
-        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        self._lines: dict[bytes, bytes] = {}
+        self._generation_bytes = most_bytes // 2
+        self._now, self._before = _Generation(self._generation_bytes), _Generation(0)
 
     def find(self, head: bytes) -> tuple[bytes, Series] | None:
-        """The head, and the series that a line beginning with it is of; None when it was not seen yet."""
-        return self._heads.get(head)
+        """The head, and the series that a line beginning with it is of; None when it is not known."""
+        known = self._now.heads.get(head)
+        if known is None:
+            known = self._before.heads.get(head)
+            if known is not None:
+                self._make_room(head)
+                self._now.heads[head] = known
+        return known
 
     def keep(self, head: bytes, name: str, labels: Labels) -> tuple[bytes, Series]:
         """Take up what a head means."""
-        self._make_room(len(head))
-        known = self._heads[head] = head, Series(self._texts.setdefault(name, name), labels)
+        self._make_room(head)
+        name = self._now.texts.setdefault(name, self._before.texts.get(name, name))
+        known = self._now.heads[head] = head, Series(name, labels)
         return known
 
     def keep_labels(self, labels: Labels) -> Labels:
         """The same labels, of pairs that are kept once."""
-        return tuple([self._pairs.setdefault(pair, pair) for pair in labels])
+        now, before = self._now.pairs, self._before.pairs
+        return tuple([now.get(pair) or now.setdefault(pair, before.get(pair, pair)) for pair in labels])
 
     def keep_line(self, line: bytes) -> bytes:
         """A line without a sample, kept once."""
-        known = self._lines.get(line)
+        known = self._now.lines.get(line)
         if known is None:
-            self._make_room(len(line))
-            known = self._lines[line] = line
+            self._make_room(line)
+            known = self._now.lines[line] = self._before.lines.get(line, line)
         return known
 
-    def _make_room(self, text_bytes: int) -> None:
-        self._bytes += text_bytes + _ENTRY_BYTES
-        if self._bytes > self._most_bytes:
-            self.forget()
+    def _make_room(self, text: bytes) -> None:
+        self._now.room -= len(text) + _ENTRY_BYTES
+        if self._now.room < 0:
+            self._before, self._now = self._now, _Generation(self._generation_bytes)
 
     def forget(self) -> None:
         """Begin anew; pages keep what they hold."""
-        self._bytes = 0
-        for each in (self._heads, self._texts, self._pairs, self._lines):
-            each.clear()
+        self._now, self._before = _Generation(self._generation_bytes), _Generation(0)
 
 
 class Page:

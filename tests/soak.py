@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import signal
@@ -200,7 +201,10 @@ def soak(folder: Path, *, seconds: float, speed: float) -> Run:
     (folder / "servescope.toml").write_text(CONFIGURATION.format(settings=SETTINGS).replace(":0", f":{port}"))
     with (folder / "collect.log").open("wb") as log:
         command = [sys.executable, "-m", "tests.soak", "--collect", "--speed", str(speed)]
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+        # The collector runs where its store is, and finds this module all the same.
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path}
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
         try:
             times, samples, page = _watch(process, herd, address, port, seconds)
             process.send_signal(signal.SIGTERM)

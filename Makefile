@@ -37,7 +37,7 @@ check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
-	$(BIN)/python -m pytest -q -m 'not slow and not real'
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not slow and not real'
 
 generate: $(VENV)/.develop  ## write the files that are compiled from the catalog
 	$(BIN)/python -m alerts

@@ -338,6 +338,7 @@ async def until(ready: Callable[[], bool]) -> None:
     pytest.fail("not within five seconds")
 
 
+@pytest.mark.slow
 def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A store that another process locks is told once, and costs neither scrapes nor figures; then all is written."""
     write_targets(tmp_path, "a")

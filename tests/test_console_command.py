@@ -57,6 +57,7 @@ def empty(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_missing_store_is_named_with_the_remedy(tmp_path: Path) -> None:
     """Without a store the command ends with code 2 and says how to get one."""
     answer = run("--store", str(tmp_path / "none.db"))

@@ -463,7 +463,7 @@ HOSTILE: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("wrong", HOSTILE, ids=repr)
+@pytest.mark.parametrize("wrong", HOSTILE, ids=lambda wrong: re.sub(" at 0x.*", "", repr(wrong)))
 def test_no_value_of_any_attribute_raises_or_leaves_a_wrong_number(plugin: Any, wrong: Any) -> None:
     """Each attribute in turn holds it; the page stays one that a scraper takes, and a good step after it is booked."""
     logger = start(plugin, draft_length=2)

@@ -147,8 +147,8 @@ def _print_fixed_costs(pages: Pages) -> None:
                 best = min(best, time.perf_counter() - started)
 
     with tempfile.TemporaryDirectory() as directory:
-        store = Store(Path(directory) / "store.db")
-        collector = Collector(configuration, store, store, fetch, clock=lambda: now)
+        path = Path(directory) / "store.db"
+        collector = Collector(configuration, Store(path), Store(path, read_only=True), fetch, clock=lambda: now)
         asyncio.run(scrape_all(collector))
         collector.close()
     reader = Reader(_target(0))

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.collector.parse import DEFAULT_LIMITS, ParseError, parse_exposition
-from servescope.collector.reader import Reader
-from servescope.collector.scrape import ScrapeError
+from servescope.collector.reader import Reader, ReadError
 from servescope.collector.store import Round, Store, TargetStatus
 from servescope.collector.targets import Target
 from servescope.emulator.stack import EmulatedStack
@@ -387,7 +386,7 @@ def _read_captures(captures: Path) -> Iterator[tuple[str, Snapshot]]:
         try:
             snapshot, *_ = Reader(Target(f"http://{capture.stem}/metrics", identity)).read(body, DEFAULT_LIMITS)
             yield capture.stem, snapshot
-        except ScrapeError:
+        except ReadError:
             try:
                 native = parse_exposition(body).samples
             except ParseError:

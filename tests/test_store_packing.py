@@ -347,6 +347,60 @@ def test_a_size_limit_deletes_the_oldest(store: Store) -> None:
     assert store.path.stat().st_size < limit + 3_000_000
 
 
+def test_a_target_that_always_shows_other_series_does_not_cost_the_others_their_past(store: Store) -> None:
+    """The names of series that are gone count for the size as well, and go with them."""
+    store.set_target(status("r1"))
+    rng = np.random.default_rng(1)
+    limit = 4_000_000
+    for hour in range(8):
+        with store.transaction():
+            for step in range(hour * 240, hour * 240 + 240):
+                store.append_scrape("chat/r0", NOW + step * STEP, snapshot(step))
+                other = tuple(Series("x", (("n", rng.bytes(8).hex()),)) for _ in range(100))
+                store.append_scrape("chat/r1", NOW + step * STEP, Snapshot(other, np.ones(100)))
+        pack_all(store)
+        with store.transaction():
+            store.prune(0)
+            while store.prune_to_size(limit):
+                pass
+    used = store._used_bytes()
+
+    assert used <= limit
+    assert len(read(store)) > 240
+    while store.prune(NOW * 2):
+        pass
+    assert [count(store, table) for table in ("layouts", "shapes", "runs")] == [0, 0, 0]
+
+
+def test_layouts_that_are_shown_again_are_there_again(store: Store) -> None:
+    """What is let go of once nobody uses it is written anew for whoever does."""
+    other = tuple(Series("x", (("n", str(number)),)) for number in range(3))
+    for hour in range(4):
+        shown = SERIES if hour % 2 == 0 else other
+        for step in range(hour * 240, hour * 240 + 240):
+            store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(shown, np.ones(len(shown))))
+        pack_all(store)
+        store.prune(NOW)
+
+        assert count(store, "layouts") <= 2
+    found = store.read_scrapes("chat/r0", 0, NOW * 2)
+    assert [len(each.series) for _, each in found if each] == [7] * 240 + [3] * 240 + [7] * 240 + [3] * 240
+
+
+def test_targets_that_left_leave_nothing_in_memory(store: Store) -> None:
+    """Neither how many rows they had nor how many they may have."""
+    for number in range(20):
+        store.set_target(status(f"gone-{number}"))
+        append(store, range(240), target=f"chat/gone-{number}")
+    pack_all(store)
+    store.unlist_targets([])
+    while store.prune(NOW * 2):
+        pass
+
+    held = [len(each) for each in vars(store).values() if isinstance(each, (dict, set))]
+    assert sum(held) == len(store._shapes) + len(store._layouts)
+
+
 def test_a_size_limit_deletes_recent_rows_when_there_is_nothing_else(store: Store) -> None:
     """Before the first run is packed, the oldest tenth of the time goes."""
     wide = tuple(Series("x", (("n", str(number)),)) for number in range(2000))
@@ -410,6 +464,25 @@ def test_the_writer_packs_in_between(path: Path, store: Store) -> None:
     assert (ended, failed) == (True, [])
     assert pruned
     assert found[-300:] == as_appended(range(300, 600))
+
+
+def test_rows_of_an_idle_target_are_packed_where_no_figures_are_stored(path: Path, store: Store) -> None:
+    """As in a shard: what tells the time there are the scrapes of the other targets."""
+    failed: list[object] = []
+    writer = StoreWriter(store, on_written=lambda _: None, on_error=failed.append, on_dropped=failed.append)
+    writer.submit(Round(targets=[status("r0"), status("r1")]))
+    for step in range(10):
+        writer.submit(Round(scrapes=[("chat/r0", NOW + step * STEP, snapshot(step))]))
+    writer.submit(Round(scrapes=[("chat/r1", NOW + 200 * STEP, snapshot(200))]))
+    writer.submit(Round(listed=frozenset({"chat/r1"}), keep_from_ms=NOW - 1000 * STEP))
+    with Store(path, read_only=True) as reader:
+        deadline = time.monotonic() + 10
+        while not count(reader, "runs") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        packed = count(reader, "runs"), count(reader, "recent_scrapes")
+    writer.close()
+
+    assert (packed, failed) == ((1, 1), [])
 
 
 def test_contract_histograms_are_chunks_of_their_own(store: Store) -> None:

@@ -68,6 +68,8 @@ _KEYS_HELD = 256
 _FREE_SHARE = 0.25
 _FREE_PAGES = 256
 _FEWEST_FREE_PAGES = 1024
+# What no file is: whatever is at the path is another one.
+_NO_FILE = (-1, -1)
 
 _DELETE_UNUSED_TARGETS = f"""
 DELETE FROM targets WHERE NOT listed
@@ -175,7 +177,7 @@ class Store:
         """Open the file that is at the path now, a new one when there is none. Raises StoreError."""
         if self._closed:
             return
-        self._connection.close()
+        self._disconnect()
         self._forget()
         if not self.read_only:
             # The lock file may have gone with its directory, and then keeps nobody out any more.
@@ -186,12 +188,12 @@ class Store:
     @_guarded
     def set_aside(self) -> Path:
         """Close a damaged file and give it another name, which is returned; `reopen` makes a new one."""
-        self._connection.close()
+        self._disconnect()
         return set_aside(self.path)
 
     def _connect(self) -> None:
         self._connection, version = open_file(self.path, read_only=self.read_only)
-        self._file = _file_identity(self.path)
+        self._file: tuple[int, int] | None = _file_identity(self.path)
         if version == SCHEMA_VERSION:
             return
         try:
@@ -202,13 +204,18 @@ class Store:
                 )
             upgrade(self._connection, self.path, self._write_runs)
         except sqlite3.Error as error:
-            self._connection.close()
+            self._disconnect()
             raise StoreError(
                 f"store {self.path}: cannot be upgraded: {error}; it is as it was", damaged=is_damage(error)
             ) from error
         except BaseException:
-            self._connection.close()
+            self._disconnect()
             raise
+
+    def _disconnect(self) -> None:
+        """Close the connection; the file counts as replaced until it is opened again, were it the same one."""
+        self._connection.close()
+        self._file = _NO_FILE
 
     def _forget(self) -> None:
         """Forget all that was known of the file."""
@@ -254,7 +261,7 @@ class Store:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             # SQLite rolls back by itself when the file fails; what led here is what must be told.
-            self._connection.close()
+            self._disconnect()
             self._connect()
 
     @_guarded
@@ -351,6 +358,7 @@ class Store:
         gone += self._delete_runs("WHERE end_ms < ?", (before_ms,), rows - gone)
         if gone < rows:
             self._delete_unused(before_ms)
+            self._delete_spent_keys()
             self._give_back_pages()
         return gone
 
@@ -366,6 +374,8 @@ class Store:
             gone += self._delete_runs("", (), 1) or self._delete_oldest_recent()
             if gone == former:
                 break
+            # A target that always shows other series may need more room for their names than for their numbers.
+            self._delete_spent_keys()
         return gone
 
     def size_bytes(self) -> int:
@@ -429,19 +439,29 @@ class Store:
         self._connection.execute("DELETE FROM runs WHERE id = ?", (run,))
 
     def _delete_unused(self, before_ms: int) -> None:
-        """Delete the targets, deployments, layouts and shapes that nothing refers to any more."""
+        """Delete the targets, deployments and settings that nothing refers to any more."""
         gone = sum(self._connection.execute(statement).rowcount for statement in _DELETE_UNUSED)
-        for table in ("layouts", "shapes"):
-            gone += self._connection.execute(
-                f"DELETE FROM {table} WHERE used_ms < ?",  # noqa: S608  constants
-                (before_ms - _LAYOUT_MARK_MS,),
-            ).rowcount
         # The settings that hold at the start of what is kept began before it.
         self._connection.execute(
             "DELETE FROM settings WHERE time_ms < (SELECT max(time_ms) FROM settings WHERE time_ms <= ?)", (before_ms,)
         )
         if gone:
             self._forget_names()
+        # Targets that left are not counted any more.
+        counted = self._count_recent()
+        self._recent = Counter({owner: count for owner, count in counted.items() if count > 0})
+        self._rows_due = {owner: rows for owner, rows in self._rows_due.items() if owner in self._recent}
+
+    def _delete_spent_keys(self) -> None:
+        """Delete the layouts that were last used before the oldest recent row, the shapes before the oldest run."""
+        spans = [self._recent_span(*owner) for owner in self._count_recent()]
+        oldest_row = min((span[0] for span in spans if span is not None), default=LATEST_MS)
+        (oldest_run,) = self._connection.execute("SELECT min(end_ms) FROM runs").fetchone()
+        # No run ends after the last use of its shape; a row may be of up to a mark after that of its layout.
+        self._connection.execute("DELETE FROM shapes WHERE used_ms < ?", (oldest_run or LATEST_MS,))
+        before_ms = oldest_row - _LAYOUT_MARK_MS
+        if self._connection.execute("DELETE FROM layouts WHERE used_ms < ?", (before_ms,)).rowcount:
+            self._layout_ids = {digest: known for digest, known in self._layout_ids.items() if known[1] >= before_ms}
 
     def _give_back_pages(self) -> None:
         free = self._pragma("freelist_count")
@@ -500,7 +520,7 @@ class Store:
 
     def _pack_oldest(self, kind: int, owner: int) -> None:
         """Turn the oldest recent rows into runs: those before the next run, or those within one and it together."""
-        rows = list(self._rows(kind, owner, 0, LATEST_MS, RUN_ROWS))
+        rows = self._rows_to_pack(kind, owner)
         if rows:
             first = rows[0].time_ms
             around = self._runs(kind, owner, first, first)
@@ -518,6 +538,23 @@ class Store:
             self._recent[kind, owner] = counted
         self._rows_due[kind, owner] = RUN_ROWS
         self._note_due(kind, owner)
+
+    def _rows_to_pack(self, kind: int, owner: int) -> list[Row]:
+        """The oldest recent rows, at most as many as make a run; damaged ones would keep the others from ever being
+        packed, and are given up.
+        """
+        rows: list[Row] = []
+        layouts: dict[int, Keys] = {}
+        damaged: list[tuple[int]] = []
+        for key, layout, body in self._recent_rows(kind, owner, 0, LATEST_MS, RUN_ROWS):
+            try:
+                rows.append(self._row(key - (owner << TIME_BITS), layout, body, layouts))
+            except StoreError as error:
+                if not damaged:
+                    _logger.error("%s; it is given up, and others that are damaged as well", error)  # noqa: TRY400
+                damaged.append((key,))
+        self._connection.executemany(f"DELETE FROM {RECENT[kind]} WHERE id = ?", damaged)  # noqa: S608  constants
+        return rows
 
     def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: _Run) -> list[Row]:
         """Write a run anew with the rows that lie within it; where both have an instant, the later word counts."""
@@ -839,21 +876,27 @@ class Store:
                 continue
             keys = self._layout_keys(layout)
             places = wanted_places(keys, wanted)
-            stacked = np.frombuffer(b"".join(body for _, _, body in stretch), "<f8").reshape(len(stretch), len(keys))
+            stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
             segments.append(Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T))
         return segments
 
     def _rows(self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1) -> Iterator[Row]:
         """The recent rows of an owner, ascending; those of one layout share their keys."""
         layouts: dict[int, Keys] = {}
-        first = owner << TIME_BITS
         for key, layout, body in self._recent_rows(kind, owner, start_ms, end_ms, most):
-            if layout is None:
-                yield Row(key - first, None, None)
-                continue
-            if layout not in layouts:
-                layouts[layout] = self._layout_keys(layout)
-            yield Row(key - first, layouts[layout], np.frombuffer(body, "<f8"))
+            yield self._row(key - (owner << TIME_BITS), layout, body, layouts)
+
+    def _row(self, time_ms: int, layout: int | None, body: bytes, layouts: dict[int, Keys]) -> Row:
+        if layout is None:
+            return Row(time_ms, None, None)
+        if layout not in layouts:
+            layouts[layout] = self._layout_keys(layout)
+        return Row(time_ms, layouts[layout], self._numbers(time_ms, body, layouts[layout]))
+
+    def _numbers(self, time_ms: int, body: bytes | None, keys: Keys) -> NDArray[np.float64]:
+        if body is None or len(body) != 8 * len(keys):
+            raise StoreError(f"store {self.path}: the row of time {time_ms} is damaged: it has not {len(keys)} numbers")
+        return np.frombuffer(body, "<f8")
 
     def _recent_rows(
         self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1

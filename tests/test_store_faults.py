@@ -276,6 +276,26 @@ def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
     ]
 
 
+def test_a_file_that_was_emptied_is_begun_anew(writing: Writing) -> None:
+    """SQLite itself would go on for long without a word, and lose all of it in the end."""
+    first = writing.scrape()
+    writing.settle()
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with Store(writing.path, read_only=True) as reader:
+        assert [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)] == [first]
+        os.truncate(writing.path, 0)
+        second = writing.scrape()
+        writing.settle()
+        third = writing.scrape()
+        writing.settle()
+        times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+    writing.writer.close()
+
+    assert times == writing.stored() == [second, third]
+    assert len(writing.errors) == 1
+
+
 def test_a_directory_that_vanished_is_waited_for(tmp_path: Path) -> None:
     """While it is gone everything waits; when it is back a store is begun in it."""
     folder = tmp_path / "data"

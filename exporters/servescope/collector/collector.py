@@ -276,7 +276,8 @@ class Collector:
             return returning
         ring = self._ring(target)
         await self._refill(ring, target.target_id)
-        self._deriver.take_up(target.identity.deployment(), ring)
+        if self.derives_figures:
+            self._deriver.take_up(target.identity.deployment(), ring)
         return Watched(target, self._reader(target), ring, _unscraped(target), _limits(target))
 
     def _ring(self, target: Target) -> Ring:
@@ -464,7 +465,8 @@ class Collector:
             return False
         kept = watched.ring.append(time_ms, snapshot)
         self._store_scrape(watched, time_ms, kept)
-        self._deriver.take_up(watched.deployment, watched.ring)
+        if self.derives_figures:
+            self._deriver.take_up(watched.deployment, watched.ring)
         return True
 
     def _start_scraping(self) -> None:
@@ -544,7 +546,7 @@ class Collector:
         evaluation = Evaluation(at_ms, derived)
         self.evaluation = evaluation
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
-        series = sum(len(ring) for own in members.values() for ring in own.rings)
+        series = sum(len(watched.ring) for watches in by_deployment.values() for watched in watches)
         self.telemetry.set_state(series=series, problems=len(self.problems))
         self._store_figures(evaluation)
         return evaluation

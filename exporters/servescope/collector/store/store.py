@@ -169,7 +169,7 @@ class Store:
         self.close()
 
     def is_replaced(self) -> bool:
-        """Whether the file at the path is no longer the one that was opened: removed, or another in its place."""
+        """Whether the file at the path is not the one that was opened: removed, emptied, or another in its place."""
         return _file_identity(self.path) != self._file
 
     @_guarded
@@ -183,6 +183,9 @@ class Store:
             # The lock file may have gone with its directory, and then keeps nobody out any more.
             self._release_writer_lock()
             self._writer_lock = lock_for_writing(self.path)
+            if self.path.exists() and not _file_size(self.path):
+                # Whoever still has an emptied file open would keep a new store from being begun in it.
+                set_aside(self.path)
         self._connect()
 
     @_guarded
@@ -978,7 +981,8 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    # SQLite meets an emptied file only when it next reads a page that it does not hold, which may be never.
+    return (found.st_dev, found.st_ino) if found.st_size else None
 
 
 def _file_size(path: Path) -> int:

@@ -63,7 +63,11 @@ _logger = logging.getLogger(__name__)
 # A layout in use is marked so once an hour, which is what its retention is counted from.
 _LAYOUT_MARK_MS = 3_600_000
 _PRUNE_ROWS = 2_000
-_KEYS_HELD = 256
+# What is known of layouts and shapes, at most, and their keys: a key with its labels takes up to a kilobyte.
+_LAYOUTS_HELD = 256
+_KEYS_HELD = 100_000
+# The keys of all layouts that are packed at once, at most; what is beyond waits for the next time.
+_KEYS_PACKED = 50_000
 # Free pages are given back to the system above this share of the file, so many at a time.
 _FREE_SHARE = 0.25
 _FREE_PAGES = 256
@@ -96,6 +100,7 @@ _DELETE_UNUSED = (
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", Keys, Shape)
 
 
 class _Run(NamedTuple):
@@ -543,13 +548,16 @@ class Store:
         self._note_due(kind, owner)
 
     def _rows_to_pack(self, kind: int, owner: int) -> list[Row]:
-        """The oldest recent rows, at most as many as make a run; damaged ones would keep the others from ever being
-        packed, and are given up.
+        """The oldest recent rows, at most as many as make a run, and fewer where each shows other series.
+
+        Damaged ones would keep the others from ever being packed, and are given up.
         """
         rows: list[Row] = []
         layouts: dict[int, Keys] = {}
         damaged: list[tuple[int]] = []
         for key, layout, body in self._recent_rows(kind, owner, 0, LATEST_MS, RUN_ROWS):
+            if rows and layout not in layouts and sum(map(len, layouts.values())) > _KEYS_PACKED:
+                break
             try:
                 rows.append(self._row(key - (owner << TIME_BITS), layout, body, layouts))
             except StoreError as error:
@@ -992,13 +1000,17 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _held(held: OrderedDict[int, R], row: int, read: Callable[[], R]) -> R:
+def _held(held: OrderedDict[int, K], row: int, read: Callable[[], K]) -> K:
     """What is held for a row, read when it is not there; rows are never numbered twice, and the oldest give way."""
     if row not in held:
         held[row] = read()
-        if len(held) > _KEYS_HELD:
+        while len(held) > 1 and (len(held) > _LAYOUTS_HELD or sum(map(_count_keys, held.values())) > _KEYS_HELD):
             held.popitem(last=False)
     return held[row]
+
+
+def _count_keys(known: Keys | Shape) -> int:
+    return len(known.keys if isinstance(known, Shape) else known)
 
 
 def _clamped(time_ms: int) -> int:

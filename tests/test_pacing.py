@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servescope.collector.deployments import ScrapeSettings
-from servescope.collector.pacing import Pacer, hold_ms, tell_instant
+from servescope.collector.pacing import Pacer, believe_hold, hold_ms, tell_instant
 from servescope.collector.targets import Target
 from servescope.identity import Identity
 
@@ -103,3 +103,20 @@ def test_who_refuses_is_left_alone(asked: float | None, refusals: int, milliseco
 def test_instants_are_told_in_utc() -> None:
     """As the error of a target shows them."""
     assert tell_instant(1_800_000_000_000) == "2027-01-15 08:00:00 UTC"
+
+
+def test_a_clock_that_was_ahead_holds_nobody() -> None:
+    """What was held, or given a turn, in a time that is not yet there again is free."""
+    each = target("a", limit=6)
+    pacer = Pacer()
+    pacer.set_targets([each])
+    host = pacer.host(each)
+    assert host is not None
+    day = 86_400_000
+
+    assert host.reserve(10 * day) == 10 * day
+    host.hold(10 * day + 600_000)
+    assert host.reserve(10 * day) == 10 * day + 600_000
+    assert host.reserve(day) == day
+    assert host.reserve(day) == day + 10_000
+    assert [believe_hold(day + 600_000, day), believe_hold(10 * day, day)] == [day + 600_000, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -208,6 +209,19 @@ def test_the_series_stay_the_same_object_while_they_are_the_same() -> None:
     assert {series.name for series in set(first) - set(without)} == {"concurrent_requests"}
     assert again is without
     assert series_of(reader, ["x 2", *VLLM]) == first
+
+
+def test_series_in_another_order_are_the_same_series() -> None:
+    """A page that is written from an unordered map brings its values in the order it had first."""
+    reader = Reader(TARGET)
+    first = series_of(reader, VLLM)
+    shuffled = VLLM[:-1]
+    for seed in range(5):
+        random.Random(seed).shuffle(shuffled)
+        body = "\n".join([*shuffled, ""]).encode()
+        found, wanted = reader.read(body).snapshot, Reader(TARGET).read(body).snapshot
+        assert found.series is first
+        assert sorted(found.samples()) == sorted(wanted.samples())
 
 
 def test_a_page_that_is_known_is_not_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -454,6 +454,20 @@ def play(folder: Path, *names: str, act: Callable[[Fleet], Awaitable[None]]) -> 
     asyncio.run(run())
 
 
+def test_a_shard_holds_series_and_looks_up_no_figures(tmp_path: Path) -> None:
+    """Which figures a series is part of is the affair of who derives them."""
+
+    async def act(fleet: Fleet) -> None:
+        for shard in fleet.shards.values():
+            assert shard._deriver._layouts == {}
+            held = sum(len(watched.ring) for watched in shard.watched)
+            page = [sample for family in shard.telemetry.collect() for sample in family.samples]
+            assert held > 0
+            assert [sample.value for sample in page if sample.name == "servescope_series"] == [held]
+
+    play(tmp_path, "s0", "s1", act=act)
+
+
 def stored(folder: Path, store: str, deployment: Deployment) -> dict[str, list[tuple[int, float]]]:
     """The requests, or tokens, that each target of a deployment is known to have counted, by time."""
     with Store(folder / store, read_only=True) as opened:

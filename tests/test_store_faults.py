@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 import shutil
@@ -271,8 +272,28 @@ def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
         times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
     assert times == [second]
     assert [str(error) for error in writing.errors] == [
-        f"store {writing.path}: the file was removed, or another is in its place; a new one is begun"
+        f"store {writing.path}: the file was removed, replaced or out of reach; the one at its place now is written"
     ]
+
+
+def test_a_file_that_was_emptied_is_begun_anew(writing: Writing) -> None:
+    """SQLite itself would go on for long without a word, and lose all of it in the end."""
+    first = writing.scrape()
+    writing.settle()
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with Store(writing.path, read_only=True) as reader:
+        assert [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)] == [first]
+        os.truncate(writing.path, 0)
+        second = writing.scrape()
+        writing.settle()
+        third = writing.scrape()
+        writing.settle()
+        times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+    writing.writer.close()
+
+    assert times == writing.stored() == [second, third]
+    assert len(writing.errors) == 1
 
 
 def test_a_directory_that_vanished_is_waited_for(tmp_path: Path) -> None:
@@ -295,6 +316,61 @@ def test_a_directory_that_vanished_is_waited_for(tmp_path: Path) -> None:
     assert stored == [second]
     assert str(writing.errors[0]) == f"store {writing.path}: cannot be written: No such file or directory"
     assert writing.dropped == []
+
+
+def test_a_directory_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+    """As one that was unmounted for a while: the same file is written, and read, on."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    writing = Writing(folder / "servescope.db")
+    first = writing.scrape()
+    writing.settle()
+    with Store(writing.path, read_only=True) as reader:
+        folder.rename(tmp_path / "elsewhere")
+        second = writing.scrape()
+        wait_until(lambda: len(writing.errors) >= 2)
+        with pytest.raises(StoreError, match="no store at"):
+            reader.read_scrapes("chat/r0", 0, NOW * 2)
+        (tmp_path / "elsewhere").rename(folder)
+        writing.settle()
+        times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+    writing.writer.close()
+
+    assert times == [first, second]
+    assert writing.dropped == []
+
+
+@pytest.mark.parametrize("wound", ["UPDATE layouts SET keys = x'00'", "UPDATE recent_scrapes SET body = x'00'"])
+def test_damaged_rows_of_one_target_do_not_keep_others_from_being_packed(
+    path: Path, wound: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are given up and told; reading them says so, by the store's own error."""
+    other = dataclasses.replace(STATUS, target_id="chat/r1")
+    shown = tuple(Series("requests_total", (("n", str(number)),)) for number in range(3))
+    with Store(path) as store:
+        with store.transaction():
+            store.set_target(STATUS)
+            store.set_target(other)
+            for step in range(240):
+                store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(SHOWN, np.full(len(SHOWN), 1.0)))
+        store._connection.execute(wound)
+        store._forget()
+        with store.transaction():
+            for step in range(240):
+                store.append_scrape("chat/r1", NOW + step * STEP, Snapshot(shown, np.ones(3)))
+        with pytest.raises(StoreError, match="damaged"):
+            store.read_samples(CHAT, ["output_tokens_total"], 0, NOW * 2)
+        with pytest.raises(StoreError, match="damaged"):
+            store.read_scrapes("chat/r0", 0, NOW * 2)
+        while store.pack_due():
+            pass
+
+        packed = store._connection.execute("SELECT count(*) FROM runs").fetchone()
+        left = store._connection.execute("SELECT count(*) FROM recent_scrapes").fetchone()
+        assert (packed, left) == ((1,), (0,))
+        assert len(store.read_scrapes("chat/r1", 0, NOW * 2)) == 240
+        assert store.read_scrapes("chat/r0", 0, NOW * 2) == []
+    assert len([record for record in caplog.records if "it is given up" in record.message]) == 1
 
 
 def test_a_file_that_may_not_be_written_is_waited_for(writing: Writing) -> None:

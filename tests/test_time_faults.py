@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NoReturn
@@ -275,6 +276,61 @@ def test_a_clock_set_back_by_hours_begins_anew(run: Run) -> None:
         assert world.errors() == [None, None]
 
     run(act)
+
+
+@pytest.mark.parametrize("back_after", [60.0, 3000.0])
+def test_a_clock_that_was_ahead_for_a_while_costs_no_history(run: Run, back_after: float) -> None:
+    """Retention believes a leap only an hour later, and goes on as soon as the clock is right again."""
+
+    async def act(world: Faulty) -> None:
+        began = world.collector.now_ms
+        await world.count(5)
+        world.shown()
+        world.seconds += 30 * 86_400.0
+        for _ in range(int(back_after / 60)):
+            await world.scrape(60.0)
+            world.shown()
+        world.seconds -= 30 * 86_400.0
+        await world.count(1)
+        world.shown()
+        assert stored(world, began) >= 5
+        # Eight days by little steps: it was no leap.
+        for _ in range(8 * 24 * 7):
+            world.seconds += 520.0
+            world.shown()
+        assert stored(world, began) == 0
+
+    run(act)
+
+
+def test_a_clock_that_stays_ahead_is_believed(run: Run) -> None:
+    """After an hour, as after a machine slept for long."""
+
+    async def act(world: Faulty) -> None:
+        began = world.collector.now_ms
+        await world.count(5)
+        world.shown()
+        world.seconds += 30 * 86_400.0
+        for _ in range(62):
+            await world.scrape(60.0)
+            world.shown()
+        assert stored(world, began) == 0
+
+    run(act)
+
+
+def stored(world: Faulty, since_ms: int) -> int:
+    """How many scrapes of the target a are stored of the five minutes since an instant, once all is written."""
+    deadline = time.monotonic() + 5
+    writer, former = world.collector._writer, -1
+    (target_id,) = [each.target.target_id for each in world.collector.watched if each.target.identity.replica == "a"]
+    while time.monotonic() < deadline:
+        found = len(world.collector.history.read_scrapes(target_id, since_ms, since_ms + 300_000))
+        if not writer.backlog() and found == former:
+            break
+        former = found
+        time.sleep(0.2)
+    return former
 
 
 def test_a_scrape_twice_in_one_millisecond_counts_once(run: Run) -> None:

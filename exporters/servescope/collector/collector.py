@@ -17,7 +17,7 @@ from servescope.collector.deployments import HttpDiscoverySettings, slowest_inte
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets
 from servescope.collector.exposition import Gauges
 from servescope.collector.layers import Supply
-from servescope.collector.pacing import Pacer, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
+from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.parse import Lexicon
 from servescope.collector.reader import Reader
 from servescope.collector.ring import Ring
@@ -33,6 +33,10 @@ from servescope.samples import Sample, Snapshot, make_labels
 _logger = logging.getLogger(__name__)
 
 _PRUNE_EVERY_MS = 60_000
+# A clock that leaps so far from one evaluation to the next is believed only so much later: what retention deletes is
+# gone, and somebody may set the clock right until then.
+_LEAP_MS = 600_000
+_LEAP_BELIEVED_AFTER_MS = 3_600_000
 _PROBLEM_TOLD_EVERY_SECONDS = 60.0
 # The first scrapes come at once rather than within an interval, but not all in one instant.
 _FIRST_SCRAPES_APART_MS = 10
@@ -153,6 +157,9 @@ class Collector:
         # The targets that the store has been told of, without which it takes no scrape.
         self._introduced: set[str] = set()
         self._pruned_ms = 0
+        # When figures were stored last, how far the clock leapt since it was last believed, and when.
+        self._stored_ms: int | None = None
+        self._leap_ms, self._leapt_ms = 0, 0
         self._recorded_settings: RecordedSettings | None = None
         self.store_problem: str | None = None
         self._store_problem_told = self._drop_told = -_PROBLEM_TOLD_EVERY_SECONDS
@@ -276,7 +283,8 @@ class Collector:
             return returning
         ring = self._ring(target)
         await self._refill(ring, target.target_id)
-        self._deriver.take_up(target.identity.deployment(), ring)
+        if self.derives_figures:
+            self._deriver.take_up(target.identity.deployment(), ring)
         return Watched(target, self._reader(target), ring, _unscraped(target), _limits(target))
 
     def _ring(self, target: Target) -> Ring:
@@ -464,7 +472,8 @@ class Collector:
             return False
         kept = watched.ring.append(time_ms, snapshot)
         self._store_scrape(watched, time_ms, kept)
-        self._deriver.take_up(watched.deployment, watched.ring)
+        if self.derives_figures:
+            self._deriver.take_up(watched.deployment, watched.ring)
         return True
 
     def _start_scraping(self) -> None:
@@ -492,18 +501,23 @@ class Collector:
         else:
             # It was scraped before, at another pace.
             first_ms = next_due_ms(self.now_ms, interval, offset, after_ms=0)
-        await self._rest_until(watched, max(first_ms, watched.held_until_ms))
+        await self._rest_until(watched, max(first_ms, self._held_until_ms(watched)))
         due = 0
         while True:
             await self._await_turn(watched)
             await self.scrape(watched)
             interval = watched.target.scraping.interval_ms
             offset = scrape_offset_ms(watched.target.target_id, interval)
-            former, due = due, next_due_ms(max(self.now_ms, watched.held_until_ms), interval, offset, after_ms=due)
-            if former and watched.held_until_ms <= self.now_ms and self._pacer.host(watched.target) is None:
+            held_ms = self._held_until_ms(watched)
+            former, due = due, next_due_ms(max(self.now_ms, held_ms), interval, offset, after_ms=due)
+            if former and held_ms <= self.now_ms and self._pacer.host(watched.target) is None:
                 self.telemetry.missed_scrapes.inc(max(0, (due - former) // interval - 1))
             await self._rest_until(watched, due)
             self.telemetry.scrape_lateness.observe(max(0, self.now_ms - due) / 1000)
+
+    def _held_until_ms(self, watched: Watched) -> int:
+        watched.held_until_ms = believe_hold(watched.held_until_ms, self.now_ms)
+        return watched.held_until_ms
 
     async def _await_turn(self, watched: Watched) -> None:
         """Wait for a turn of the target's host, where that is limited."""
@@ -544,7 +558,7 @@ class Collector:
         evaluation = Evaluation(at_ms, derived)
         self.evaluation = evaluation
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
-        series = sum(len(ring) for own in members.values() for ring in own.rings)
+        series = sum(len(watched.ring) for watches in by_deployment.values() for watched in watches)
         self.telemetry.set_state(series=series, problems=len(self.problems))
         self._store_figures(evaluation)
         return evaluation
@@ -592,9 +606,11 @@ class Collector:
         if settings != self._recorded_settings:
             self._recorded_settings = settings
             round_.settings = evaluation.at_ms, settings
-        if now - self._pruned_ms >= _PRUNE_EVERY_MS:
+        self._note_leap(now)
+        # Either way round: a clock that was ahead for a while must not put it off for as long.
+        if abs(now - self._pruned_ms) >= _PRUNE_EVERY_MS:
             self._pruned_ms = now
-            round_.keep_from_ms = now - self.settings.retention_ms
+            round_.keep_from_ms = now - self._leap_ms - self.settings.retention_ms
             round_.keep_bytes = self.settings.retention_bytes
         self._introduced = {*self._watched, *self._leaving}
         self._writer.submit(round_)
@@ -603,6 +619,18 @@ class Collector:
             age_seconds=self._writer.age_seconds(),
             size_bytes=self.history.size_bytes(),
         )
+
+    def _note_leap(self, now: int) -> None:
+        """Notice a clock that leapt forward, until it is believed."""
+        leap = 0 if self._stored_ms is None else now - self._stored_ms
+        self._stored_ms = now
+        if leap > _LEAP_MS + 2 * self.settings.evaluation_interval_ms:
+            self._leap_ms, self._leapt_ms = self._leap_ms + leap, now
+            _logger.warning(
+                "the clock leapt %.0f s forward; it is believed, for what is deleted by age, in an hour", leap / 1000
+            )
+        elif not 0 <= now - self._leapt_ms < _LEAP_BELIEVED_AFTER_MS:
+            self._leap_ms = 0
 
     def _derivation_settings(self) -> RecordedSettings:
         settings = self.settings

@@ -15,6 +15,8 @@ _MINUTE_MS = 60_000
 _FIRST_HOLD_MS = 30_000
 _LONGEST_HOLD_MS = 600_000
 _SHORTEST_HOLD_MS = 1_000
+# As long as a server may ask for (`fetch`); what is held for longer was held before the clock was set back.
+_LONGEST_HELD_MS = 3_600_000
 
 
 class Host:
@@ -28,6 +30,8 @@ class Host:
 
     def reserve(self, now_ms: int) -> int:
         """The next turn, which is taken by this."""
+        self.held_until_ms = believe_hold(self.held_until_ms, now_ms)
+        self._next_ms = believe_hold(self._next_ms, now_ms + self.apart_ms * self.targets)
         turn = max(now_ms, self._next_ms, self.held_until_ms)
         self._next_ms = turn + self.apart_ms
         return turn
@@ -83,6 +87,11 @@ def hold_ms(retry_after_seconds: float | None, refusals: int) -> int:
     if retry_after_seconds is not None:
         return max(_SHORTEST_HOLD_MS, round(retry_after_seconds * 1000))
     return min(_LONGEST_HOLD_MS, _FIRST_HOLD_MS << min(refusals - 1, 10))
+
+
+def believe_hold(until_ms: int, now_ms: int) -> int:
+    """The end of a hold; 0 when it is further ahead than any can be: the clock was set back meanwhile."""
+    return until_ms if until_ms <= now_ms + _LONGEST_HELD_MS else 0
 
 
 def tell_instant(instant_ms: int) -> str:

@@ -320,7 +320,8 @@ class _Way:
     """How a plan's values become a snapshot of what may be stored.
 
     That is finite values, each series once, no ratio of a single process, nothing that is taken from elsewhere. The
-    series are `former` where they are the same.
+    series are `former` where they are the same, in whatever order the text shows them: a page that is written from an
+    unordered map then costs the stages behind no more than any other.
     """
 
     __slots__ = ("_kept", "_part", "dropped", "elsewhere", "plan")
@@ -339,8 +340,12 @@ class _Way:
                 continue
             seen.add(series)
             places.append(place)
-        kept = plan.keep(np.array(places, dtype=np.intp))
-        self._kept = kept.show_as(former) if kept.series == former else kept
+        if len(places) == len(former) and seen == set(former):
+            place_of = {plan.series[place]: place for place in places}
+            kept = plan.keep(np.array([place_of[series] for series in former], dtype=np.intp)).show_as(former)
+        else:
+            kept = plan.keep(np.array(places, dtype=np.intp))
+        self._kept = kept
         self._part: tuple[bytes, tuple[Series, ...]] = b"", ()
 
     def read(self, native: NDArray[np.float64], former: tuple[Series, ...]) -> tuple[Snapshot, list[str]]:

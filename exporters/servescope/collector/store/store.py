@@ -63,11 +63,17 @@ _logger = logging.getLogger(__name__)
 # A layout in use is marked so once an hour, which is what its retention is counted from.
 _LAYOUT_MARK_MS = 3_600_000
 _PRUNE_ROWS = 2_000
-_KEYS_HELD = 256
+# What is known of layouts and shapes, at most, and their keys: a key with its labels takes up to a kilobyte.
+_LAYOUTS_HELD = 256
+_KEYS_HELD = 100_000
+# The keys of all layouts that are packed at once, at most; what is beyond waits for the next time.
+_KEYS_PACKED = 50_000
 # Free pages are given back to the system above this share of the file, so many at a time.
 _FREE_SHARE = 0.25
 _FREE_PAGES = 256
 _FEWEST_FREE_PAGES = 1024
+# What no file is: whatever is at the path is another one.
+_NO_FILE = (-1, -1)
 
 _DELETE_UNUSED_TARGETS = f"""
 DELETE FROM targets WHERE NOT listed
@@ -94,6 +100,7 @@ _DELETE_UNUSED = (
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", Keys, Shape)
 
 
 class _Run(NamedTuple):
@@ -167,7 +174,7 @@ class Store:
         self.close()
 
     def is_replaced(self) -> bool:
-        """Whether the file at the path is no longer the one that was opened: removed, or another in its place."""
+        """Whether the file at the path is not the one that was opened: removed, emptied, or another in its place."""
         return _file_identity(self.path) != self._file
 
     @_guarded
@@ -175,23 +182,26 @@ class Store:
         """Open the file that is at the path now, a new one when there is none. Raises StoreError."""
         if self._closed:
             return
-        self._connection.close()
+        self._disconnect()
         self._forget()
         if not self.read_only:
             # The lock file may have gone with its directory, and then keeps nobody out any more.
             self._release_writer_lock()
             self._writer_lock = lock_for_writing(self.path)
+            if self.path.exists() and not _file_size(self.path):
+                # Whoever still has an emptied file open would keep a new store from being begun in it.
+                set_aside(self.path)
         self._connect()
 
     @_guarded
     def set_aside(self) -> Path:
         """Close a damaged file and give it another name, which is returned; `reopen` makes a new one."""
-        self._connection.close()
+        self._disconnect()
         return set_aside(self.path)
 
     def _connect(self) -> None:
         self._connection, version = open_file(self.path, read_only=self.read_only)
-        self._file = _file_identity(self.path)
+        self._file: tuple[int, int] | None = _file_identity(self.path)
         if version == SCHEMA_VERSION:
             return
         try:
@@ -202,13 +212,18 @@ class Store:
                 )
             upgrade(self._connection, self.path, self._write_runs)
         except sqlite3.Error as error:
-            self._connection.close()
+            self._disconnect()
             raise StoreError(
                 f"store {self.path}: cannot be upgraded: {error}; it is as it was", damaged=is_damage(error)
             ) from error
         except BaseException:
-            self._connection.close()
+            self._disconnect()
             raise
+
+    def _disconnect(self) -> None:
+        """Close the connection; the file counts as replaced until it is opened again, were it the same one."""
+        self._connection.close()
+        self._file = _NO_FILE
 
     def _forget(self) -> None:
         """Forget all that was known of the file."""
@@ -254,7 +269,7 @@ class Store:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             # SQLite rolls back by itself when the file fails; what led here is what must be told.
-            self._connection.close()
+            self._disconnect()
             self._connect()
 
     @_guarded
@@ -351,6 +366,7 @@ class Store:
         gone += self._delete_runs("WHERE end_ms < ?", (before_ms,), rows - gone)
         if gone < rows:
             self._delete_unused(before_ms)
+            self._delete_spent_keys()
             self._give_back_pages()
         return gone
 
@@ -366,6 +382,8 @@ class Store:
             gone += self._delete_runs("", (), 1) or self._delete_oldest_recent()
             if gone == former:
                 break
+            # A target that always shows other series may need more room for their names than for their numbers.
+            self._delete_spent_keys()
         return gone
 
     def size_bytes(self) -> int:
@@ -429,19 +447,29 @@ class Store:
         self._connection.execute("DELETE FROM runs WHERE id = ?", (run,))
 
     def _delete_unused(self, before_ms: int) -> None:
-        """Delete the targets, deployments, layouts and shapes that nothing refers to any more."""
+        """Delete the targets, deployments and settings that nothing refers to any more."""
         gone = sum(self._connection.execute(statement).rowcount for statement in _DELETE_UNUSED)
-        for table in ("layouts", "shapes"):
-            gone += self._connection.execute(
-                f"DELETE FROM {table} WHERE used_ms < ?",  # noqa: S608  constants
-                (before_ms - _LAYOUT_MARK_MS,),
-            ).rowcount
         # The settings that hold at the start of what is kept began before it.
         self._connection.execute(
             "DELETE FROM settings WHERE time_ms < (SELECT max(time_ms) FROM settings WHERE time_ms <= ?)", (before_ms,)
         )
         if gone:
             self._forget_names()
+        # Targets that left are not counted any more.
+        counted = self._count_recent()
+        self._recent = Counter({owner: count for owner, count in counted.items() if count > 0})
+        self._rows_due = {owner: rows for owner, rows in self._rows_due.items() if owner in self._recent}
+
+    def _delete_spent_keys(self) -> None:
+        """Delete the layouts that were last used before the oldest recent row, the shapes before the oldest run."""
+        spans = [self._recent_span(*owner) for owner in self._count_recent()]
+        oldest_row = min((span[0] for span in spans if span is not None), default=LATEST_MS)
+        (oldest_run,) = self._connection.execute("SELECT min(end_ms) FROM runs").fetchone()
+        # No run ends after the last use of its shape; a row may be of up to a mark after that of its layout.
+        self._connection.execute("DELETE FROM shapes WHERE used_ms < ?", (oldest_run or LATEST_MS,))
+        before_ms = oldest_row - _LAYOUT_MARK_MS
+        if self._connection.execute("DELETE FROM layouts WHERE used_ms < ?", (before_ms,)).rowcount:
+            self._layout_ids = {digest: known for digest, known in self._layout_ids.items() if known[1] >= before_ms}
 
     def _give_back_pages(self) -> None:
         free = self._pragma("freelist_count")
@@ -500,7 +528,7 @@ class Store:
 
     def _pack_oldest(self, kind: int, owner: int) -> None:
         """Turn the oldest recent rows into runs: those before the next run, or those within one and it together."""
-        rows = list(self._rows(kind, owner, 0, LATEST_MS, RUN_ROWS))
+        rows = self._rows_to_pack(kind, owner)
         if rows:
             first = rows[0].time_ms
             around = self._runs(kind, owner, first, first)
@@ -518,6 +546,26 @@ class Store:
             self._recent[kind, owner] = counted
         self._rows_due[kind, owner] = RUN_ROWS
         self._note_due(kind, owner)
+
+    def _rows_to_pack(self, kind: int, owner: int) -> list[Row]:
+        """The oldest recent rows, at most as many as make a run, and fewer where each shows other series.
+
+        Damaged ones would keep the others from ever being packed, and are given up.
+        """
+        rows: list[Row] = []
+        layouts: dict[int, Keys] = {}
+        damaged: list[tuple[int]] = []
+        for key, layout, body in self._recent_rows(kind, owner, 0, LATEST_MS, RUN_ROWS):
+            if rows and layout not in layouts and sum(map(len, layouts.values())) > _KEYS_PACKED:
+                break
+            try:
+                rows.append(self._row(key - (owner << TIME_BITS), layout, body, layouts))
+            except StoreError as error:
+                if not damaged:
+                    _logger.error("%s; it is given up, and others that are damaged as well", error)  # noqa: TRY400
+                damaged.append((key,))
+        self._connection.executemany(f"DELETE FROM {RECENT[kind]} WHERE id = ?", damaged)  # noqa: S608  constants
+        return rows
 
     def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: _Run) -> list[Row]:
         """Write a run anew with the rows that lie within it; where both have an instant, the later word counts."""
@@ -839,21 +887,27 @@ class Store:
                 continue
             keys = self._layout_keys(layout)
             places = wanted_places(keys, wanted)
-            stacked = np.frombuffer(b"".join(body for _, _, body in stretch), "<f8").reshape(len(stretch), len(keys))
+            stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
             segments.append(Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T))
         return segments
 
     def _rows(self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1) -> Iterator[Row]:
         """The recent rows of an owner, ascending; those of one layout share their keys."""
         layouts: dict[int, Keys] = {}
-        first = owner << TIME_BITS
         for key, layout, body in self._recent_rows(kind, owner, start_ms, end_ms, most):
-            if layout is None:
-                yield Row(key - first, None, None)
-                continue
-            if layout not in layouts:
-                layouts[layout] = self._layout_keys(layout)
-            yield Row(key - first, layouts[layout], np.frombuffer(body, "<f8"))
+            yield self._row(key - (owner << TIME_BITS), layout, body, layouts)
+
+    def _row(self, time_ms: int, layout: int | None, body: bytes, layouts: dict[int, Keys]) -> Row:
+        if layout is None:
+            return Row(time_ms, None, None)
+        if layout not in layouts:
+            layouts[layout] = self._layout_keys(layout)
+        return Row(time_ms, layouts[layout], self._numbers(time_ms, body, layouts[layout]))
+
+    def _numbers(self, time_ms: int, body: bytes | None, keys: Keys) -> NDArray[np.float64]:
+        if body is None or len(body) != 8 * len(keys):
+            raise StoreError(f"store {self.path}: the row of time {time_ms} is damaged: it has not {len(keys)} numbers")
+        return np.frombuffer(body, "<f8")
 
     def _recent_rows(
         self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1
@@ -935,7 +989,8 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    # SQLite meets an emptied file only when it next reads a page that it does not hold, which may be never.
+    return (found.st_dev, found.st_ino) if found.st_size else None
 
 
 def _file_size(path: Path) -> int:
@@ -945,13 +1000,17 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _held(held: OrderedDict[int, R], row: int, read: Callable[[], R]) -> R:
+def _held(held: OrderedDict[int, K], row: int, read: Callable[[], K]) -> K:
     """What is held for a row, read when it is not there; rows are never numbered twice, and the oldest give way."""
     if row not in held:
         held[row] = read()
-        if len(held) > _KEYS_HELD:
+        while len(held) > 1 and (len(held) > _LAYOUTS_HELD or sum(map(_count_keys, held.values())) > _KEYS_HELD):
             held.popitem(last=False)
     return held[row]
+
+
+def _count_keys(known: Keys | Shape) -> int:
+    return len(known.keys if isinstance(known, Shape) else known)
 
 
 def _clamped(time_ms: int) -> int:

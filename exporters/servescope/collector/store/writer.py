@@ -103,6 +103,8 @@ class StoreWriter:
         self._untidy = True
         self._keep: tuple[int, int | None] | None = None
         self._pack_idle_before_ms: int | None = None
+        # When the last round was from, which is what tells how long a target has been idle.
+        self._latest_ms = 0
         self._thread = threading.Thread(target=self._run, name="servescope-store", daemon=True)
         self._thread.start()
 
@@ -163,7 +165,9 @@ class StoreWriter:
         while batch := self._take():
             try:
                 if self._store.is_replaced():
-                    self._begin_anew("the file was removed, or another is in its place; a new one is begun")
+                    self._begin_anew(
+                        "the file was removed, replaced or out of reach; the one at its place now is written"
+                    )
                 self._write(batch)
             except StoreError as error:
                 self._put_back()
@@ -238,11 +242,11 @@ class StoreWriter:
             for target_id in [target_id for target_id in self._statuses if target_id not in round_.listed]:
                 del self._statuses[target_id]
         self._settings = round_.settings or self._settings
+        for each in (*round_.scrapes[-1:], *round_.figures[-1:]):
+            self._latest_ms = each[1]
         if round_.keep_from_ms is not None:
             self._keep = round_.keep_from_ms, round_.keep_bytes
-            self._pack_idle_before_ms = (
-                max((time_ms for _, time_ms, _ in round_.figures), default=round_.keep_from_ms + _IDLE_MS) - _IDLE_MS
-            )
+            self._pack_idle_before_ms = self._latest_ms - _IDLE_MS
         self._untidy = True
 
     # --- When the file fails ------------------------------------------------------------------------------------------

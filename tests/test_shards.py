@@ -172,6 +172,12 @@ def test_a_file_of_members_is_watched(tmp_path: Path) -> None:
     write_members(tmp_path, "a", "b", "c")
     membership.refresh()
     assert (len(membership.members), membership.problems) == (3, ())
+    file.rename(tmp_path / "elsewhere")
+    membership.refresh()
+    assert "the former 3 members are kept" in membership.problems[0]
+    (tmp_path / "elsewhere").rename(file)
+    membership.refresh()
+    assert (len(membership.members), membership.problems) == (3, ())
 
 
 # --- Pages ------------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ class Membership:
                 return
             members = _read_members(path)
         except (OSError, UnicodeDecodeError, DiscoveryError) as error:
+            # The former file may come back as it was.
+            self._signature = ()
             kept = f"; the former {len(self.members)} members are kept" if self.members else ""
             self._report(f"shards: members_file {path}: {error}{kept}")
             return

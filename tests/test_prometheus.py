@@ -115,6 +115,21 @@ def test_a_query_is_a_form_below_the_prefix() -> None:
     assert seen[0].headers["X-Scope-OrgID"] == "chat"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"username": "u"}, "--username and --password-file go together"),
+        ({"password_file": "p"}, "--username and --password-file go together"),
+        ({"username": "u", "password_file": "p", "bearer_token_file": "t"},
+         "--username and --bearer-token-file are both given, expected one of them"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_named(options: dict[str, str], message: str) -> None:
+    """The error speaks of the options that were typed, not of a configuration's keys."""
+    with pytest.raises(UsageError, match=message):
+        connect("http://127.0.0.1:1", options)
+
+
 def test_basic_and_bearer_are_read_anew_for_every_request(tmp_path: Path) -> None:
     """Secrets may rotate; both kinds come from files."""
     seen: list[str] = []

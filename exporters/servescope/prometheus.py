@@ -323,6 +323,10 @@ OPTIONS: Final = ("bearer_token_file", "username", "password_file", "header", "c
 def connect(url: str, options: Mapping[str, Any]) -> Prometheus:
     """The Prometheus at `url` with the options by which it lets us in; raises UsageError."""
     headers = tuple(_split_header(each) for each in options.get("header") or ())
+    if (options.get("username") is None) != (options.get("password_file") is None):
+        raise UsageError("--username and --password-file go together")
+    if options.get("username") is not None and options.get("bearer_token_file") is not None:
+        raise UsageError("--username and --bearer-token-file are both given, expected one of them")
     access = Access(
         headers=headers,
         bearer_token_file=options.get("bearer_token_file"),

@@ -150,6 +150,18 @@ def test_basic_and_bearer_are_read_anew_for_every_request(tmp_path: Path) -> Non
     assert seen == ["Basic dTpvbmU=", "Basic dTp0d28=", "Bearer two"]
 
 
+def test_credentials_that_come_back_are_not_shown(tmp_path: Path) -> None:
+    """A proxy that refuses a token may quote it; the error shows the rest."""
+    secret = tmp_path / "token"
+    secret.write_text("t0ps3cret\n", encoding="utf-8")
+    with answering(lambda request: request.reply(403, f"unknown: {request.headers['Authorization']}")) as url:
+        client = connect(url, {"bearer_token_file": str(secret)})
+        with pytest.raises(PrometheusError, match=r"HTTP status 403 to query: unknown: .*\[secret\]") as raised:
+            client.query("x", at_ms=0)
+
+    assert "t0ps3cret" not in str(raised.value)
+
+
 def test_get_is_used_where_post_is_not_allowed() -> None:
     """Some proxies let reading through by GET alone; that is found out once."""
     methods: list[str] = []

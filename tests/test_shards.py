@@ -24,9 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from servescope.collector.access import Access
 from servescope.collector.collector import Collector
 from servescope.collector.config import Configuration, make_configuration
-from servescope.collector.membership import Membership
+from servescope.collector.membership import Members, Membership
 from servescope.collector.openapi import describe
 from servescope.collector.parent import Parent
 from servescope.collector.relay import (
@@ -178,6 +179,21 @@ def test_a_file_of_members_is_watched(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").rename(file)
     membership.refresh()
     assert (len(membership.members), membership.problems) == (3, ())
+
+
+def test_what_a_member_sends_back_is_not_shown(tmp_path: Path) -> None:
+    """The credentials of `[shards]` are for the members alone, whatever one of them answers."""
+    (tmp_path / "token").write_text("t0ps3cret")
+    access = Access(bearer_token_file=str(tmp_path / "token"))
+
+    async def refuse(target: Target, _: Limits, /) -> bytes:
+        raise ScrapeError("status", f"HTTP status 401 no {target.access.request_headers()['Authorization']}")
+
+    members = Members(refuse, ShardSettings(access=access), 1.0)
+    with pytest.raises(ScrapeError, match=r"HTTP status 401 no .*\[secret\]") as raised:
+        asyncio.run(members.ask("http://a:1", "/api/v1/shard"))
+
+    assert "t0ps3cret" not in str(raised.value)
 
 
 # --- Pages ------------------------------------------------------------------------------------------------------------

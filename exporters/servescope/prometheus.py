@@ -182,6 +182,13 @@ class Prometheus:
     # --- Transport ----------------------------------------------------------------------------------------------------
 
     def _ask(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> Any:
+        try:
+            return self._ask_openly(path, parameters, method)
+        except PrometheusError as error:
+            # What stands before a Prometheus may send the credentials back that it refuses.
+            raise type(error)(self.url, self._access.conceal(error.reason), error.status) from error.__cause__
+
+    def _ask_openly(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None) -> Any:
         status, body = self._request(path, parameters, method or self._method)
         if status in (405, 501) and method is None and self._method == "POST":
             # Some proxies let reading through by GET alone.

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from servescope.collector.config import Configuration
-from servescope.collector.scrape import Fetch, Limits
+from servescope.collector.scrape import Fetch, Limits, ScrapeError
 from servescope.collector.shards import ShardSettings, check_member, find_owner
 from servescope.collector.targets import DiscoveryError, Target, read_target_groups
 from servescope.errors import ConfigurationError
@@ -126,5 +126,8 @@ class Members:
         self._limits = Limits(timeout_seconds, _MOST_BYTES, 1)
 
     async def ask(self, member: str, path: str) -> bytes:
-        """A member's answer; raises ScrapeError."""
-        return await self._fetch(Target(f"{member}{path}", _MEMBER, None, self._access), self._limits)
+        """A member's answer; raises ScrapeError, which does not show our credentials even where the answer did."""
+        try:
+            return await self._fetch(Target(f"{member}{path}", _MEMBER, None, self._access), self._limits)
+        except ScrapeError as error:
+            raise ScrapeError(error.outcome, self._access.conceal(str(error))) from error

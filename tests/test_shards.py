@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from servescope.collector.access import Access
+from servescope.collector.api.bounds import Bounds
 from servescope.collector.collector import Collector
 from servescope.collector.config import Configuration, make_configuration
 from servescope.collector.membership import Members, Membership
@@ -787,7 +788,7 @@ def test_a_wrong_answer_of_one_shard_costs_only_it(tmp_path: Path, monkeypatch: 
         async def mix_up(name: str, path: str, query: dict[str, list[str]]) -> bytes:
             return b'{"cursor": 5}' if name == "a" and path == "/api/v1/scrapes" else await relay(name, path, query)
 
-        fleet.relay = mix_up  # type: ignore[method-assign]
+        fleet.relay = mix_up  # type: ignore[assignment, method-assign]
         await fleet.scrape()
         await fleet.parent.gather()
         (problem,) = fleet.parent.problems
@@ -804,6 +805,36 @@ def test_a_configuration_without_self_needs_one_to_scrape(tmp_path: Path) -> Non
     configuration = configure(tmp_path, {"members": ["http://a:1"]})
     with pytest.raises(ConfigurationError, match=r"no 'self'; a collector with .* needs it, or --shard"):
         Parent(configuration, None, None, None)  # type: ignore[arg-type]
+
+
+def test_reads_of_a_shards_past_wait_in_line_with_the_others(tmp_path: Path) -> None:
+    """A store is read by so many requests at once, whatever they ask for; nobody's catching up goes beyond that."""
+
+    async def act(fleet: Fleet) -> None:
+        shard = fleet.shards["a"]
+        free, begun = threading.Event(), threading.Event()
+        read_scrapes = shard.history.read_scrapes
+
+        def held(*asked: Any) -> Any:
+            begun.set()
+            free.wait(10)
+            return read_scrapes(*asked)
+
+        shard.history.read_scrapes = held  # type: ignore[assignment, method-assign]
+        await fleet.step()
+        path = f"/api/v1/scrapes?since_ms=0&until_ms={START * 1000 + 60_000}"
+        application = make_application(shard, bounds=Bounds(reads=1, waiting_reads=0))
+        async with running(application) as url, aiohttp.ClientSession(url) as session:
+            first = asyncio.create_task(session.get(path))
+            await asyncio.to_thread(begun.wait, 10)
+            async with session.get(path) as second:
+                refused = second.status, await second.json()
+            free.set()
+            async with await first as answer:
+                assert answer.status == 200
+        assert refused == (503, {"error": "1 reads of the store are under way, ask again"})
+
+    play(tmp_path, "a", "b", act=act)
 
 
 def check_answer(path: str, status: int, body: bytes) -> None:

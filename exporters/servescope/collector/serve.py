@@ -280,7 +280,7 @@ class _Pages:
         history, problem = self._collector.history, self._collector.store_problem
         oldest = newest = None
         try:
-            oldest, newest = history.time_range() or (None, None)
+            oldest, newest = history.held_range() or (None, None)
         except StoreError as error:
             problem = problem or str(error)
         return {"bytes": history.size_bytes(), "oldest_ms": oldest, "newest_ms": newest, "problem": problem}
@@ -313,7 +313,7 @@ class _Pages:
         since_ms = read_whole_number(request, "since_ms", 0, most=LATEST_MS)
         if since_ms > until_ms:
             raise RequestError(f"since_ms {since_ms} is after until_ms {until_ms}")
-        return json_answer(await shard.past_page(since_ms, until_ms))
+        return json_answer(await shard.past_page(since_ms, until_ms, read=self._reads.run))
 
     async def layouts(self, request: web.Request) -> web.Response:
         shard = self._shard()

@@ -191,17 +191,27 @@ def read_comparison(
 
 
 def read_sources(store: History) -> pd.DataFrame:
-    """One row per target, failing ones first: its state, and how many contract metrics have each coverage."""
+    """One row per target: its state, and how many contract metrics have each coverage.
+
+    Failing ones come first, then those with warnings, of which each is a line.
+    """
     targets = sorted(
         store.targets(),
-        key=lambda one: (one.healthy, one.identity.deployment_id, one.identity.inference_stack, one.target_id),
+        key=lambda one: (
+            one.healthy,
+            not one.warnings,
+            one.identity.deployment_id,
+            one.identity.inference_stack,
+            one.target_id,
+        ),
     )
     return pd.DataFrame([_source_row(one) for one in targets], columns=list(_SOURCE_COLUMNS))
 
 
 _SOURCE_COLUMNS = (
     "target_id", "url", "deployment_id", "inference_stack", "model_name", "role", "replica", "source", "versions",
-    "healthy", "last_scrape_ms", "last_success_ms", "duration_seconds", "samples", "error", *COVERAGES,
+    "healthy", "last_scrape_ms", "last_success_ms", "duration_seconds", "samples", "error", "warnings",
+    "missing_metrics", *COVERAGES,
 )  # fmt: skip
 
 
@@ -212,6 +222,7 @@ def _source_row(target: TargetStatus) -> tuple[object, ...]:
         target.target_id, target.url, identity.deployment_id, identity.inference_stack, identity.model_name,
         identity.role, identity.replica, target.source, target.versions, target.healthy, target.last_scrape_ms,
         target.last_success_ms, target.duration_seconds, target.samples, target.error or "",
+        "\n".join(target.warnings), len(target.missing_metrics),
         *(counts[status] for status in COVERAGES),
     )  # fmt: skip
 
@@ -223,13 +234,23 @@ def count_coverage(target: TargetStatus) -> dict[str, int]:
 
 
 def read_coverage(target: TargetStatus) -> pd.DataFrame:
-    """One row per contract metric: its component, how this target covers it, from what native series, and why not."""
+    """One row per contract metric: its component, how this target covers it, from what native series, and why not.
+
+    A metric that is missing, as it was there before, says what fed it then.
+    """
     # A text that is missing is empty: in a frame None would become NaN.
     rows = [
         (name, METRICS[name].component, *(entry[part] or "" for part in ("status", "native", "reason")))
-        for name, entry in ((name, target.coverage[name]) for name in METRICS if name in target.coverage)
+        for name, entry in ((name, _entry(target, name)) for name in METRICS if name in target.coverage)
     ]
     return pd.DataFrame(rows, columns=["metric", "component", "status", "native", "reason"])
+
+
+def _entry(target: TargetStatus, name: str) -> Mapping[str, str | None]:
+    former = target.missing_metrics.get(name)
+    if former is None:
+        return target.coverage[name]
+    return {**target.coverage[name], "status": "missing", "reason": f"gone; it was fed by {former}"}
 
 
 def records(frame: pd.DataFrame) -> list[Record]:

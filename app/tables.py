@@ -336,9 +336,23 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sour
         _cell("Scrape", *_scrape(record), "number"),
         _cell("Coverage", *_coverage(record, sources_known)),
     ]
-    error = record["error"]
-    below = element("tr", element("td", escape(error), "error", colspan=str(len(cells))), "error") if error else ""
-    return element("tr", "".join(cells)) + below
+    notes = [("error", [record["error"]] if record["error"] else []), ("warning", record["warnings"].splitlines())]
+    below = [
+        element("tr", element("td", draw_lines(lines), kind, colspan=str(len(cells))), kind)
+        for kind, lines in notes
+        if lines
+    ]
+    return element("tr", "".join(cells)) + "".join(below)
+
+
+def draw_lines(lines: Iterable[str]) -> str:
+    """Texts, each on a line of its own."""
+    return "".join(element("div", escape(line)) for line in lines)
+
+
+def draw_warnings(warnings: Sequence[str]) -> str:
+    """What is wrong with the last scrape of a target that could be read."""
+    return element("div", element("div", draw_lines(warnings), "warnings"), "scope")
 
 
 _SOURCE_TEXTS = ("url", "deployment_id", "model_name", "role", "replica", "source", "versions")
@@ -346,7 +360,7 @@ _SOURCE_TEXTS = ("url", "deployment_id", "model_name", "role", "replica", "sourc
 
 def _coverage(record: Record, sources_known: bool) -> tuple[str, str]:
     if sources_known:
-        return draw_coverage({status: int(record[status]) for status in COVERAGES})
+        return draw_coverage({status: int(record[status]) for status in COVERAGES}, int(record["missing_metrics"]))
     return element("span", ABSENT, "absent", data_tip="a Prometheus does not hold it", tabindex="0"), ""
 
 
@@ -363,8 +377,8 @@ def _scrape(record: Record) -> tuple[str, str]:
     return element("span", duration, "value"), element("span", display.format_bare(record["samples"], "1"))
 
 
-def draw_coverage(counts: Mapping[str, int]) -> tuple[str, str]:
-    """A bar of how many contract metrics have each coverage, and the count of those with a value."""
+def draw_coverage(counts: Mapping[str, int], missing: int) -> tuple[str, str]:
+    """A bar of how many contract metrics have each coverage; the count of those with a value, and of those missing."""
     total = sum(counts.values())
     if not total:
         return element("span", ABSENT, "absent", data_tip="nothing was scraped yet", tabindex="0"), ""
@@ -373,7 +387,8 @@ def draw_coverage(counts: Mapping[str, int]) -> tuple[str, str]:
         element("i", "", f"part {status}", style=f"flex-grow:{count}") for status, count in counts.items() if count
     )
     observed = sum(counts[status] for status in counts if status not in ("elsewhere", "impossible"))
-    return element("span", bar, "bar", data_tip=tip, tabindex="0"), f"{observed} of {total} with a value"
+    lacking = f" · {element('span', f'{missing} missing', 'value warning')}" if missing else ""
+    return element("span", bar, "bar", data_tip=tip, tabindex="0"), f"{observed} of {total} with a value{lacking}"
 
 
 def draw_metrics(coverage: pd.DataFrame) -> str:

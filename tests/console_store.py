@@ -291,7 +291,11 @@ def _targets(plan: Plan, end_ms: int) -> Iterator[TargetStatus]:
     roles += [("router", "router-0"), ("autoscaler", "autoscaler-0")] if plan.routed else []
     for number, (role, replica) in enumerate(roles):
         target = _target(plan, role, replica, f"127.0.0.1:{port + number}", end_ms - 2_000 - 700 * number)
-        yield _failing(target) if plan.trouble == "restarts" and number == 0 else target
+        if plan.trouble == "restarts" and number == 0:
+            target = _failing(target)
+        elif plan.deployment.deployment_id == "agents-vllm" and number == 1:
+            target = _renamed(target)
+        yield target
 
 
 def _target(plan: Plan, role: str, replica: str, address: str, time_ms: int) -> TargetStatus:
@@ -315,6 +319,22 @@ def _failing(target: TargetStatus) -> TargetStatus:
         last_success_ms=(target.last_success_ms or 0) - 340_000,
         samples=0,
         error=f"{target.target_id}: connection refused: nothing listens there; figures are of the other replicas",
+    )
+
+
+def _renamed(target: TargetStatus) -> TargetStatus:
+    native = "vllm:kv_cache_usage_perc"
+    gone: dict[str, str | None] = {
+        "status": "impossible", "native": None, "reason": f"no {native!r} in this exposition",
+    }  # fmt: skip
+    return replace(
+        target,
+        coverage={**target.coverage, "kv_cache_usage": gone},
+        warnings=[
+            f"1 metrics that were there are not there any more: kv_cache_usage (was {native})",
+            "2 samples are left out, they are NaN or infinite: vllm:prompt_tokens_total{model_name='<a & b>'} and 1 more",
+        ],
+        missing_metrics={"kv_cache_usage": native},
     )
 
 

@@ -264,7 +264,7 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         (MINIMAL + 'scrape_interval = "1m"\nscrape_timeout = "2m"',
          "targets[0].scrape_timeout: '2m' is wrong, expected at most scrape_interval (1m)"),
         (MINIMAL + "max_scrapes_per_minute = 0", "targets[0].max_scrapes_per_minute: 0 is wrong, expected a whole"),
-        (MINIMAL + "params = { a = 1 }", "targets[0].params: {'a': 1} is wrong, expected a table of strings, or of"),
+        (MINIMAL + "params = { a = 1 }", "targets[0].params.a: 1 is wrong, expected a string, or a list of strings"),
         (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'inventory'",
          "deployments[0].http_sd[0].url: 'inventory' is not a URL"),
         (DEPLOYMENT + "[[deployments.http_sd]]\nurl = 'http://a'\nrefresh_interval = '10ms'",
@@ -312,6 +312,26 @@ def test_secrets_are_not_shown_in_errors(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         read(tmp_path, text)
 
+    assert "12345678" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DEPLOYMENT + TARGET.replace("[[", "[").replace("]]", "]") + 'headers = { X-Key = "12345678" }',
+         "deployments[0].targets: a table is wrong, expected tables [[deployments.targets]]"),
+        (MINIMAL.replace("[[deployments]]", "[deployments]") + 'headers = { X-Key = "12345678" }',
+         "deployments: a table is wrong, expected tables [[deployments]]"),
+        (DEPLOYMENT + '[[deployments.http_sd]]\nurl = "http://a"\nlist_access = [{ headers = { X-Key = "12345678" } }]',
+         "list_access: a list of tables is wrong, expected a table"),
+    ],
+)  # fmt: skip
+def test_a_table_in_the_wrong_place_keeps_its_secrets(tmp_path: Path, text: str, message: str) -> None:
+    """Single brackets instead of double ones do not put a target's headers into the log."""
+    with pytest.raises(ConfigurationError) as refused:
+        read(tmp_path, text)
+
+    assert message in str(refused.value)
     assert "12345678" not in str(refused.value)
 
 

@@ -355,10 +355,40 @@ def test_failing_target_leads_with_its_error(open_page: Open) -> None:
     assert "connection refused: nothing listens there" in text
 
 
+def test_target_that_changed_is_shown_with_its_warnings(open_page: Open) -> None:
+    """A target that answers, but not as it did, says below it what is wrong, and how many metrics are missing."""
+    text = html(open_page("sources"))
+    above, note = re.findall(r"<tr>(?:(?!<tr>).)*</tr><tr class=\"warning\">.*?</tr>", text, re.DOTALL)[0].split(
+        '<tr class="warning">'
+    )
+
+    assert "healthy" in above
+    assert "1 missing" in above
+    assert "kv_cache_usage (was vllm:kv_cache_usage_perc)" in note
+    assert "model_name=&#x27;&lt;a &amp; b&gt;&#x27;" in note
+    assert text.count('<tr class="warning">') == 1
+    assert "1 of them with warnings" in text
+
+
+def test_coverage_tells_what_fed_a_metric_that_is_missing(open_page: Open) -> None:
+    """The coverage of a target that changed has its warnings, and the native series that a missing metric had."""
+    text = html(open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm') + 1}"))
+    metric = re.findall(r"<tr><th[^>]*><code>kv_cache_usage</code>.*?</tr>", text)[0]
+
+    assert "2 samples are left out" in text
+    assert "2 warnings" in text
+    assert "missing" in metric
+    assert "it was fed by vllm:kv_cache_usage_perc" in metric
+
+
+def port_of(deployment_id: str) -> int:
+    """The port of a deployment's first target."""
+    return 8000 + 20 * [plan.deployment.deployment_id for plan in PLANS].index(deployment_id)
+
+
 def test_coverage_names_native_series_and_reasons(open_page: Open) -> None:
     """The coverage of a target says per contract metric its native series, or why there is none."""
-    port = 8000 + 20 * [plan.deployment.deployment_id for plan in PLANS].index("agents-vllm")
-    page = open_page("sources", view="coverage", target=f"127.0.0.1:{port}")
+    page = open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm')}")
 
     assert "vllm:time_to_first_token_seconds" in html(page)
     assert "no router here" in html(page)

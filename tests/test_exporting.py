@@ -122,6 +122,23 @@ def test_samples_are_one_row_each_with_their_labels_in_columns(store: Path, tmp_
     assert frame["time"].dt.tz is not None
 
 
+def test_a_store_without_figures_is_exported_too(tmp_path: Path) -> None:
+    """A shard derives none; what it scraped is all there is."""
+    path = tmp_path / "shard.db"
+    with Store(path) as shard, shard.transaction():
+        shard.set_target(_status(_TARGETS[0]))
+        series = [Sample("cpu_usage", make_labels(_TARGETS[0].identity.labels()), value) for value in (2.5,)]
+        for time_ms in (1_000_000, 90_000_000):
+            shard.append_scrape(_target(_TARGETS[0]).target_id, time_ms, Snapshot.of(series))
+        assert (shard.time_range(), shard.held_range()) == (None, (1_000_000, 90_000_000))
+    done = export(path, tmp_path / "past.txt", "--format", "openmetrics")
+
+    assert "4 samples" in done.stderr, done.stderr
+    assert [line.split()[-2:] for line in (tmp_path / "past.txt").read_text().splitlines() if "cpu_usage{" in line] == [
+        ["2.5", "1000.000"], ["2.5", "90000.000"],
+    ]  # fmt: skip
+
+
 def test_native_labels_without_a_column_are_in_a_map(store: Path, tmp_path: Path) -> None:
     """What an engine adds of its own stays with the sample."""
     path = tmp_path / "own.db"
@@ -129,7 +146,6 @@ def test_native_labels_without_a_column_are_in_a_map(store: Path, tmp_path: Path
     with Store(path) as own, own.transaction():
         own.set_target(_status(_TARGETS[0]))
         own.append_scrape(_target(_TARGETS[0]).target_id, 1_000_000, Snapshot.of([Sample("cpu_usage", labels, 2.5)]))
-        own.append_figures(CHAT, 1_000_000, {})
     assert export(path, tmp_path / "own.parquet", "--format", "parquet").returncode == 0
     (row,) = pd.read_parquet(tmp_path / "own.parquet").to_dict("records")
     assert list(row["labels"]) == [("engine", "7")]

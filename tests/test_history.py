@@ -71,7 +71,10 @@ class Past:
 
 @pytest.fixture(scope="module")
 def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
-    """A quarter of an hour of a deployment behind two collectors, one without any, and one that has rules alone."""
+    """A quarter of an hour of a deployment behind two collectors, one without any, and one that has rules alone.
+
+    Shards, which show targets and samples but no figures, are scraped beside the first and the last.
+    """
     # Up to now, and on multiples of the steps asked for, so that instants are those of scrapes.
     start_ms = (time.time_ns() // 1_000_000 // INTERVAL_MS - COUNT + 1) * INTERVAL_MS
     scrapes: list[Scraped] = []
@@ -97,6 +100,9 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
                 counted=counted if deployment is COLLECTED else (),
             )  # fmt: skip
             derived[deployment][time_ms] = figures
+            if deployment is not BARE:
+                share = _page(fakes[:1], snapshots[:1], Derivation({}, [], ()))
+                scrapes.append(Scraped(time_ms, {"job": "shards", "instance": "0:9900"}, share))
             if deployment is COLLECTED:
                 page = _page(fakes, snapshots, figures)
                 # The first collector ends; the second, which watched the same all along, goes on.
@@ -243,7 +249,7 @@ def test_targets_have_their_health_and_nothing_made_up(past: Past) -> None:
     targets = {(one.identity.deployment_id, one.identity.replica): one for one in past.history.targets()}
     assert {key: target.healthy for key, target in targets.items()} == {
         ("chat", "r0"): True, ("chat", "r1"): False, ("chat", "x"): True,
-        ("bare", "r0"): True, ("bare", "r1"): False, ("bare", "x"): True,
+        ("bare", "r0"): True, ("bare", "r1"): False, ("bare", "x"): True, ("recorded", "r0"): True,
     }  # fmt: skip
     assert all(
         (one.url, one.source, one.versions, one.error, one.coverage) == ("", "", "", None, {})

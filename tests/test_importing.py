@@ -313,6 +313,7 @@ def test_nothing_of_the_contract_is_told_with_the_remedy(past: Past, tmp_path: P
     done = import_(past, tmp_path / "s.db", *span(past), "--match", '{job="vllm"}')
     assert done.returncode == 2
     assert "--deployment NAME --match" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_configuration_names_the_engines_of_several_deployments(past: Past, tmp_path: Path) -> None:

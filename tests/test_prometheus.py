@@ -115,6 +115,21 @@ def test_a_query_is_a_form_below_the_prefix() -> None:
     assert seen[0].headers["X-Scope-OrgID"] == "chat"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"username": "u"}, "--username and --password-file go together"),
+        ({"password_file": "p"}, "--username and --password-file go together"),
+        ({"username": "u", "password_file": "p", "bearer_token_file": "t"},
+         "--username and --bearer-token-file are both given, expected one of them"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_named(options: dict[str, str], message: str) -> None:
+    """The error speaks of the options that were typed, not of a configuration's keys."""
+    with pytest.raises(UsageError, match=message):
+        connect("http://127.0.0.1:1", options)
+
+
 def test_basic_and_bearer_are_read_anew_for_every_request(tmp_path: Path) -> None:
     """Secrets may rotate; both kinds come from files."""
     seen: list[str] = []
@@ -133,6 +148,18 @@ def test_basic_and_bearer_are_read_anew_for_every_request(tmp_path: Path) -> Non
         basic.query("x", at_ms=0)
         bearer.query("x", at_ms=0)
     assert seen == ["Basic dTpvbmU=", "Basic dTp0d28=", "Bearer two"]
+
+
+def test_credentials_that_come_back_are_not_shown(tmp_path: Path) -> None:
+    """A proxy that refuses a token may quote it; the error shows the rest."""
+    secret = tmp_path / "token"
+    secret.write_text("t0ps3cret\n", encoding="utf-8")
+    with answering(lambda request: request.reply(403, f"unknown: {request.headers['Authorization']}")) as url:
+        client = connect(url, {"bearer_token_file": str(secret)})
+        with pytest.raises(PrometheusError, match=r"HTTP status 403 to query: unknown: .*\[secret\]") as raised:
+            client.query("x", at_ms=0)
+
+    assert "t0ps3cret" not in str(raised.value)
 
 
 def test_get_is_used_where_post_is_not_allowed() -> None:

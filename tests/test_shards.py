@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -24,9 +24,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from servescope.collector.access import Access
+from servescope.collector.api.bounds import Bounds
 from servescope.collector.collector import Collector
 from servescope.collector.config import Configuration, make_configuration
-from servescope.collector.membership import Membership
+from servescope.collector.membership import Members, Membership
 from servescope.collector.openapi import describe
 from servescope.collector.parent import Parent
 from servescope.collector.relay import (
@@ -172,6 +174,27 @@ def test_a_file_of_members_is_watched(tmp_path: Path) -> None:
     write_members(tmp_path, "a", "b", "c")
     membership.refresh()
     assert (len(membership.members), membership.problems) == (3, ())
+    file.rename(tmp_path / "elsewhere")
+    membership.refresh()
+    assert "the former 3 members are kept" in membership.problems[0]
+    (tmp_path / "elsewhere").rename(file)
+    membership.refresh()
+    assert (len(membership.members), membership.problems) == (3, ())
+
+
+def test_what_a_member_sends_back_is_not_shown(tmp_path: Path) -> None:
+    """The credentials of `[shards]` are for the members alone, whatever one of them answers."""
+    (tmp_path / "token").write_text("t0ps3cret")
+    access = Access(bearer_token_file=str(tmp_path / "token"))
+
+    async def refuse(target: Target, _: Limits, /) -> bytes:
+        raise ScrapeError("status", f"HTTP status 401 no {target.access.request_headers()['Authorization']}")
+
+    members = Members(refuse, ShardSettings(access=access), 1.0)
+    with pytest.raises(ScrapeError, match=r"HTTP status 401 no .*\[secret\]") as raised:
+        asyncio.run(members.ask("http://a:1", "/api/v1/shard"))
+
+    assert "t0ps3cret" not in str(raised.value)
 
 
 # --- Pages ------------------------------------------------------------------------------------------------------------
@@ -779,7 +802,7 @@ def test_a_wrong_answer_of_one_shard_costs_only_it(tmp_path: Path, monkeypatch: 
         async def mix_up(name: str, path: str, query: dict[str, list[str]]) -> bytes:
             return b'{"cursor": 5}' if name == "a" and path == "/api/v1/scrapes" else await relay(name, path, query)
 
-        fleet.relay = mix_up  # type: ignore[method-assign]
+        fleet.relay = mix_up  # type: ignore[assignment, method-assign]
         await fleet.scrape()
         await fleet.parent.gather()
         (problem,) = fleet.parent.problems
@@ -796,6 +819,36 @@ def test_a_configuration_without_self_needs_one_to_scrape(tmp_path: Path) -> Non
     configuration = configure(tmp_path, {"members": ["http://a:1"]})
     with pytest.raises(ConfigurationError, match=r"no 'self'; a collector with .* needs it, or --shard"):
         Parent(configuration, None, None, None)  # type: ignore[arg-type]
+
+
+def test_reads_of_a_shards_past_wait_in_line_with_the_others(tmp_path: Path) -> None:
+    """A store is read by so many requests at once, whatever they ask for; nobody's catching up goes beyond that."""
+
+    async def act(fleet: Fleet) -> None:
+        shard = fleet.shards["a"]
+        free, begun = threading.Event(), threading.Event()
+        read_scrapes = shard.history.read_scrapes
+
+        def held(*asked: Any) -> Any:
+            begun.set()
+            free.wait(10)
+            return read_scrapes(*asked)
+
+        shard.history.read_scrapes = held  # type: ignore[assignment, method-assign]
+        await fleet.step()
+        path = f"/api/v1/scrapes?since_ms=0&until_ms={START * 1000 + 60_000}"
+        application = make_application(shard, bounds=Bounds(reads=1, waiting_reads=0))
+        async with running(application) as url, aiohttp.ClientSession(url) as session:
+            first = asyncio.create_task(session.get(path))
+            await asyncio.to_thread(begun.wait, 10)
+            async with session.get(path) as second:
+                refused = second.status, await second.json()
+            free.set()
+            async with await first as answer:
+                assert answer.status == 200
+        assert refused == (503, {"error": "1 reads of the store are under way, ask again"})
+
+    play(tmp_path, "a", "b", act=act)
 
 
 def check_answer(path: str, status: int, body: bytes) -> None:

@@ -215,6 +215,27 @@ def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     )
 
 
+def test_a_file_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that could not be read keeps its targets, and counts once it can be, though nobody wrote to it."""
+    write_targets(tmp_path, [{"targets": ["a:1"]}])
+    discovery = Discovery(configure(tmp_path, FILE_SD))
+    write_targets(tmp_path, [{"targets": ["a:1", "b:2"]}])
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse_reading)
+        discovery.refresh()
+        discovery.refresh()
+    kept, problems = discovery.targets, discovery.problems
+    discovery.refresh()
+
+    assert len(kept) == 1
+    assert "Permission denied; its former 1 targets are kept" in problems[0]
+    assert (len(discovery.targets), discovery.problems) == (2, ())
+
+
+def refuse_reading(*_: object, **__: object) -> str:
+    raise PermissionError(13, "Permission denied")
+
+
 def test_a_pattern_without_files_is_a_problem(tmp_path: Path) -> None:
     """A file that is not there yet is said to be missing; it counts when it comes."""
     discovery = Discovery(configure(tmp_path, FILE_SD))

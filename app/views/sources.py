@@ -67,6 +67,8 @@ def draw_coverage(store: History, chosen: str) -> None:
     coverage = queries.read_coverage(target)
     frame.describe("the contract at this target's last scrape", coverage, "coverage")
     st.html(tables.draw_tiles(_describe(target)))
+    if target.warnings:
+        st.html(tables.draw_warnings(target.warnings))
     if coverage.empty:
         st.info("Nothing was scraped from this target yet.", icon=":material/hourglass_empty:")
         return
@@ -76,12 +78,13 @@ def draw_coverage(store: History, chosen: str) -> None:
 def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
     identity = target.identity
     health = ("healthy", "good") if target.healthy else ("failing", "critical")
-    bar, observed = tables.draw_coverage(queries.count_coverage(target))
+    said = target.error or (f"{len(target.warnings)} warnings, below" if target.warnings else "no error")
+    bar, observed = tables.draw_coverage(queries.count_coverage(target), len(target.missing_metrics))
     return [
         ("Deployment", escape(identity.deployment_id), escape(f"{identity.inference_stack} · {identity.model_name}")),
         ("Role", escape(identity.role), escape(identity.replica or display.ABSENT)),
         ("Source", escape(target.source or "not identified"), escape(target.versions or display.ABSENT)),
-        ("Health", tables.element("span", health[0], f"value {health[1]}"), escape(target.error or "no error")),
+        ("Health", tables.element("span", health[0], f"value {health[1]}"), escape(said)),
         ("Scrape", display.format_value(target.duration_seconds, "seconds"), f"{target.samples} samples"),
         ("Coverage", bar, observed),
     ]
@@ -92,13 +95,16 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
     healthy = int(sources["healthy"].sum())
     failing = len(sources) - healthy
     kinds = sources["source"].replace("", "not identified").value_counts()
+    warned = int(((sources["warnings"] != "") & sources["healthy"]).sum())
     slowest = sources["duration_seconds"].max()
     return [
         ("Targets", str(len(sources)), f"of {sources['deployment_id'].nunique()} deployments"),
         (
             "Healthy",
             tables.element("span", str(healthy), "value good" if healthy else "value"),
-            "answered the last scrape",
+            tables.element("span", f"{warned} of them with warnings", "value warning")
+            if warned
+            else "answered the last scrape",
         ),
         ("Failing", tables.element("span", str(failing), "value critical" if failing else "value"), "did not"),
         ("Slowest scrape", escape(display.format_value(slowest, "seconds")), "of each target's last"),

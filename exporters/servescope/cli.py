@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.parse_args(words)  # answers --help and --version, refuses the rest
         name, (module_name, summary) = words[0], COMMANDS[words[0]]
         command = import_module(module_name)
-        command_parser = argparse.ArgumentParser(prog=f"servescope {name}", description=f"{summary.capitalize()}.")
+        command_parser = argparse.ArgumentParser(
+            prog=f"servescope {name}", description=f"{summary[0].upper()}{summary[1:]}."
+        )
         command.configure(command_parser)
         code: int = command.run(command_parser.parse_args(words[1:]))
     except ServescopeError as error:

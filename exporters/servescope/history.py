@@ -97,8 +97,8 @@ scrape_configs:
 class _Way:
     """How a deployment's figures are had: `exposed` by a collector, `recorded` by rules, or `computed` from samples.
 
-    `places` are the `job` and `instance` of each collector's page that shows it, those of now first: of two that watch
-    the same at once, one counts.
+    `places` are the `job` and `instance` of each collector's page that shows its figures, those of now first: of two
+    that watch the same at once, one counts.
     """
 
     kind: str
@@ -147,12 +147,16 @@ class PrometheusHistory:
         recorded = self.prometheus.series([selector(names=list(_RECORDED))], **bounds)
         found |= {one: _Way("recorded") for labels in recorded if (one := _deployment(labels)) is not None}
         places: dict[Deployment, dict[Labels, None]] = {}
+        # A shard's page shows targets, and a share of each deployment's samples: figures are had elsewhere.
+        watched: dict[Deployment, dict[Labels, None]] = {}
         for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
             for labels in sorted(self.prometheus.series(pages, start_ms=since_ms, end_ms=now)):
                 deployment = _deployment(labels)
                 if deployment is not None:
-                    places.setdefault(deployment, {})[_place(labels)] = None
-        return found | {deployment: _Way("exposed", tuple(seen)) for deployment, seen in places.items()}
+                    shown = places if dict(labels).get("window") else watched
+                    shown.setdefault(deployment, {})[_place(labels)] = None
+        ways = [{one: _Way("exposed", tuple(seen)) for one, seen in shown.items()} for shown in (watched, places)]
+        return ways[0] | found | ways[1]
 
     def _computed(self, bounds: Mapping[str, int]) -> set[Deployment]:
         """The deployments with series of the contract, from whomever."""
@@ -198,8 +202,12 @@ class PrometheusHistory:
         for kind in sorted({way.kind for way in ways.values()}):
             points = self.prometheus.query(_ask(kind, tuple(FIGURES.values()), ""), at_ms=at_ms)
             for deployment, seen in _sorted_out(_at(points, at_ms)).items():
-                if deployment in ways and ways[deployment].kind == kind:
-                    latest[deployment] = _newest_of(seen, at_ms)
+                way = ways.get(deployment)
+                if way is None or way.kind != kind:
+                    continue
+                pages = {place: seen[place] for place in way.places or seen if place in seen}
+                if pages:
+                    latest[deployment] = _newest_of(pages, at_ms)
         return latest
 
     def read_figures(

@@ -182,6 +182,13 @@ class Prometheus:
     # --- Transport ----------------------------------------------------------------------------------------------------
 
     def _ask(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> Any:
+        try:
+            return self._ask_openly(path, parameters, method)
+        except PrometheusError as error:
+            # What stands before a Prometheus may send the credentials back that it refuses.
+            raise type(error)(self.url, self._access.conceal(error.reason), error.status) from error.__cause__
+
+    def _ask_openly(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None) -> Any:
         status, body = self._request(path, parameters, method or self._method)
         if status in (405, 501) and method is None and self._method == "POST":
             # Some proxies let reading through by GET alone.
@@ -323,6 +330,10 @@ OPTIONS: Final = ("bearer_token_file", "username", "password_file", "header", "c
 def connect(url: str, options: Mapping[str, Any]) -> Prometheus:
     """The Prometheus at `url` with the options by which it lets us in; raises UsageError."""
     headers = tuple(_split_header(each) for each in options.get("header") or ())
+    if (options.get("username") is None) != (options.get("password_file") is None):
+        raise UsageError("--username and --password-file go together")
+    if options.get("username") is not None and options.get("bearer_token_file") is not None:
+        raise UsageError("--username and --bearer-token-file are both given, expected one of them")
     access = Access(
         headers=headers,
         bearer_token_file=options.get("bearer_token_file"),

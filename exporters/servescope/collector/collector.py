@@ -17,6 +17,7 @@ from servescope.collector.deployments import HttpDiscoverySettings, slowest_inte
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets
 from servescope.collector.exposition import Gauges
 from servescope.collector.layers import Supply
+from servescope.collector.membership import check_part
 from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.parse import Lexicon
 from servescope.collector.reader import Reader
@@ -426,6 +427,8 @@ class Collector:
         if configuration.shards != self._shard_settings:
             needs_restart = (*needs_restart, "shards")
         configuration = replace(configuration, collector=settings)
+        # Its part among the shards stays, so a file for another part would take all targets away.
+        check_part(replace(configuration, shards=self._shard_settings))
         check_targets(configuration)
         _check_window(configuration)
         async with self._discovering:

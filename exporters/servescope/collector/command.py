@@ -150,11 +150,15 @@ async def collect(
     Whenever `reload` is set, `reread` says what the configuration is from then on.
     """
     from servescope.collector.fetch import HttpFetch, open_session
+    from servescope.collector.membership import check_members, check_part
     from servescope.collector.store import Store
     from servescope.collector.targets import check_targets
 
     # Before there is a store: a configuration that cannot run leaves nothing behind.
     check_targets(configuration)
+    check_part(configuration)
+    if configuration.shards is not None:
+        check_members(configuration.shards)
     await _check_address(*configuration.collector.listen)
     async with open_session() as session:
         fetch = HttpFetch(session)

@@ -355,7 +355,13 @@ class _replacing:  # noqa: N801  used as a verb, like open
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope export`."""
-    parser.add_argument("--store", type=Path, default=Path("servescope.db"), metavar="FILE", help="the store to read")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=Path("servescope.db"),
+        metavar="FILE",
+        help="the store to read (default: servescope.db)",
+    )
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="the file to write")
     parser.add_argument(
@@ -401,7 +407,7 @@ def _select(store: Store, arguments: argparse.Namespace) -> Selection:
         if name not in known:
             what = "figure" if arguments.table == "figures" else "metric of the contract"
             raise UsageError(f"unknown {what} {name!r}, known: {', '.join(known)}")
-    held = store.time_range() or (0, 0)
+    held = store.held_range() or (0, 0)
     start_ms, end_ms = held[0] - _MARGIN_MS, held[1] + _MARGIN_MS
     if arguments.end is not None or arguments.start is not None:
         now_ms = end_ms if arguments.end is None else round(time.time() * 1000)

@@ -98,10 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
     settings = configuration.collector if configuration else CollectorSettings()
     start_ms, end_ms = read_span(arguments.start, arguments.end, round(time.time() * 1000))
     prometheus = asking.open_prometheus(arguments.url, arguments)
+    targets, problems = _find(prometheus, wanted, arguments.match or "", start_ms, end_ms)
+    if not targets:
+        raise UsageError(_nothing_found(prometheus, wanted, problems))
+    # Only now: a Prometheus that has nothing leaves no empty store behind.
     with Store(arguments.store or settings.store) as store:
-        targets, problems = _find(prometheus, wanted, arguments.match or "", start_ms, end_ms)
-        if not targets:
-            raise UsageError(_nothing_found(prometheus, wanted, problems))
         work = Import(prometheus, store, targets, settings)
         work.run(start_ms, end_ms, _Teller(start_ms, end_ms))
     _report(work, problems)

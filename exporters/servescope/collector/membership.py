@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from servescope.collector.scrape import Fetch, Limits
+from servescope.collector.config import Configuration
+from servescope.collector.scrape import Fetch, Limits, ScrapeError
 from servescope.collector.shards import ShardSettings, check_member, find_owner
 from servescope.collector.targets import DiscoveryError, Target, read_target_groups
 from servescope.errors import ConfigurationError
@@ -15,7 +16,32 @@ _logger = logging.getLogger(__name__)
 
 # A member's answer, decompressed; a page of scrapes has a tenth of it.
 _MOST_BYTES = 128_000_000
+_UNREADABLE = (OSError, UnicodeDecodeError, DiscoveryError)
 _MEMBER = Identity("servescope", "collectors", "servescope")
+
+
+def check_part(configuration: Configuration) -> None:
+    """Raise ConfigurationError unless deployments are there for a collector that scrapes, and for no other."""
+    shards = configuration.shards
+    scrapes = shards is None or shards.own is not None
+    if scrapes and not configuration.deployments:
+        raise ConfigurationError(f"{configuration.origin}: no deployments; one that scrapes needs [[deployments]]")
+    if not scrapes and configuration.deployments:
+        raise ConfigurationError(
+            f"{configuration.origin}: shards: no 'self'; a collector with [[deployments]] needs it, or --shard, "
+            f"and one that gathers from shards has no [[deployments]]"
+        )
+
+
+def check_members(settings: ShardSettings) -> None:
+    """Raise ConfigurationError unless it can be told who the shards are."""
+    path = settings.members_file
+    if path is None:
+        return
+    try:
+        _read_members(path)
+    except _UNREADABLE as error:
+        raise ConfigurationError(_tell(path, error)) from error
 
 
 class Membership:
@@ -46,9 +72,11 @@ class Membership:
             if signature == self._signature:
                 return
             members = _read_members(path)
-        except (OSError, UnicodeDecodeError, DiscoveryError) as error:
+        except _UNREADABLE as error:
+            # The former file may come back as it was.
+            self._signature = ()
             kept = f"; the former {len(self.members)} members are kept" if self.members else ""
-            self._report(f"shards: members_file {path}: {error}{kept}")
+            self._report(f"{_tell(path, error)}{kept}")
             return
         self._signature, self.problems = signature, ()
         if members != self.members:
@@ -86,6 +114,10 @@ def _read_members(path: Path) -> tuple[str, ...]:
     return tuple(sorted(members))
 
 
+def _tell(path: Path, error: Exception) -> str:
+    return f"shards: members_file {path}: {error}"
+
+
 class Members:
     """Asks members over HTTP, in the way targets are asked: bounded, and with credentials that may rotate."""
 
@@ -94,5 +126,8 @@ class Members:
         self._limits = Limits(timeout_seconds, _MOST_BYTES, 1)
 
     async def ask(self, member: str, path: str) -> bytes:
-        """A member's answer; raises ScrapeError."""
-        return await self._fetch(Target(f"{member}{path}", _MEMBER, None, self._access), self._limits)
+        """A member's answer; raises ScrapeError, which does not show our credentials even where the answer did."""
+        try:
+            return await self._fetch(Target(f"{member}{path}", _MEMBER, None, self._access), self._limits)
+        except ScrapeError as error:
+            raise ScrapeError(error.outcome, self._access.conceal(str(error))) from error

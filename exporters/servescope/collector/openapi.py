@@ -520,7 +520,7 @@ def _status() -> Schema:
             "retention_ms": _count(),
             "evaluated_ms": _nullable_time(),
             "series": _count(),
-            "targets": _object({"healthy": _count(), "failing": _count(), "waiting": _count()}),
+            "targets": _object({"up": _count(), "down": _count(), "unknown": _count()}),
             "discovery_problems": _count(),
             "configuration": _ref("Configuration"),
             "store": _object(

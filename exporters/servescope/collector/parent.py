@@ -12,7 +12,7 @@ from servescope.collector.collector import Collector, Options, Watched
 from servescope.collector.config import Configuration
 from servescope.collector.deployments import ScrapeSettings
 from servescope.collector.exposition import Gauges
-from servescope.collector.membership import Members, Membership
+from servescope.collector.membership import Members, Membership, check_part
 from servescope.collector.relay import MOST_LAYOUTS, Page, Relayed, RelayError, read_layouts, read_page
 from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.store import Store, StoreError, TargetStatus
@@ -76,11 +76,9 @@ class Parent(Collector):
         **options: Unpack[Options],
     ) -> None:
         shards = configuration.shards
-        if shards is None or configuration.deployments:
-            raise ConfigurationError(
-                f"{configuration.origin}: shards: no 'self'; a collector with [[deployments]] needs it, or --shard, "
-                f"and one that gathers from shards has no [[deployments]]"
-            )
+        if shards is None:
+            raise ConfigurationError(f"{configuration.origin}: no [shards], expected those to gather from")
+        check_part(configuration)
         self._membership = Membership(shards)
         super().__init__(configuration, store, history, fetch, **options)
         self._catch_up_ms = shards.catch_up_ms

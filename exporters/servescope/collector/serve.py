@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
+from typing import get_args
 
 from aiohttp import web
 
@@ -34,7 +36,7 @@ from servescope.collector.api.parameters import (
     read_whole_number,
 )
 from servescope.collector.api.settings import ApiSettings
-from servescope.collector.collector import Collector
+from servescope.collector.collector import Collector, Health
 from servescope.collector.config import format_duration
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.openapi import describe
@@ -255,9 +257,7 @@ class _Pages:
     async def status(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
         collector, settings = self._collector, self._collector.settings
-        statuses = [watched.status for watched in collector.watched]
-        waiting = sum(status.last_scrape_ms is None for status in statuses)
-        healthy = sum(status.healthy for status in statuses)
+        health = Counter(collector.health(watched) for watched in collector.watched)
         shown = {
             "version": __version__,
             "time_ms": collector.now_ms,
@@ -268,7 +268,7 @@ class _Pages:
             "retention_ms": settings.retention_ms,
             "evaluated_ms": collector.evaluation.at_ms if collector.evaluation is not None else None,
             "series": sum(len(watched.ring) for watched in collector.watched),
-            "targets": {"healthy": healthy, "failing": len(statuses) - healthy - waiting, "waiting": waiting},
+            "targets": {each: health[each] for each in get_args(Health)},
             "discovery_problems": len(collector.problems),
             "configuration": asdict(collector.loading),
             "store": await self._reads.run(self._store_shown),
@@ -280,7 +280,7 @@ class _Pages:
         history, problem = self._collector.history, self._collector.store_problem
         oldest = newest = None
         try:
-            oldest, newest = history.time_range() or (None, None)
+            oldest, newest = history.held_range() or (None, None)
         except StoreError as error:
             problem = problem or str(error)
         return {"bytes": history.size_bytes(), "oldest_ms": oldest, "newest_ms": newest, "problem": problem}
@@ -313,7 +313,7 @@ class _Pages:
         since_ms = read_whole_number(request, "since_ms", 0, most=LATEST_MS)
         if since_ms > until_ms:
             raise RequestError(f"since_ms {since_ms} is after until_ms {until_ms}")
-        return json_answer(await shard.past_page(since_ms, until_ms))
+        return json_answer(await shard.past_page(since_ms, until_ms, read=self._reads.run))
 
     async def layouts(self, request: web.Request) -> web.Response:
         shard = self._shard()

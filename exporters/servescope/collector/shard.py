@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -27,6 +27,9 @@ _logger = logging.getLogger(__name__)
 # Scrapes are written at once; when the store fails they wait, and so do those here.
 _WRITTEN_MS, _UNWRITTEN_MS = 60_000, 3_600_000
 _BEHIND_SECONDS = 5.0
+
+Stored = dict[tuple[int, str], Relayed]
+Read = Callable[[Callable[[], Stored]], Awaitable[Stored]]
 
 Supplied = Mapping[Deployment, Mapping[str, ByDepth]]
 """Per deployment the targets from which metrics are to be taken, with those metrics by depth."""
@@ -216,9 +219,12 @@ class Shard(Collector):
             return await self.first_page(gap=True)
         return await self._write(scrapes, cursor, complete=complete)
 
-    async def past_page(self, since_ms: int, until_ms: int) -> bytes:
-        """The page of what began after `since_ms`, for as much of the time as fits; raises StoreError."""
-        scrapes, covered_ms = await self._read_past(since_ms, until_ms)
+    async def past_page(self, since_ms: int, until_ms: int, *, read: Read = asyncio.to_thread) -> bytes:
+        """The page of what began after `since_ms`, for as much of the time as fits; raises StoreError.
+
+        `read` calls what reads the store, in another thread, and says how many may at once.
+        """
+        scrapes, covered_ms = await self._read_past(since_ms, until_ms, read)
         return await self._write(scrapes, self._log.cursor, complete=covered_ms >= until_ms, until_ms=covered_ms)
 
     def layouts(self, digests: Iterable[str]) -> dict[str, object]:
@@ -262,14 +268,14 @@ class Shard(Collector):
             gap=gap,
         )
 
-    async def _read_past(self, since_ms: int, until_ms: int) -> tuple[list[Relayed], int]:
+    async def _read_past(self, since_ms: int, until_ms: int, read: Read) -> tuple[list[Relayed], int]:
         """The scrapes of the first stretch of the past in which there are any, and where it ends."""
         known = {**self._leaving, **self._watched}
         values = sum(each.status.samples for each in known.values()) or 1
         stretch_ms = max(1, self.settings.scrape_interval_ms * PAGE_VALUES // values)
         while True:
             end_ms = min(until_ms, since_ms + stretch_ms)
-            found = await self._read_stretch(list(known), since_ms, end_ms)
+            found = await self._read_stretch(list(known), since_ms, end_ms, read)
             size = sum(len(scrape.snapshot.series) for scrape in found if scrape.snapshot is not None)
             if size > 2 * PAGE_VALUES and stretch_ms > 1:
                 stretch_ms //= 2
@@ -278,17 +284,17 @@ class Shard(Collector):
             else:
                 since_ms, stretch_ms = end_ms, 2 * stretch_ms
 
-    async def _read_stretch(self, target_ids: Sequence[str], since_ms: int, until_ms: int) -> list[Relayed]:
+    async def _read_stretch(self, target_ids: Sequence[str], since_ms: int, until_ms: int, read: Read) -> list[Relayed]:
         """What the store has, and what is not written yet, in the order of time."""
 
-        def read() -> dict[tuple[int, str], Relayed]:
+        def read_stored() -> Stored:
             return {
                 (time_ms, name): Relayed(name, time_ms, snapshot)
                 for name in target_ids
                 for time_ms, snapshot in self.history.read_scrapes(name, since_ms + 1, until_ms)
             }
 
-        stored = await asyncio.to_thread(read)
+        stored = await read(read_stored)
         held = {(scrape.time_ms, scrape.target_id): scrape for scrape in self._log.between(since_ms, until_ms)}
         return [scrape for _, scrape in sorted({**stored, **held}.items(), key=lambda item: item[0])]
 

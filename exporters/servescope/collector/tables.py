@@ -38,8 +38,8 @@ class Table:
 
     def wrong(self, key: str, expected: str) -> ConfigurationError:
         """The error for the value that stands at a key."""
-        value = self.values.get(key)
-        return ConfigurationError(f"{self.origin}: {self.key(key)}: {value!r} is wrong, expected {expected}")
+        shown = _show(self.values.get(key))
+        return ConfigurationError(f"{self.origin}: {self.key(key)}: {shown} is wrong, expected {expected}")
 
     def check_keys(self, known: Sequence[str]) -> None:
         """Refuse keys that are not known, with the nearest that is."""
@@ -109,8 +109,9 @@ class Table:
         if not isinstance(value, dict):
             raise self.wrong(key, "a table of strings, or of lists of strings")
         listed = {name: each if isinstance(each, list) else [each] for name, each in value.items()}
-        if not all(isinstance(each, str) for values in listed.values() for each in values):
-            raise self.wrong(key, "a table of strings, or of lists of strings")
+        for name, values in listed.items():
+            if not all(isinstance(each, str) for each in values):
+                raise Table(value, self.origin, self.key(key)).wrong(name, "a string, or a list of strings")
         return tuple((name, tuple(values)) for name, values in listed.items())
 
     def choice(self, key: str, choices: Sequence[str], default: str) -> str:
@@ -154,6 +155,15 @@ class Table:
             return parse(value)
         except ValueError:
             raise self.wrong(key, expected) from None
+
+
+def _show(value: object) -> str:
+    """What an error says stands at a key; nothing that is in a table, which may have headers."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        return "a list of tables"
+    return repr(value)
 
 
 _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}

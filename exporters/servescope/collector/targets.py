@@ -210,7 +210,10 @@ class Discovery:
                 return former
             pairs = _labelled(read_target_groups(path.read_text(encoding="utf-8"), path), "__meta_filepath", key.place)
             listing = self._make_listing(key, signature, pairs)
-        except (OSError, UnicodeDecodeError, DiscoveryError) as error:
+        except OSError as error:
+            # It may be readable at the next look without being written to, after a chmod or a mount.
+            return _unusable(former or Listing(), None, f"{path}: {error}")
+        except (UnicodeDecodeError, DiscoveryError) as error:
             return _unusable(former or Listing(), signature, f"{path}: {error}")
         _tell_ignored_labels(key, pairs)
         return listing

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from servescope.collector.api.certificates import Certificates
 from servescope.collector.api.tokens import Tokens
+from servescope.collector.tables import Table
 from servescope.errors import ConfigurationError, ServescopeError
 
 API_KEYS = ("bearer_token_file", "bearer_token_env", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
 """The keys of the table; none has a default."""
-
-
-class Table(Protocol):
-    """A table of the configuration; `origin` is the file's name, `path` the table's."""
-
-    origin: str
-    path: str
-
-    def string(self, key: str, default: str | None) -> str:
-        """The string at a key; raises ConfigurationError."""
 
 
 @dataclass(frozen=True, slots=True)

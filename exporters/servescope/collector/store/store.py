@@ -799,15 +799,25 @@ class Store:
     @_guarded
     def time_range(self) -> tuple[int, int] | None:
         """When the first and the last figures are from, in milliseconds; None when there are none."""
-        ends: list[int] = []
         with self._snapshot():
-            for (owner,) in self._connection.execute("SELECT id FROM deployments").fetchall():
-                ends += self._recent_span(FIGURES, owner) or ()
-            packed = self._connection.execute(
-                "SELECT min(start_ms), max(end_ms) FROM runs WHERE kind = ?", (FIGURES,)
-            ).fetchone()
-            ends += [end for end in packed if end is not None]
+            ends = self._ends(FIGURES)
         return (min(ends), max(ends)) if ends else None
+
+    @_guarded
+    def held_range(self) -> tuple[int, int] | None:
+        """When the first and the last of all that it holds are from: figures, and scrapes, which a shard has alone."""
+        with self._snapshot():
+            ends = [*self._ends(FIGURES), *self._ends(SCRAPES)]
+        return (min(ends), max(ends)) if ends else None
+
+    def _ends(self, kind: int) -> list[int]:
+        """Instants among which are the first and the last of a kind."""
+        ends: list[int] = []
+        owners = "deployments" if kind == FIGURES else "targets"
+        for (owner,) in self._connection.execute(f"SELECT id FROM {owners}").fetchall():  # noqa: S608  constants
+            ends += self._recent_span(kind, owner) or ()
+        packed = self._connection.execute("SELECT min(start_ms), max(end_ms) FROM runs WHERE kind = ?", (kind,))
+        return [*ends, *(end for end in packed.fetchone() if end is not None)]
 
     @_guarded
     def settings_at(self, time_ms: int) -> RecordedSettings | None:

@@ -332,7 +332,7 @@ def _renamed(target: TargetStatus) -> TargetStatus:
         coverage={**target.coverage, "kv_cache_usage": gone},
         warnings=[
             f"1 metrics that were there are not there any more: kv_cache_usage (was {native})",
-            "2 samples are left out, they are NaN or infinite: vllm:prompt_tokens_total{model_name='<a & b>'} and 1 more",
+            "2 samples are left out, their values overflow: vllm:prompt_tokens_total{model_name='<a & b>'} and 1 more",
         ],
         missing_metrics={"kv_cache_usage": native},
     )

@@ -802,7 +802,7 @@ def test_a_wrong_answer_of_one_shard_costs_only_it(tmp_path: Path, monkeypatch: 
         async def mix_up(name: str, path: str, query: dict[str, list[str]]) -> bytes:
             return b'{"cursor": 5}' if name == "a" and path == "/api/v1/scrapes" else await relay(name, path, query)
 
-        fleet.relay = mix_up  # type: ignore[assignment, method-assign]
+        fleet.relay = mix_up  # type: ignore[method-assign, method-assign]
         await fleet.scrape()
         await fleet.parent.gather()
         (problem,) = fleet.parent.problems

@@ -18,6 +18,7 @@ import pytest
 from servescope.collector.collector import Collector
 from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.deployments import HttpDiscoverySettings
+from servescope.collector.ring import Ring
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.store import Store
 from servescope.collector.targets import Target
@@ -587,5 +588,36 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         (watched,) = world.collector.watched
         assert watched.ring.window().times.tolist() == [round(moment * 1000) for moment in begins]
         assert len(begins) >= 3
+
+    play(world, act)
+
+
+def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is, it costs the scrape or the evaluation it happens in, and is counted."""
+    world = World(tmp_path, text("a", "b"))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    async def act(world: World) -> None:
+        (a,) = [each for each in world.collector.watched if each.target.identity.replica == "a"]
+        await world.advance(30)
+        ring = Ring(300_000, 30_000)
+        monkeypatch.setattr(ring, "append", fail)
+        a.ring = ring
+        monkeypatch.setattr(world.collector, "_store_figures", fail)
+        before = exposed(world)
+        await world.advance(60)
+        after = exposed(world)
+
+        failed = {
+            stage: after[f"servescope_internal_errors_total{{{stage}}}"]
+            - before[f"servescope_internal_errors_total{{{stage}}}"]
+            for stage in ("scrape", "evaluate")
+        }
+        assert failed == {"scrape": 4, "evaluate": 4}
+        assert len(world.times("b")) >= 6
 
     play(world, act)

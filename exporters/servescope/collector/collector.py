@@ -508,7 +508,11 @@ class Collector:
         due = 0
         while True:
             await self._await_turn(watched)
-            await self.scrape(watched)
+            try:
+                await self.scrape(watched)
+            except Exception:
+                # A mistake of ours on what one target shows must not end the scraping of all.
+                self._on_fault("scrape", f"{watched.target.target_id}: what a scrape brought could not be booked")
             interval = watched.target.scraping.interval_ms
             offset = scrape_offset_ms(watched.target.target_id, interval)
             held_ms = self._held_until_ms(watched)
@@ -582,8 +586,11 @@ class Collector:
         while True:
             due = next_due_ms(self.now_ms, self.settings.evaluation_interval_ms, 0, after_ms=due)
             await self._sleep_until(due)
-            await self._prepare_evaluation()
-            self.evaluate(due)
+            try:
+                await self._prepare_evaluation()
+                self.evaluate(due)
+            except Exception:
+                self._on_fault("evaluate", "no figures of any deployment for this evaluation")
 
     async def _prepare_evaluation(self) -> None:
         """Have what was scraped up to now; here it always is."""

@@ -12,8 +12,8 @@ from prometheus_client.metrics_core import Metric
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
 
-STAGES = ("discover", "evaluate", "refill", "reload", "gather")
-"""Where a fault of the collector's own can happen without ending it; a scrape's is its outcome `internal`."""
+STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "gather")
+"""Where a fault of the collector's own can happen without ending it; in reading a text it is the outcome `internal`."""
 
 REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")
 """Why a client is turned away, or its connection ended."""
@@ -55,7 +55,7 @@ class Telemetry:
         )
         self.failures = Counter(
             "servescope_internal_errors",
-            "Faults of the collector's own, by stage; each cost one deployment's evaluation, or one look at the lists.",
+            "Faults of the collector's own, by stage; each cost one scrape, one evaluation, or one look at the lists.",
             ["stage"],
             registry=registry,
         )

@@ -200,14 +200,14 @@ def test_a_text_that_is_wrong_costs_its_own_scrape(
             2,
             f"2 series stand there again, the first value of each is taken: vllm:generation_tokens_total{LABELS}",
         ),
-        (vllm_page(9, "x NaN", "y +Inf"), "not_finite", 2, "2 samples are left out, they are NaN or infinite: x, y"),
-        (vllm_page(9, "x 1e999"), "not_finite", 1, "1 samples are left out, they are NaN or infinite: x"),
+        (vllm_page(9, "x NaN", "y +Inf"), "not_finite", 2, "samples left out, as they are NaN or infinite (2): x, y"),
+        (vllm_page(9, "x 1e999"), "not_finite", 1, "samples left out, as they are NaN or infinite (1): x"),
         (
             vllm_page(9, f"vllm:num_requests_running{LABELS} 1e308".replace('"0"', '"1"')).replace(" 5\n", " 1.7e308\n")
             .replace(" 1\n", " 1.7e308\n", 1),
             "not_finite",
             1,
-            "1 samples are left out, their values overflow: concurrent_requests{",
+            "samples left out, as their values overflow (1): concurrent_requests{",
         ),
     ],
 )  # fmt: skip
@@ -275,7 +275,7 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
             await stage.step(9, renamed)
         odd = await stage.status("odd")
         assert odd["missing_metrics"] == {"kv_cache_usage": "vllm:kv_cache_usage_perc"}
-        told = "1 metrics that were there are not there any more: kv_cache_usage (was vllm:kv_cache_usage_perc)"
+        told = "metrics that were there are not there any more (1): kv_cache_usage (was vllm:kv_cache_usage_perc)"
         assert odd["warnings"] == [told]
         assert odd["coverage"]["kv_cache_usage"]["status"] == "impossible"
         assert (odd["healthy"], odd["source"]) == (True, "vllm")

@@ -232,9 +232,9 @@ class Reader:
         warnings = layout.warnings
         if self.missing:
             told = [f"{name} (was {native})" for name, native in self.missing.items()]
-            warnings = (f"{len(told)} metrics that were there are not there any more: {_list(told)}", *warnings)
+            warnings = (f"metrics that were there are not there any more ({len(told)}): {_list(told)}", *warnings)
         if overflown:
-            warnings = (*warnings, f"{len(overflown)} samples are left out, their values overflow: {_list(overflown)}")
+            warnings = (*warnings, f"samples left out, as their values overflow ({len(overflown)}): {_list(overflown)}")
         if warnings != self.warnings:
             self.warnings = warnings
 
@@ -285,7 +285,7 @@ class _Layout:
         if self.dropped:
             series = [self.series[place] for place in np.flatnonzero(~self.finite)[: _MOST_NAMED + 1].tolist()]
             names = _list([format_series(*each) for each in series], self.dropped)
-            told.append(f"{self.dropped} samples are left out, they are NaN or infinite: {names}")
+            told.append(f"samples left out, as they are NaN or infinite ({self.dropped}): {names}")
         return told
 
     def exposition(self) -> Exposition:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -139,7 +140,7 @@ async def _serve(targets: int, folder: Path) -> None:
     for number in range(targets):
         page = Page(shapes[number // REPLICAS % _MODELS], number)
         server = await loop.create_server(
-            lambda number=number, page=page: _Engine(number, page, arrivals),  # type: ignore[misc]
+            partial(_Engine, number, page, arrivals),
             "127.0.0.1",
             0,
         )

@@ -17,7 +17,7 @@ import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.api.gate import is_loopback
+from servescope.collector.access import is_loopback
 from servescope.collector.api.settings import ApiSettings
 from servescope.collector.command import collect
 from servescope.collector.config import make_configuration

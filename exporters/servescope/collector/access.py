@@ -354,7 +354,8 @@ def _is_meant(entry: str, host: str, port: int) -> bool:
 def _environment_proxy(scheme: str, host: str, port: int) -> tuple[str, str | None] | None:
     proxies = getproxies_environment()
     url = proxies.get(scheme)
-    if not url or _is_loopback(host) or bypasses_proxy(proxies.get("no", "").split(","), host, port):
+    # As other programs read these variables: what runs beside us is not behind the proxy.
+    if not url or is_loopback(host) or bypasses_proxy(proxies.get("no", "").split(","), host, port):
         return None
     match = re.fullmatch(r"(?:(https?)://)?(?:([^/@]*)@)?([^/@?#\s]+)/?", url)
     if match is None:
@@ -363,8 +364,8 @@ def _environment_proxy(scheme: str, host: str, port: int) -> tuple[str, str | No
     return f"{match[1] or 'http'}://{match[3]}", authorization
 
 
-def _is_loopback(host: str) -> bool:
-    # As other programs read these variables: what runs beside us is not behind the proxy.
+def is_loopback(host: str) -> bool:
+    """Whether a host, or an address to listen on, is this machine and reached from it only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -387,6 +387,7 @@ class Collector:
             try:
                 wait_seconds = max(wait_seconds, await self.ask(key))
             except Exception:
+                # A mistake of ours on one list must not end the looking at it.
                 self._on_fault("discover", f"the list of {key.place} could not be read; its former targets stay")
             await self._discover_safely()
             await self._sleep(wait_seconds)
@@ -406,6 +407,7 @@ class Collector:
             except ServescopeError as error:
                 self.loading = replace(self.loading, error=str(error))
                 self.telemetry.set_loading(success=False, loaded_seconds=self.loading.loaded_ms / 1000)
+                # The operator's mistake, not ours: its text says all, a traceback nothing.
                 _logger.error("the configuration is not taken up, the former one stays: %s", error)  # noqa: TRY400
                 raise
             except Exception as error:
@@ -590,6 +592,7 @@ class Collector:
                 await self._prepare_evaluation()
                 self.evaluate(due)
             except Exception:
+                # A mistake of ours in one evaluation must not end the scraping, nor the next one.
                 self._on_fault("evaluate", "no figures of any deployment for this evaluation")
 
     async def _prepare_evaluation(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servescope.collector.config import (
+    DEFAULT_FILE,
     Configuration,
     configure_targets,
     parse_address,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from servescope.collector.collector import Collector
 
 _logger = logging.getLogger(__name__)
-
-DEFAULT_FILE = "servescope.toml"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -247,7 +246,7 @@ async def _serve(collector: Collector, api: ApiSettings) -> Listener:
 
 
 def _warn_of_openness(host: str, api: ApiSettings) -> None:
-    from servescope.collector.api.gate import is_loopback
+    from servescope.collector.access import is_loopback
 
     if is_loopback(host):
         return

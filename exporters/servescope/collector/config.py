@@ -30,6 +30,7 @@ from servescope.expressions import Bounds
 from servescope.identity import Deployment
 
 __all__ = [
+    "DEFAULT_FILE",
     "DEFAULT_PORT",
     "SETTINGS",
     "CollectorSettings",
@@ -47,6 +48,7 @@ __all__ = [
     "read_configuration",
 ]
 
+DEFAULT_FILE = "servescope.toml"
 DEFAULT_PORT = 9900
 # The pages of a new file and the rows of the last hour need some room before there is anything to delete.
 _LEAST_RETENTION_BYTES = 16_000_000

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from servescope import prometheus as asking
 from servescope.collector.config import (
+    DEFAULT_FILE,
     CollectorSettings,
     Configuration,
     DeploymentSettings,
@@ -41,7 +42,6 @@ IMPORT_SETTINGS: Final = (
     Setting("source", ""),
 )
 """The keys of `[[import]]`."""
-DEFAULT_FILE: Final = "servescope.toml"
 _DEFAULT_SPAN = "7d"
 _PROGRESS_SECONDS = 5.0
 

@@ -18,6 +18,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from aiohttp import hdrs, web
 
+from servescope.collector.access import is_loopback
 from servescope.collector.api.answers import BusyError, RequestError, error_answer
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.tokens import Tokens
@@ -262,16 +263,6 @@ class Reads:
 
     def _leave(self) -> None:
         self._pending -= 1
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_here(host: str) -> bool:

@@ -366,9 +366,13 @@ class Engine:
             if serving.generated == 0:
                 serving.observed.first_token()
                 serving.first_token(serving.cached_tokens or 0)
+                if serving.request.on_first_token is not None:
+                    serving.request.on_first_token(serving.cached_tokens or 0)
             else:
                 serving.observed.tokens(tokens)
             serving.generated += tokens
+            if serving.request.on_tokens is not None:
+                serving.request.on_tokens(tokens)
             serving.computed = serving.request.input_tokens + serving.generated - 1
             self._commit(serving)
         if serving.generated >= last:

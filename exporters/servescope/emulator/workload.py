@@ -21,7 +21,9 @@ class Request:
 
     `block_ids` are chained ids of the full blocks of the prompt and of the output that will follow it.
     `output_tokens` is what the model would generate before it stops. `patience_seconds` is when the client hangs up,
-    None when it waits to the end.
+    None when it waits to the end. Where requests queue, those of higher `priority` go first. A client that wants to
+    follow gets the prompt tokens found in the cache with the first token, and the number of tokens each time some are
+    generated, the first one included.
     """
 
     number: int
@@ -29,6 +31,9 @@ class Request:
     output_tokens: int
     block_ids: Sequence[int]
     patience_seconds: float | None = None
+    priority: int = 0
+    on_first_token: Callable[[int], None] | None = field(default=None, compare=False)
+    on_tokens: Callable[[int], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,92 @@
+"""What can be wrong with a part of the emulated stack, as plain values; the defaults say that nothing is.
+
+A fault (`faults.py`) is a name, an intensity and the effects it has. Each part takes its effects whole, at any moment,
+and follows them from then on; it knows nothing of faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEffects:
+    """What is wrong with one engine.
+
+    `prefill_factor` and `decode_factor` stretch those parts of a step, `batch_factor` (above 0, at most 1) shrinks the
+    largest batch. `acceptance_factors` (0 to 1) lower the chance of each draft position, the last of them that of all
+    positions after it. `error_share` of the requests fail beside those that do anyway. While `frozen` no step begins:
+    requests are taken and none goes on, and what the engine shows stands still. `churn_share` of the idle cached blocks
+    are lost each second.
+    """
+
+    prefill_factor: float = 1.0
+    decode_factor: float = 1.0
+    batch_factor: float = 1.0
+    acceptance_factors: tuple[float, ...] = ()
+    error_share: float = 0.0
+    frozen: bool = False
+    churn_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterEffects:
+    """What is wrong with a router.
+
+    `event_loss_share` of the workers' events never arrive (1: it is deaf), the others `event_delay_seconds` later.
+    `overlap_score_weight` and `temperature` replace the configured ones where they are given. Without `recovers` it
+    does not resynchronise after a gap.
+    """
+
+    event_loss_share: float = 0.0
+    event_delay_seconds: float = 0.0
+    overlap_score_weight: float | None = None
+    temperature: float | None = None
+    recovers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentEffects:
+    """What is wrong with a deployment's replicas and what keeps their number.
+
+    `cold_start_factor` stretches a start. Of `crashing_replicas` replicas, each fails `crash_after_seconds` after it
+    became active, and is started again. `max_replica` replaces the configured bound. `transfer_factor` stretches the
+    transfer of KV between phases.
+    """
+
+    cold_start_factor: float = 1.0
+    crashing_replicas: int = 0
+    crash_after_seconds: float = 20.0
+    max_replica: int | None = None
+    transfer_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficEffects:
+    """What is unusual about the traffic.
+
+    `rate_factor` multiplies the arrivals; `abort_share` and `preset` replace the mix's share of clients that hang up,
+    and the whole mix, for requests from now on.
+    """
+
+    rate_factor: float = 1.0
+    abort_share: float | None = None
+    preset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpositionEffects:
+    """What is wrong with one target's `/metrics`, whatever it counts.
+
+    `unreachable` closes the connection without an answer; `delay_seconds` are of the wall clock; `kept_share` of the
+    text arrives before the connection ends; `renamed` maps metric names; `clock_offset_seconds` makes samples bear a
+    time of their own, that far from now; `duplicated` repeats series within the text.
+    """
+
+    unreachable: bool = False
+    delay_seconds: float = 0.0
+    kept_share: float = 1.0
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    clock_offset_seconds: float | None = None
+    duplicated: bool = False

@@ -18,9 +18,10 @@ from servescope.emulator.autoscaler import (
 )
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.engine import Engine, EngineParameters, Speculation
+from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.router import BlockEvent, KvRouter, KvRouterParameters, LeastLoadRouter, Router
+from servescope.emulator.speculation import Speculation
 from servescope.emulator.workload import ChatMix, ChatWorkload, Finished, Request
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError

@@ -175,7 +175,9 @@ class Deployment:
         if self.plan.routing is None:
             return LeastLoadRouter(instruments=instruments, seed=seed)
         block_tokens = self.plan.engine.block_tokens
-        return KvRouter(self.plan.routing, block_tokens=block_tokens, instruments=instruments, seed=seed)
+        return KvRouter(
+            self.plan.routing, clock=self._clock, block_tokens=block_tokens, instruments=instruments, seed=seed
+        )
 
     def _build_autoscaler(self) -> Autoscaler:
         instruments = AutoscalerInstruments(self._identify(_AUTOSCALER, "autoscaler"), clock=self._clock.read)

@@ -118,7 +118,7 @@ def _tell(path: Path, error: Exception) -> str:
     return f"shards: members_file {path}: {error}"
 
 
-class Members:
+class MemberClient:
     """Asks members over HTTP, in the way targets are asked: bounded, and with credentials that may rotate."""
 
     def __init__(self, fetch: Fetch, settings: ShardSettings, timeout_seconds: float) -> None:

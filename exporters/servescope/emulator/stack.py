@@ -22,7 +22,7 @@ from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.router import BlockEvent, KvRouter, KvRouterParameters, LeastLoadRouter, Router
 from servescope.emulator.speculation import Speculation
-from servescope.emulator.workload import ChatMix, ChatWorkload, Finished, Request
+from servescope.emulator.workload import Finished, GeneratedTraffic, Mix, Request, Traffic
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
 from servescope.identity import Deployment as DeploymentIdentity
@@ -270,7 +270,7 @@ class EmulatedStack:
         self,
         *,
         seed: int = 1,
-        mix: ChatMix | None = None,
+        mix: Mix | None = None,
         share_v2: float = 0.5,
         v1: DeploymentPlan = V1,
         v2: DeploymentPlan = V2,
@@ -284,14 +284,15 @@ class EmulatedStack:
             )
         self.clock = VirtualClock()
         self.deployments = [Deployment(plan, clock=self.clock, seed=seed) for plan in (v1, v2)]
-        self.workload = ChatWorkload(
-            mix or ChatMix(),
+        self.traffic = Traffic(
+            GeneratedTraffic(mix or Mix()),
             clock=self.clock,
             seed=seed,
             block_tokens=v2.engine.block_tokens,
-            sends=[(1 - share_v2, self.deployments[0].send), (share_v2, self.deployments[1].send)],
+            sends={deployment.plan.identity.deployment_id: deployment.send for deployment in self.deployments},
+            shares={v1.identity.deployment_id: 1 - share_v2, v2.identity.deployment_id: share_v2},
         )
-        self.workload.start()
+        self.traffic.start()
 
     @property
     def generation(self) -> int:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import NamedTuple
 
 from servescope.autoscaler import AutoscalerInstruments
-from servescope.catalog import REPLICA_STATUSES
 from servescope.emulator.autoscaler import (
     Autoscaler,
     ConcurrencyAutoscaler,
@@ -24,8 +23,9 @@ from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import DeploymentEffects
 from servescope.emulator.engine import Engine, EngineParameters, Serving
+from servescope.emulator.fleet import Fleet, FleetHooks
 from servescope.emulator.gpu import EmulatedGpu
-from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica, Start
+from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica
 from servescope.emulator.router import BlockEvent, KvRouter, KvRouterParameters, LeastLoadRouter, Placement, Router
 from servescope.emulator.workload import Cancel, Finished, Request
 from servescope.engine import EngineInstruments
@@ -78,45 +78,49 @@ class Target(NamedTuple):
 
 
 class Flight:
-    """One request on its way through a deployment, until it has ended in one outcome."""
+    """One request on its way through a deployment, until it has ended in one outcome.
 
-    __slots__ = ("finished", "placement", "replica", "request", "serving")
+    `replicas` are the workers it needs to end well: the engine that serves it, and what holds its KV.
+    """
+
+    __slots__ = ("finished", "placement", "replicas", "request", "serving")
 
     def __init__(self, request: Request, finished: Finished) -> None:
         self.request = request
         self.finished: Finished | None = finished
         self.placement: Placement | None = None
-        self.replica: Replica | None = None
-        self.serving: Serving | None = None
+        self.replicas: list[Replica] = []
+        self.serving: tuple[Engine, Serving] | None = None
+
+    def need(self, replica: Replica) -> None:
+        """From now on it needs this worker."""
+        self.replicas.append(replica)
+        replica.requests += 1
 
 
 class Deployment:
     """Replicas behind one router, their number kept by an autoscaler.
 
-    `replicas` are those that exist, by name, oldest first. `generation` goes up whenever the targets change.
-    `requests_started` and `outcomes` are the truth over all processes there ever were, whoever saw it: the requests
-    that were sent, and how those ended that have.
+    `generation` goes up whenever the targets change. `requests_started` and `outcomes` are the truth over all processes
+    there ever were, whoever saw it: the requests that were sent, and how those ended that have.
     """
 
     def __init__(self, plan: DeploymentPlan, *, clock: VirtualClock, seed: int) -> None:
         self.plan = plan
-        self.replicas: dict[str, Replica] = {}
         self.generation = 0
-        self.effects = DeploymentEffects()
         self.requests_started = 0
         self.outcomes: Counter[str] = Counter()
+        self.effects = DeploymentEffects()
         self._clock = clock
         self._seed = f"{plan.identity.deployment_id}-{seed}"
-        self._born = 0
         self._flights: dict[Flight, None] = {}
         self._watchers: list[Callable[[Replica], None]] = []
         self.router = self._build_router()
         self.autoscaler = self._build_autoscaler()
-        for _ in range(self.autoscaler.initial_replicas):
-            self._activate(self._create_replica())
+        self.fleet = self._build_fleet()
+        self.fleet.open(self.autoscaler.initial_replicas)
         self._evaluate()
         clock.every(_EVALUATION_SECONDS, self._evaluate)
-        clock.every(plan.health_check.period_seconds, self._check_health)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -128,14 +132,14 @@ class Deployment:
         self.requests_started += 1
         flight = Flight(request, finished)
         self._flights[flight] = None
-        active = [name for name, replica in self.replicas.items() if replica.status == "active"]
-        if active:
-            self._serve(flight, self.router.place(request, active))
+        workers = self.fleet.active("aggregated")
+        if workers:
+            self._serve(flight, self.router.place(request, workers))
         else:
             self._turn_away(flight)
         if request.patience_seconds is not None:
-            self._clock.schedule(request.patience_seconds, lambda: self._cancel(flight))
-        return lambda: self._cancel(flight)
+            self._clock.schedule(request.patience_seconds, lambda: self._abort(flight, "client_abort"))
+        return lambda: self._abort(flight, "client_abort")
 
     @property
     def in_flight(self) -> int:
@@ -145,10 +149,12 @@ class Deployment:
     def _serve(self, flight: Flight, placement: Placement) -> None:
         replica = self.replicas[placement.worker]
         flight.placement = placement
-        flight.replica = replica
-        flight.serving = replica.engine.submit(
+        flight.need(replica)
+        engine = replica.engine
+        serving = engine.submit(
             flight.request, first_token=placement.report, finished=lambda outcome: self._end(flight, outcome)
         )
+        flight.serving = engine, serving
 
     def _turn_away(self, flight: Flight) -> None:
         attempt = self.router.instruments.route(
@@ -161,9 +167,10 @@ class Deployment:
         attempt.abandon()
         self._end(flight, "rejected")
 
-    def _cancel(self, flight: Flight, outcome: str = "client_abort") -> None:
-        if flight.finished is not None and flight.replica is not None and flight.serving is not None:
-            flight.replica.engine.abort(flight.serving, outcome)
+    def _abort(self, flight: Flight, outcome: str) -> None:
+        if flight.finished is not None and flight.serving is not None:
+            engine, serving = flight.serving
+            engine.abort(serving, outcome)
 
     def _end(self, flight: Flight, outcome: str) -> None:
         finished, flight.finished = flight.finished, None
@@ -173,13 +180,19 @@ class Deployment:
         self.outcomes[outcome] += 1
         if flight.placement is not None:
             flight.placement.end()
+        for replica in flight.replicas:
+            replica.requests -= 1
+            # Not at once: the engine is in the middle of the step that ended the request.
+            if replica.status == "draining":
+                self._clock.schedule(0.0, partial(self.fleet.discard_if_drained, replica))
         finished(outcome)
-        replica = flight.replica
-        # Not at once: the engine is in the middle of the step that ended the request.
-        if replica is not None and replica.status == "draining":
-            self._clock.schedule(0.0, lambda: self._remove_if_drained(replica))
 
     # --- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """The workers that exist, by name, oldest first."""
+        return self.fleet.replicas
 
     def targets(self) -> list[Target]:
         """Every process that serves metrics now: of a replica from when it is active until it has failed or is gone."""
@@ -196,15 +209,12 @@ class Deployment:
 
     def is_gone(self, path: str) -> bool:
         """Whether the path was that of a replica that is no more."""
-        found = re.fullmatch(rf"/{re.escape(self.plan.identity.deployment_id)}/engine-(\d{{1,9}})/metrics", path)
-        return found is not None and int(found[1]) < self._born and f"engine-{found[1]}" not in self.replicas
+        found = re.fullmatch(rf"/{re.escape(self.plan.identity.deployment_id)}/([a-z0-9-]+)/metrics", path)
+        return found is not None and self.fleet.was_there(found[1])
 
     def count_replicas(self) -> dict[str, int]:
         """How many replicas there are in each status."""
-        counts = dict.fromkeys(REPLICA_STATUSES, 0)
-        for replica in self.replicas.values():
-            counts[replica.status] += 1
-        return counts
+        return self.fleet.count_units()
 
     def watch_engines(self, watch: Callable[[Replica], None]) -> None:
         """Have `watch` called with each replica from now on whose engine is a new one, before it serves."""
@@ -213,14 +223,11 @@ class Deployment:
     # --- what can be wrong --------------------------------------------------------------------------------------------
 
     def apply_effects(self, effects: DeploymentEffects) -> None:
-        """Let this be wrong with the replicas from now on, and nothing else."""
+        """Let this be wrong with the replicas from now on, and nothing else. Raises UsageError out of range."""
         _check_effects(effects)
         self.effects = effects
         self.autoscaler.most_replicas = effects.max_replica
-        for replica in self.replicas.values():
-            if replica.start is not None:
-                replica.start.set_factor(effects.cold_start_factor)
-        self._doom_crashing()
+        self.fleet.apply_effects(effects)
 
     def restart(self, name: str) -> None:
         """The process of a replica dies and a new one serves at once.
@@ -228,36 +235,87 @@ class Deployment:
         Its requests end as `error`, its cache is empty, its counters begin at zero and its events at 1. Without effect
         on a replica that has no process. Raises UsageError for one that does not exist.
         """
-        replica = self.replicas.get(name)
-        if replica is None:
-            raise UsageError(f"unknown replica {name!r}, there are: {', '.join(self.replicas)}")
-        if replica.serves_metrics:
-            was = replica.status
-            self._kill(replica)
-            self._start_process(replica)
-            if was == "draining":
-                replica.status = was
-                self._remove_if_drained(replica)
-            else:
-                self._activate(replica)
+        self.fleet.restart(name)
 
     def fail(self, name: str) -> None:
-        """The process of a replica dies; after its back-off it is started again. Raises UsageError as `restart`."""
+        """The process of a replica dies; after its back-off it is started again. Otherwise as `restart`."""
+        self.fleet.fail(name)
+
+    # --- what the fleet tells -----------------------------------------------------------------------------------------
+
+    def _created(self, replica: Replica) -> None:
+        for watch in self._watchers:
+            watch(replica)
+
+    def _joined(self, replica: Replica) -> None:
+        self.router.add_worker(replica.name)
+        # One that was only unhealthy has a cache: the router knows it anew, by an event that tells all of it.
+        replica.stream += 1
+        replica.events = 0
+        cached = tuple(sorted(replica.engine.cache.cached_blocks()))
+        if cached:
+            self._publish(replica.name, replica.engine, CacheChanges(stored=cached, removed=()))
+
+    def _died(self, replica: Replica) -> None:
+        for flight in [flight for flight in self._flights if replica in flight.replicas]:
+            self._abort(flight, "error")
+
+    def _left(self, replica: Replica) -> None:
+        self.router.remove_worker(replica.name)
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self.autoscaler.instruments.set_replicas(self.count_replicas())
+
+    def _publish(self, name: str, engine: Engine, changes: CacheChanges) -> None:
         replica = self.replicas.get(name)
-        if replica is None:
-            raise UsageError(f"unknown replica {name!r}, there are: {', '.join(self.replicas)}")
-        if replica.serves_metrics:
-            self._fail(replica)
+        # A process that died may have a step behind it that nobody hears of.
+        if replica is not None and replica.engine is engine:
+            replica.events += 1
+            event = BlockEvent(replica.events, changes)
+            self._clock.schedule(self.plan.event_seconds, partial(self._deliver, replica, replica.stream, event))
 
-    # --- replicas' lives ----------------------------------------------------------------------------------------------
+    def _deliver(self, replica: Replica, stream: int, event: BlockEvent) -> None:
+        # What was on its way when the router forgot the worker is of a stream it no longer follows.
+        if replica.stream == stream and replica.status in ("active", "draining"):
+            self.router.apply(replica.name, event)
 
-    def _create_replica(self) -> Replica:
-        identity = self._identify(f"engine-{self._born}", "aggregated")
-        replica = Replica(identity, self._build_engine(identity, 1), unit=self._born)
-        self._born += 1
-        self.replicas[replica.name] = replica
-        self._connect(replica)
-        return replica
+    # --- scaling ------------------------------------------------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        engines = [replica.engine for replica in self.replicas.values() if replica.serves_metrics]
+        load = Load(
+            in_flight_tokens=sum(engine.in_flight_tokens for engine in engines),
+            requests=self.in_flight,
+            workers=self.fleet.count_workers()["active"],
+        )
+        self.fleet.scale_to(self.autoscaler.evaluate(self._clock.now, load))
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def _identify(self, name: str, role: str) -> Identity:
+        labels = dict(self.plan.identity.labels())
+        return Identity(**labels, replica=name, role=role)
+
+    def _build_fleet(self) -> Fleet:
+        plan = self.plan
+        return Fleet(
+            self._identify,
+            roles=("aggregated",),
+            clock=self._clock,
+            cold_start=plan.cold_start,
+            health_check=plan.health_check,
+            back_off=plan.back_off,
+            drain_seconds=plan.drain_seconds,
+            hooks=FleetHooks(
+                build=self._build_engine,
+                created=self._created,
+                joined=self._joined,
+                died=self._died,
+                left=self._left,
+                changed=self._changed,
+            ),
+        )
 
     def _build_engine(self, identity: Identity, process: int) -> Engine:
         parameters = self.plan.engine
@@ -278,184 +336,6 @@ class Deployment:
             publish=lambda changes: self._publish(identity.replica, engine, changes),
         )
         return engine
-
-    def _connect(self, replica: Replica) -> None:
-        for watch in self._watchers:
-            watch(replica)
-
-    def _publish(self, name: str, engine: Engine, changes: CacheChanges) -> None:
-        replica = self.replicas.get(name)
-        # A process that died may have a step behind it that nobody hears of.
-        if replica is not None and replica.engine is engine:
-            replica.events += 1
-            event = BlockEvent(replica.events, changes)
-            self._clock.schedule(self.plan.event_seconds, lambda: self._deliver(replica, engine, event))
-
-    def _deliver(self, replica: Replica, engine: Engine, event: BlockEvent) -> None:
-        # What was on its way when the process died is of a stream that the router no longer follows.
-        if replica.engine is engine and replica.status in ("active", "draining"):
-            self.router.apply(replica.name, event)
-
-    def _begin_start(self, replica: Replica, *, image_present: bool) -> None:
-        replica.status = "starting"
-        replica.start = Start(
-            self.plan.cold_start.phases(image_present=image_present),
-            clock=self._clock,
-            factor=self.effects.cold_start_factor,
-            ready=lambda: self._activate(replica),
-        )
-
-    def _start_process(self, replica: Replica) -> None:
-        replica.processes += 1
-        replica.events = 0
-        replica.engine = self._build_engine(replica.identity, replica.processes)
-        self._connect(replica)
-
-    def _activate(self, replica: Replica) -> None:
-        replica.status = "active"
-        replica.start = None
-        replica.bad_checks = 0
-        replica.active_since = replica.progressed_at = self._clock.now
-        self.router.add_worker(replica.name)
-        self._doom_crashing()
-        self._show_replicas()
-
-    def _kill(self, replica: Replica) -> None:
-        """End the process: its requests have failed, and the router forgets it."""
-        for flight in [flight for flight in self._flights if flight.replica is replica]:
-            self._cancel(flight, "error")
-        if replica.status in ("active", "draining"):
-            self.router.remove_worker(replica.name)
-
-    def _fail(self, replica: Replica) -> None:
-        if self._clock.now - replica.active_since >= self.plan.back_off.forgiven_after_seconds:
-            replica.failures = 0
-        replica.failures += 1
-        draining = replica.status == "draining"
-        self._kill(replica)
-        replica.status = "failed"
-        if draining:
-            self._discard(replica)
-            return
-        self._clock.schedule(self.plan.back_off.seconds(replica.failures), lambda: self._start_again(replica))
-        self._show_replicas()
-
-    def _start_again(self, replica: Replica) -> None:
-        if self.replicas.get(replica.name) is replica:
-            self._start_process(replica)
-            self._begin_start(replica, image_present=True)
-            self._show_replicas()
-
-    def _discard(self, replica: Replica) -> None:
-        del self.replicas[replica.name]
-        if replica.start is not None:
-            replica.start.cancel()
-        self._show_replicas()
-
-    def _doom_crashing(self) -> None:
-        """Set the hour of every replica that is to crash."""
-        for replica in [*self.replicas.values()][: self.effects.crashing_replicas]:
-            if replica.status == "active":
-                due = replica.active_since + self.effects.crash_after_seconds
-                self._clock.schedule(due - self._clock.now, partial(self._crash, replica, replica.active_since))
-
-    def _crash(self, replica: Replica, active_since: float) -> None:
-        crashing = [*self.replicas.values()][: self.effects.crashing_replicas]
-        due = active_since + self.effects.crash_after_seconds <= self._clock.now
-        if replica in crashing and due and replica.status == "active" and replica.active_since == active_since:
-            self._fail(replica)
-
-    # --- health -------------------------------------------------------------------------------------------------------
-
-    def _check_health(self) -> None:
-        for replica in [*self.replicas.values()]:
-            if replica.status in ("active", "unhealthy"):
-                self._check(replica)
-
-    def _check(self, replica: Replica) -> None:
-        check = self.plan.health_check
-        well = check.stalled_seconds is None or not replica.is_stalled(self._clock.now, check.stalled_seconds)
-        replica.bad_checks = 0 if well else replica.bad_checks + 1
-        if replica.status == "active" and replica.bad_checks >= check.failures:
-            replica.status = "unhealthy"
-            replica.unhealthy_since = self._clock.now
-            self.router.remove_worker(replica.name)
-            self._show_replicas()
-        elif replica.status == "unhealthy" and well:
-            self._recover(replica)
-        elif replica.status == "unhealthy" and self._clock.now - replica.unhealthy_since >= check.restart_after_seconds:
-            self._fail(replica)
-
-    def _recover(self, replica: Replica) -> None:
-        """It is well again: the router knows it anew, by an event that tells all it has cached."""
-        active_since = replica.active_since
-        self._activate(replica)
-        replica.active_since = active_since
-        replica.events = 0
-        cached = tuple(sorted(replica.engine.cache.cached_blocks()))
-        if cached:
-            self._publish(replica.name, replica.engine, CacheChanges(stored=cached, removed=()))
-
-    # --- scaling ------------------------------------------------------------------------------------------------------
-
-    def _evaluate(self) -> None:
-        counts = self.count_replicas()
-        engines = [replica.engine for replica in self.replicas.values() if replica.serves_metrics]
-        load = Load(
-            in_flight_tokens=sum(engine.in_flight_tokens for engine in engines),
-            requests=sum(engine.in_flight for engine in engines),
-            workers=counts["active"],
-        )
-        wanted = self.autoscaler.evaluate(self._clock.now, load)
-        # As an orchestrator does: a replica that has failed is started again, not replaced.
-        self._scale(wanted - sum(counts.values()) + counts["draining"])
-
-    def _scale(self, change: int) -> None:
-        for _ in range(change):
-            self._begin_start(self._create_replica(), image_present=False)
-        for _ in range(-change):
-            self._give_up_one()
-        self._show_replicas()
-
-    def _give_up_one(self) -> None:
-        """Let go of the youngest replica that serves least: one that failed, starts, is unhealthy, or is active."""
-        youngest_first = [*reversed(self.replicas.values())]
-        replica = next(
-            replica
-            for status in ("failed", "starting", "unhealthy", "active")
-            for replica in youngest_first
-            if replica.status == status
-        )
-        if replica.status in ("failed", "starting"):
-            self._discard(replica)
-            return
-        if replica.status == "unhealthy":
-            # The router has forgotten it already; what it still has is lost with it.
-            self._kill(replica)
-            self._discard(replica)
-            return
-        replica.status = "draining"
-        self._clock.schedule(self.plan.drain_seconds, lambda: self._end_drain(replica))
-        self._remove_if_drained(replica)
-
-    def _remove_if_drained(self, replica: Replica) -> None:
-        if replica.engine.in_flight == 0 and self.replicas.get(replica.name) is replica:
-            self.router.remove_worker(replica.name)
-            self._discard(replica)
-
-    def _end_drain(self, replica: Replica) -> None:
-        if self.replicas.get(replica.name) is replica:
-            self._fail(replica)
-
-    def _show_replicas(self) -> None:
-        self.generation += 1
-        self.autoscaler.instruments.set_replicas(self.count_replicas())
-
-    # --- building -----------------------------------------------------------------------------------------------------
-
-    def _identify(self, name: str, role: str) -> Identity:
-        labels = dict(self.plan.identity.labels())
-        return Identity(**labels, replica=name, role=role)
 
     def _build_router(self) -> Router:
         instruments = RouterInstruments(self._identify(_ROUTER, "router"), clock=self._clock.read)

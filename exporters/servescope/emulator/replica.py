@@ -158,12 +158,14 @@ class Replica:
     """One worker, which keeps its name over all the processes it has been.
 
     `engine` is that of its present process, or of its last one while it has `failed`. `unit` numbers the replication
-    unit it belongs to. `failures` counts those in a row. For the deployment that owns it; others read.
+    unit it belongs to. `requests` are those that need it to end well, `events` those of its
+    present `stream` of cache events. `failures` counts those in a row. For the fleet
+    and the deployment it belongs to; others read.
     """
 
     __slots__ = (
         "active_since", "bad_checks", "engine", "events", "failures", "identity", "processes", "progress",
-        "progressed_at", "start", "status", "unhealthy_since", "unit",
+        "progressed_at", "requests", "start", "status", "stream", "unhealthy_since", "unit",
     )  # fmt: skip
 
     def __init__(self, identity: Identity, engine: Engine, *, unit: int) -> None:
@@ -172,7 +174,9 @@ class Replica:
         self.unit = unit
         self.status: Status = "starting"
         self.start: Start | None = None
+        self.requests = 0
         self.events = 0
+        self.stream = 0
         self.processes = 1
         self.failures = 0
         self.active_since = 0.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
-from servescope.emulator.engine import EngineParameters, Speculation
+from servescope.emulator.engine import EngineParameters
 from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.speculation import Speculation
 from servescope.emulator.workload import ChatMix, ChatWorkload
 from servescope.errors import UsageError
 from servescope.identity import Deployment as DeploymentIdentity

@@ -172,7 +172,7 @@ class Deployment:
         instruments = RouterInstruments(self._identify(_ROUTER, "router"), clock=self._clock.read)
         seed = f"router-{self._seed}"
         if self.plan.routing is None:
-            return LeastLoadRouter(instruments=instruments, seed=seed)
+            return LeastLoadRouter(clock=self._clock, instruments=instruments, seed=seed)
         block_tokens = self.plan.engine.block_tokens
         return KvRouter(
             self.plan.routing, clock=self._clock, block_tokens=block_tokens, instruments=instruments, seed=seed

@@ -50,7 +50,9 @@ class Router(Protocol):
     `instruments` are those of its first process, `processes` those of each that serves metrics, by name.
     """
 
-    instruments: RouterInstruments
+    @property
+    def instruments(self) -> RouterInstruments:
+        """The instruments of its first process."""
 
     @property
     def processes(self) -> Mapping[str, RouterInstruments]:

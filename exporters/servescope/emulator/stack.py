@@ -18,9 +18,10 @@ from servescope.emulator.autoscaler import (
 )
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.engine import Engine, EngineParameters, Speculation
+from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.router import BlockEvent, KvRouter, KvRouterParameters, LeastLoadRouter, Router
+from servescope.emulator.speculation import Speculation
 from servescope.emulator.workload import Finished, GeneratedTraffic, Mix, Request, Traffic
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
@@ -174,7 +175,9 @@ class Deployment:
         if self.plan.routing is None:
             return LeastLoadRouter(instruments=instruments, seed=seed)
         block_tokens = self.plan.engine.block_tokens
-        return KvRouter(self.plan.routing, block_tokens=block_tokens, instruments=instruments, seed=seed)
+        return KvRouter(
+            self.plan.routing, clock=self._clock, block_tokens=block_tokens, instruments=instruments, seed=seed
+        )
 
     def _build_autoscaler(self) -> Autoscaler:
         instruments = AutoscalerInstruments(self._identify(_AUTOSCALER, "autoscaler"), clock=self._clock.read)

@@ -42,14 +42,20 @@ _DEPLOYMENT = "replay"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope replay`."""
     parser.add_argument(
-        "trace", type=Path, help="Mooncake's JSON Lines (timestamp, input_length, output_length, hash_ids) or Azure's CSV"
+        "trace",
+        type=Path,
+        help="Mooncake's JSON Lines (timestamp, input_length, output_length, hash_ids) or Azure's CSV",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="engines that serve it (default: 16)")
     parser.add_argument("--router", metavar="KIND", help=f"{' or '.join(ROUTERS)} (default: kv)")
-    parser.add_argument("--hardware", metavar="GPU", help=f"of each worker: {', '.join(list_hardware())} (default: h100)")
+    parser.add_argument(
+        "--hardware", metavar="GPU", help=f"of each worker: {', '.join(list_hardware())} (default: h100)"
+    )
     parser.add_argument("--model", help=f"{', '.join(list_models())} (default: {DEFAULT_MODEL})")
     parser.add_argument("--tensor-parallel-size", type=int, metavar="N", help="GPUs of each worker (default: 4)")
-    parser.add_argument("--max-batch-size", type=int, metavar="N", help="requests a worker serves at once (default: 256)")
+    parser.add_argument(
+        "--max-batch-size", type=int, metavar="N", help="requests a worker serves at once (default: 256)"
+    )
     parser.add_argument("--max-num-tokens", type=int, metavar="N", help="tokens of one step (default: 8192)")
     parser.add_argument("--speed", type=float, metavar="X", help="arrivals X times as fast (default: 1)")
     parser.add_argument(
@@ -83,11 +89,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the figures of one replay."""
-    if arguments.cache_only:
-        report = _replay_cache(arguments)
-    else:
-        report = _replay_workers(arguments)
-    print(json.dumps(report.document(), indent=2) if arguments.format == "json" else "\n".join(report.lines()))
+    report = _replay_cache(arguments) if arguments.cache_only else _replay_workers(arguments)
+    text = json.dumps(report.document(), indent=2) if arguments.format == "json" else "\n".join(report.lines())
+    sys.stdout.write(f"{text}\n")
     return 0
 
 
@@ -133,11 +137,12 @@ class CacheReport:
             name = "unlimited" if capacity == UNLIMITED else f"{_count(capacity)}"
             yield f"{name:>12}  {reuse.ratio:8.1%}  {reuse.ratio_by_sequence:11.1%}"
         yield ""
-        yield f"Blocks of {MOONCAKE_BLOCK_TOKENS} tokens found in the cache, of all blocks, prompts in the order of the file."
-        yield "LRU: the block used longest ago goes first. By sequence: a prompt's end goes before its front, as in an engine."
+        yield f"Of all blocks, of {MOONCAKE_BLOCK_TOKENS} tokens, those that were cached, prompts in the file's order."
+        yield "LRU: the block used longest ago goes first."
+        yield "By sequence: a prompt is held as a whole, and its end goes before its front, as in an engine."
         for capacity, reuse in self.reuse.items():
             if reuse.too_long:
-                yield f"{_count(reuse.too_long)} prompts are longer than {_count(capacity)} blocks: nothing of them is kept as a sequence."
+                yield f"{_count(reuse.too_long)} prompts have more than {_count(capacity)} blocks: no sequence is held."
 
 
 def _replay_cache(arguments: argparse.Namespace) -> CacheReport:
@@ -196,9 +201,7 @@ class ReplaySettings:
 
 def plan_workers(settings: ReplaySettings, survey: TraceSurvey) -> DeploymentPlan:
     """A deployment of these workers that can take any request of the trace, as far as a cache has room for it."""
-    size = size_engine(
-        settings.hardware, model=settings.model, tensor_parallel_size=settings.tensor_parallel_size
-    )
+    size = size_engine(settings.hardware, model=settings.model, tensor_parallel_size=settings.tensor_parallel_size)
     block_tokens = MOONCAKE_BLOCK_TOKENS if survey.format == "mooncake" else _AZURE_BLOCK_TOKENS
     engine = EngineParameters(
         max_batch_size=settings.max_batch_size,
@@ -238,6 +241,9 @@ class ReplayReport:
 
     def document(self) -> dict[str, object]:
         """The report as JSON; a figure without data is null."""
+        figures: dict[str, float | None] = {}
+        for name, values in self.figures.items():
+            figures.update(values if values else {name: None})
         engine = self.plan.engine
         return {
             "trace": _describe_trace(self.traffic.trace, self.survey),
@@ -251,11 +257,7 @@ class ReplayReport:
             "seconds": self.seconds,
             "outcomes": dict(self.outcomes),
             "preemptions": self.preemptions,
-            "figures": {
-                key: value
-                for name, values in self.figures.items()
-                for key, value in (values or {name: None}).items()
-            },
+            "figures": figures,
         }
 
     def lines(self) -> Iterator[str]:
@@ -263,8 +265,9 @@ class ReplayReport:
         settings, engine = self.settings, self.plan.engine
         yield from _describe_trace_in_words(self.traffic.trace, self.survey)
         yield (
-            f"{settings.workers} workers of {settings.tensor_parallel_size} x {settings.hardware} with {settings.model}, "
-            f"{_count(engine.cache_blocks)} blocks of {engine.block_tokens} tokens each, {settings.router} router"
+            f"{settings.workers} workers, each {settings.tensor_parallel_size} x {settings.hardware} "
+            f"with {settings.model}: {_count(engine.cache_blocks)} blocks of {engine.block_tokens} tokens, "
+            f"{settings.router} router"
         )
         outcomes = ", ".join(f"{_count(count)} {outcome}" for outcome, count in self.outcomes.items())
         yield f"{_count(self.requests)} requests in {_count(round(self.seconds))} s of their time: {outcomes or 'none'}"
@@ -291,7 +294,9 @@ def _replay_workers(arguments: argparse.Namespace) -> ReplayReport:
     }
     settings = ReplaySettings(**chosen, blocks=_parse_blocks(arguments.blocks) if arguments.blocks else None)
     replayed = {"speed": "speed", "scale": "scale", "repeat": "repeat", "jitter": "jitter_seconds"}
-    values = {field: getattr(arguments, name) for name, field in replayed.items() if getattr(arguments, name) is not None}
+    values = {
+        field: getattr(arguments, name) for name, field in replayed.items() if getattr(arguments, name) is not None
+    }
     traffic = ReplayedTraffic(arguments.trace, **values)
     began = time.perf_counter()
     report = replay(traffic, settings)
@@ -352,7 +357,7 @@ def _describe_trace_in_words(path: Path, survey: TraceSurvey) -> Iterator[str]:
         f"{_count(survey.input_tokens)} prompt and {_count(survey.output_tokens)} output tokens"
     )
     if survey.quantum_seconds:
-        yield f"arrivals were rounded to {survey.quantum_seconds:.3g} s: a replay spreads them within that, from the seed"
+        yield f"arrivals were rounded to {survey.quantum_seconds:.3g} s: a replay spreads them, by the seed"
     if survey.format == "azure":
         yield "the trace names no blocks: no prompt shares anything with another"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from servescope.collector.lapses import Lapses
 from servescope.collector.reader import Reader
 from servescope.collector.ring import Ring
 from servescope.collector.scrape import Limits, Scrape
@@ -32,8 +32,9 @@ class Watched:
     next_scrape_ms: int | None = None
     held_until_ms: int = 0
     refusals: int = 0
-    # Whether the last scrape brought more series than are held of one target.
-    limited: bool = False
+    # What is wrong with it as a whole, and its metrics that are missing, as the log was told.
+    lapses: Lapses = field(default_factory=Lapses)
+    missed: Lapses = field(default_factory=Lapses)
 
     def __post_init__(self) -> None:
         self.status, self.limits = _unscraped(self.target), _limits(self.target)
@@ -89,32 +90,42 @@ class Watched:
         return [*self.reader.warnings, limited]
 
     def _tell_change(self, scrape: Scrape) -> None:
-        """Log the target's failure once, and its recovery."""
-        former = self.status
-        if scrape.error is not None and (former.error is None or former.healthy):
-            _logger.warning("%s: %s", self.target.target_id, scrape.error)
-        elif scrape.error is None and former.error is not None:
-            _logger.info("%s answers again", self.target.target_id)
-        left_out = scrape.dropped.get("series_limit", 0)
-        if bool(left_out) != self.limited and scrape.snapshot is not None:
-            self.limited = bool(left_out)
-            told = (
-                f"{left_out} new series are left out (max_held_series)" if left_out else "all its series are held again"
-            )
-            _logger.warning("%s: %s", self.target.target_id, told)
-        _tell_missing(self.target.target_id, former.missing_metrics, self.reader.missing)
+        """Log that the target fails, and that it recovers; ever more rarely when it does nothing else."""
+        name, now_ms = self.target.target_id, scrape.time_ms
+        if told := self.lapses.note("scrape", now_ms, is_wrong=scrape.error is not None):
+            if told.is_wrong:
+                _logger.warning("%s: %s%s", name, scrape.error, told.counted("failed "))
+            else:
+                _logger.info("%s answers again%s", name, told.counted("failed "))
+        if scrape.snapshot is not None:
+            left_out = scrape.dropped.get("series_limit", 0)
+            if told := self.lapses.note("series", now_ms, is_wrong=bool(left_out)):
+                held = (
+                    f"{left_out} new series are left out (max_held_series)"
+                    if left_out
+                    else "all its series are held again"
+                )
+                _logger.warning("%s: %s%s", name, held, told.counted("left out "))
+        self._tell_missing(now_ms)
 
-
-def _tell_missing(target_id: str, former: Mapping[str, str], missing: Mapping[str, str]) -> None:
-    """Log once which metrics a target shows no more, and which are back."""
-    if missing is former:
-        return
-    gone = [f"{name} (was {native})" for name, native in missing.items() if name not in former]
-    if gone:
-        _logger.warning("%s: metrics that were there are not there any more: %s", target_id, ", ".join(gone))
-    back = [name for name in former if name not in missing]
-    if back:
-        _logger.info("%s: metrics are there again: %s", target_id, ", ".join(back))
+    def _tell_missing(self, now_ms: int) -> None:
+        """Log which metrics the target shows no more, and which are back."""
+        missing = self.reader.missing
+        if not missing and not self.missed:
+            return
+        gone, back = [], []
+        for name in {**missing, **dict.fromkeys(self.missed)}:
+            told = self.missed.note(name, now_ms, is_wrong=name in missing)
+            if told and told.is_wrong:
+                gone.append(f"{name} (was {missing[name]}{told.counted('missing ')})")
+            elif told:
+                counted = told.counted("missing ").removeprefix("; ")
+                back.append(f"{name} ({counted})" if counted else name)
+        if gone:
+            listed = ", ".join(gone)
+            _logger.warning("%s: metrics that were there are not there any more: %s", self.target.target_id, listed)
+        if back:
+            _logger.info("%s: metrics are there again: %s", self.target.target_id, ", ".join(back))
 
 
 def _limits(target: Target) -> Limits:

@@ -198,13 +198,16 @@ def handed_over(world: World) -> set[int]:
 
 
 def check_blocks(engine: Engine, holders: list[Serving]) -> None:
-    """Held + idle + free = capacity; each shared block counts its leases; all that is computed has its block."""
+    """Held + idle + free = capacity, shared blocks held by their leases; all KV came from somewhere and has a block."""
     cache = engine.cache
     leases = [serving.lease for serving in holders if serving.lease is not None]
     shared = {block for lease in leases for block in lease.block_ids[: lease.shared]}
     assert cache.held == len(shared) + sum(lease.private for lease in leases)
     assert shared.isdisjoint(cache.idle_blocks())
     assert cache.held + len(cache.idle_blocks()) == cache.occupied <= cache.capacity
+    tokens = engine.count_tokens()
+    gained = tokens.prefilled + tokens.reused + tokens.transferred + tokens.decoded
+    assert gained == tokens.dropped + sum(serving.computed for serving in holders)
     for serving in holders:
         assert serving.lease is not None
         assert serving.lease.shared * cache.block_tokens <= serving.computed
@@ -242,6 +245,9 @@ def test_leaps_show_what_single_steps_show(
         stepping.generated,
     )
     assert [engine.steps for engine in leaping.engines] == [engine.steps for engine in stepping.engines]
+    assert [engine.count_tokens() for engine in leaping.engines] == [
+        engine.count_tokens() for engine in stepping.engines
+    ]
 
 
 @settings(max_examples=120, deadline=None)

@@ -236,7 +236,7 @@ SMALL = EngineParameters(
     actions=[
         ("submit", 32, 104, 2, 0, True), ("submit", 15, 33, 3, 0, False), ("submit", 195, 136, 3, 0, False),
         ("submit", 137, 131, 3, 1, False), ("submit", 22, 138, 3, 1, False), ("submit", 129, 28, 3, 0, False),
-        ("effects", EngineEffects(batch_factor=0.3, churn_share=0.5)), ("watch",),
+        ("abort", 13), ("effects", EngineEffects(batch_factor=0.3, churn_share=0.5)), ("watch",),
         ("submit", 193, 125, 0, 0, False), ("wait", 1.3393315828862766), ("submit", 106, 138, 0, 1, False),
         ("watch",), ("submit", 110, 18, 1, 0, True), ("submit", 169, 8, 2, 0, False), ("submit", 18, 148, 1, 0, False),
         ("effects", EngineEffects(prefill_factor=1.7, error_share=0.5, churn_share=0.5)), ("abort", 3), ("abort", 16),

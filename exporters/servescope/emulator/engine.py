@@ -154,7 +154,7 @@ class Engine:
 
     Running sequences come before waiting ones; when blocks run out, the one admitted last is preempted and computes
     its KV again later. `publish` gets the blocks that came into the cache and left it, after the step that did it.
-    For one thread at a time, on `clock`.
+    `steps` counts those that have ended. For one thread at a time, on `clock`.
     """
 
     def __init__(
@@ -177,6 +177,7 @@ class Engine:
         self._running: list[Serving] = []
         self._waiting: deque[Serving] = deque()
         self._stepping = False
+        self.steps = 0
         speculation = parameters.speculation
         self._reach = list(accumulate(speculation.acceptance, mul)) if speculation else []
 
@@ -213,10 +214,10 @@ class Engine:
         self._show_state()
         return serving
 
-    def abort(self, serving: Serving) -> None:
-        """The client hung up; without effect when the request has ended."""
+    def abort(self, serving: Serving, outcome: str = "client_abort") -> None:
+        """End a request before its time: the client hung up, or the process dies; without effect when it has ended."""
         if not serving.ended:
-            self._end(serving, "client_abort")
+            self._end(serving, outcome)
             self._show_state()
 
     def _draw_failure(self, request: Request) -> int | None:
@@ -324,6 +325,7 @@ class Engine:
         return tokens
 
     def _end_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving]) -> None:
+        self.steps += 1
         for serving, tokens in prefills:
             if not serving.ended:
                 self._end_prefill_chunk(serving, tokens)

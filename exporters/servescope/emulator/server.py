@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from servescope.emulator.clock import WallClockRunner
-from servescope.emulator.stack import Deployment, EmulatedStack, Target
+from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.stack import EmulatedStack
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition import render
 

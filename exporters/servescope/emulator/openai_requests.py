@@ -129,9 +129,8 @@ def read_chat(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     most = fields.whole("max_completion_tokens", 1)
     if most is None:
         most = fields.whole("max_tokens", 1)
-    return _read_generation(
-        fields, (tuple(tokenize_conversation(conversation, tools=tools)),), "messages", most, limits
-    )
+    prompt = tuple(tokenize_conversation(conversation, tools=tools))
+    return _read_generation(fields, (prompt,), most, limits)
 
 
 def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:

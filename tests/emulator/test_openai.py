@@ -34,7 +34,7 @@ def make_stack(**changes: Any) -> EmulatedStack:
     """A stack whose engines do not fail by themselves, and which serves nobody but the clients of the test."""
     engine = {"error_share": 0.0, "max_queue": 64, **changes}
     return EmulatedStack(
-        mix=__import__("servescope.emulator.workload").emulator.workload.ChatMix(requests_per_second=1e-6),
+        quiet=True,
         v1=replace(V1, engine=replace(V1.engine, **engine)),
         v2=replace(V2, engine=replace(V2.engine, **engine)),
     )
@@ -402,16 +402,16 @@ def test_limits_and_key(tmp_path: Path) -> None:
 
 
 def test_full_queue_is_a_429(tmp_path: Path) -> None:
-    """What the engines reject, the client is told to try again; it is counted as rejected."""
+    """What the engines of v1 reject, the client is told to try again; it is counted as rejected."""
     running = start(tmp_path, make_stack(max_batch_size=1, max_queue=0))
     try:
-        with OpenAI(base_url=f"{running.url}/chat-v2/v1", api_key="x", max_retries=0) as client:
+        with OpenAI(base_url=f"{running.url}/chat-v1/v1", api_key="x", max_retries=0) as client:
             with pytest.raises(openai.RateLimitError) as error:
                 chat(client, n=12)
             assert (error.value.code, error.value.type) == ("rate_limit_exceeded", "requests")
             assert error.value.response.headers["retry-after"] == "1"
-        wait_until(lambda: scrape(running)["concurrent_requests"] == 0)
-        sums = scrape(running)
+        wait_until(lambda: scrape(running, "chat-v1")["concurrent_requests"] == 0)
+        sums = scrape(running, "chat-v1")
         assert sums["requests_total/rejected"] >= 1
         assert sums["requests_started_total"] == 12
     finally:

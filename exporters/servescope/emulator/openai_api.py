@@ -147,7 +147,7 @@ class _Api:
         able = [one for one in serving if one.plan.identity.model_name == model]
         if not able:
             raise errors.unknown_model(model, tuple(dict.fromkeys(one.plan.identity.model_name for one in serving)))
-        shares = {"chat-v1": 0.5, "chat-v2": 0.5}  # TEMPORARY
+        shares = self._emulator.stack.traffic.shares
         weights = [shares[one.plan.identity.deployment_id] for one in able]
         # Those that get no share of the traffic answer all the same when nobody else has the model.
         return self._random.choices(able, weights if sum(weights) > 0 else None)[0]

@@ -51,6 +51,8 @@ class Progress:
 def plan_choices(generation: Generation, deployment: Deployment, *, seed: int) -> list[Choice]:
     """The choices of a request, prompt by prompt; all they are made of is the request and the seed."""
     parameters = deployment.plan.engine
+    # vLLM, whose parameter it is, serves the lowest number first.
+    priority = -generation.priority
     choices: list[Choice] = []
     for prompt, ids in enumerate(generation.prompts):
         room = parameters.max_seq_len - len(ids)
@@ -59,14 +61,14 @@ def plan_choices(generation: Generation, deployment: Deployment, *, seed: int) -
         for number in range(generation.choices):
             if room < (most or 1):
                 # The engine refuses it, so that it is counted where all that is too long is counted.
-                choices.append(Choice(prompt, ids, (), None, most or 1, generation.priority))
+                choices.append(Choice(prompt, ids, (), None, most or 1, priority))
                 continue
             key = f"{seed if generation.seed is None else generation.seed}-{digest}-{number}"
             limit = room if most is None else most
             natural = None if generation.ignores_end else max(_draw_length(key), generation.fewest_tokens)
             answer = compose_answer(key, natural=natural, limit=limit, stop=generation.stop)
             blocks = chain_blocks((*ids, *answer.tokens), parameters.block_tokens)
-            choices.append(Choice(prompt, ids, blocks, answer, len(answer.tokens), generation.priority))
+            choices.append(Choice(prompt, ids, blocks, answer, len(answer.tokens), priority))
     return choices
 
 

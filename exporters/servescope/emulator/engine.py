@@ -106,6 +106,8 @@ class Engine:
 
     An engine whose `role` is `prefill` computes prompts and their first token, and keeps the KV until it is fetched
     (`release`); one whose role is `decode` goes on with those (`submit_prefilled`).
+
+    `reused_tokens` counts the prompt tokens that were found in the cache, when the first token of their request comes.
     For one thread at a time, on `clock`.
     """
 
@@ -139,6 +141,8 @@ class Engine:
         self._failed = False
         self._effects = EngineEffects()
         self._churning = False
+        self._watchers: list[Callable[[Serving, str], None]] = []
+        self.reused_tokens = 0
         self._follow_effects()
 
     # --- what others read ---------------------------------------------------------------------------------------------
@@ -180,6 +184,10 @@ class Engine:
     def steps(self) -> int:
         """Steps that have ended: an engine with requests in flight whose number stands still makes no progress."""
         return self._steps
+
+    def watch_ended(self, watch: Callable[[Serving, str], None]) -> None:
+        """Have `watch` called with each request that ends from now on, and its outcome, before its client hears."""
+        self._watchers.append(watch)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -330,6 +338,7 @@ class Engine:
 
     def _meet(self, serving: Serving) -> Serving:
         self._interrupt()
+        serving.arrived_at = self._clock.now
         return serving
 
     def _draw_failure(self, serving: Serving) -> int | None:
@@ -471,6 +480,8 @@ class Engine:
                 prefills.append((serving, tokens))
             self._running.append(self._waiting.popleft())
             serving.preempted = False
+            if serving.admitted_at is None:
+                serving.admitted_at = self._clock.now
             budget -= tokens
 
     def _start_prefill(self, serving: Serving, budget: int) -> int:
@@ -556,6 +567,8 @@ class Engine:
         if tokens > 0:
             if first:
                 serving.observed.first_token()
+                serving.first_token_at = self._clock.now
+                self.reused_tokens += serving.cached_tokens or 0
                 serving.first_token(serving.cached_tokens or 0)
                 if serving.request.on_first_token is not None:
                     serving.request.on_first_token(serving.cached_tokens or 0)
@@ -589,6 +602,8 @@ class Engine:
         elif serving in self._waiting:
             self._waiting.remove(serving)
         serving.observed.finish(outcome, serving.generated)
+        for watch in self._watchers:
+            watch(serving, outcome)
         serving.finished(outcome)
 
     def _release(self, serving: Serving) -> None:

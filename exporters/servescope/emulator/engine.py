@@ -185,6 +185,11 @@ class Engine:
         """Steps that have ended: an engine with requests in flight whose number stands still makes no progress."""
         return self._steps
 
+    @property
+    def now(self) -> float:
+        """The time of the emulation, in seconds."""
+        return self._clock.now
+
     def watch_ended(self, watch: Callable[[Serving, str], None]) -> None:
         """Have `watch` called with each request that ends from now on, and its outcome, before its client hears."""
         self._watchers.append(watch)

@@ -142,6 +142,7 @@ class Engine:
         self._effects = EngineEffects()
         self._churning = False
         self._watchers: list[Callable[[Serving, str], None]] = []
+        self._change_watchers: list[Callable[[CacheChanges], None]] = []
         self.reused_tokens = 0
         self._follow_effects()
 
@@ -193,6 +194,10 @@ class Engine:
     def watch_ended(self, watch: Callable[[Serving, str], None]) -> None:
         """Have `watch` called with each request that ends from now on, and its outcome, before its client hears."""
         self._watchers.append(watch)
+
+    def watch_changes(self, watch: Callable[[CacheChanges], None]) -> None:
+        """Have `watch` called with what comes into the cache and leaves it from now on, as `publish` is."""
+        self._change_watchers.append(watch)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -621,6 +626,8 @@ class Engine:
         changes = self.cache.take_changes()
         if changes.stored or changes.removed:
             self._publish(changes)
+            for watch in self._change_watchers:
+                watch(changes)
 
     def _show_state(self) -> None:
         if self._effects.frozen or self._failed:

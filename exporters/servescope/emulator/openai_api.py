@@ -20,6 +20,7 @@ from aiohttp import web
 
 from servescope.emulator import openai_answers as answers
 from servescope.emulator import openai_errors as errors
+from servescope.emulator.block_contents import BlockContents
 from servescope.emulator.deployment import Deployment
 from servescope.emulator.openai_answers import ChatShape, CompletionShape, Shape
 from servescope.emulator.openai_errors import ApiError
@@ -46,11 +47,16 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """How the API is served: the key that clients must show, None for none; the same seed gives the same answers."""
+    """How the API is served.
+
+    `api_key` is what clients must show, None for nothing. The same seed gives the same answers. `contents` is told
+    which tokens the blocks of the requests are.
+    """
 
     api_key: str | None = None
     seed: int = 1
     limits: ApiLimits = field(default_factory=ApiLimits)
+    contents: BlockContents | None = None
 
 
 def add_routes(application: web.Application, emulator: RunningEmulator, settings: ApiSettings) -> None:
@@ -207,7 +213,10 @@ class _Api:
             # Long prompts take a while to read, and others wait for their tokens meanwhile.
             generation = await asyncio.to_thread(lambda: read(parse_body(body), self._limits))
             deployment = self._choose(request, generation.model)
-            choices = await asyncio.to_thread(plan_choices, generation, deployment, seed=self._settings.seed)
+            settings = self._settings
+            choices = await asyncio.to_thread(
+                plan_choices, generation, deployment, seed=settings.seed, contents=settings.contents
+            )
             shape = make_shape(next(self._numbers), generation.model)
             follow = generation.stream
             async with Flight(self._emulator, deployment, choices, source=shape.source, follow=follow) as flight:
@@ -240,7 +249,7 @@ class _Api:
             body = await self._read(request)
             embedding = await asyncio.to_thread(lambda: read_embedding(parse_body(body), self._limits))
             deployment = self._choose(request, embedding.model)
-            choices = await asyncio.to_thread(plan_inputs, embedding, deployment)
+            choices = await asyncio.to_thread(plan_inputs, embedding, deployment, contents=self._settings.contents)
             async with Flight(self._emulator, deployment, choices, source="input") as flight:
                 while not flight.ended:
                     await flight.follow()

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from itertools import count
 
 from servescope.emulator import openai_errors as errors
+from servescope.emulator.block_contents import BlockContents
 from servescope.emulator.deployment import Deployment
 from servescope.emulator.openai_errors import ApiError
 from servescope.emulator.openai_requests import Embedding, Generation
@@ -48,8 +49,13 @@ class Progress:
     outcome: str | None = None
 
 
-def plan_choices(generation: Generation, deployment: Deployment, *, seed: int) -> list[Choice]:
-    """The choices of a request, prompt by prompt; all they are made of is the request and the seed."""
+def plan_choices(
+    generation: Generation, deployment: Deployment, *, seed: int, contents: BlockContents | None = None
+) -> list[Choice]:
+    """The choices of a request, prompt by prompt; all they are made of is the request and the seed.
+
+    `contents` is told which tokens their blocks are.
+    """
     parameters = deployment.plan.engine
     # vLLM, whose parameter it is, serves the lowest number first.
     priority = -generation.priority
@@ -67,17 +73,24 @@ def plan_choices(generation: Generation, deployment: Deployment, *, seed: int) -
             limit = room if most is None else most
             natural = None if generation.ignores_end else max(_draw_length(key), generation.fewest_tokens)
             answer = compose_answer(key, natural=natural, limit=limit, stop=generation.stop)
-            blocks = chain_blocks((*ids, *answer.tokens), parameters.block_tokens)
+            blocks = _chain((*ids, *answer.tokens), parameters.block_tokens, contents)
             choices.append(Choice(prompt, ids, blocks, answer, len(answer.tokens), priority))
     return choices
 
 
-def plan_inputs(embedding: Embedding, deployment: Deployment) -> list[Choice]:
+def plan_inputs(embedding: Embedding, deployment: Deployment, *, contents: BlockContents | None = None) -> list[Choice]:
     """The inputs of a request for embeddings: an engine reads each as a prompt, and generates one token of it."""
     block_tokens = deployment.plan.engine.block_tokens
     return [
-        Choice(number, ids, chain_blocks(ids, block_tokens), None, 1) for number, ids in enumerate(embedding.inputs)
+        Choice(number, ids, _chain(ids, block_tokens, contents), None, 1) for number, ids in enumerate(embedding.inputs)
     ]
+
+
+def _chain(ids: tuple[int, ...], block_tokens: int, contents: BlockContents | None) -> tuple[int, ...]:
+    blocks = chain_blocks(ids, block_tokens)
+    if contents is not None:
+        contents.remember(blocks, ids, block_tokens)
+    return blocks
 
 
 def _draw_length(key: str) -> int:

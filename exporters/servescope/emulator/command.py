@@ -6,19 +6,34 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import Mix
+from servescope.emulator import serving_options
+from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.workload import GeneratedTraffic, Mix
 from servescope.errors import UsageError
 
+if TYPE_CHECKING:
+    from servescope.emulator.server import RunningEmulator
+
 _ADDRESS = "127.0.0.1"
+_STACKS: dict[str, tuple[DeploymentPlan, ...]] = {"both": (V1, V2), "v1": (V1,), "v2": (V2,)}
 # Longer than that no thread can wait.
 _MOST_SECONDS = 1e9
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope emulate`."""
-    parser.add_argument("--port", type=int, default=0, help="port of all /metrics (default: a free one)")
+    parser.add_argument(
+        "--stack",
+        choices=list(_STACKS),
+        default="both",
+        help="which deployments there are: v1 with least-load routing, v2 with KV-aware routing (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, help="port of the OpenAI API and of all /metrics (default: a free one)"
+    )
     parser.add_argument(
         "--address",
         default=_ADDRESS,
@@ -47,6 +62,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
     parser.add_argument(
+        "--traffic",
+        choices=("generated", "none"),
+        default="generated",
+        help="what is served beside the clients of the API: generated conversations, or nothing (default: %(default)s)",
+    )
+    parser.add_argument(
         "--requests-per-second",
         type=float,
         default=Mix().requests_per_second,
@@ -54,8 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="over both deployments, on average (default: %(default)g)",
     )
     parser.add_argument(
-        "--share-v2", type=float, default=0.5, metavar="SHARE", help="share of the traffic v2 gets (default: 0.5)"
+        "--share-v2", type=float, metavar="SHARE", help="share of the traffic v2 gets, with v1 beside it (default: 0.5)"
     )
+    serving_options.configure(parser)
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
 
 
@@ -66,25 +88,50 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    mix = replace(Mix(), requests_per_second=arguments.requests_per_second)
-    stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
-    running = server.start(
-        arguments.directory,
-        address=arguments.address,
-        advertised=arguments.advertise,
-        port=arguments.port,
-        speed_up=arguments.speed_up,
-        stack=stack,
-    )
+    stack = _build_stack(arguments)
+    served = serving_options.prepare(arguments, stack)
     try:
-        _say(f"emulated v1 and v2 deployments at {running.url}, which lists their /metrics")
-        for path in running.file_sd_paths:
-            _say(f"targets: {path}")
-        _say(f"collect them: servescope collect --config {running.config_path}")
-        running.wait(arguments.seconds)
+        running = server.start(
+            arguments.directory,
+            address=arguments.address,
+            advertised=arguments.advertise,
+            port=arguments.port,
+            speed_up=arguments.speed_up,
+            stack=stack,
+            add_routes=served.add_routes,
+            pages=served.pages,
+        )
+        try:
+            _tell(running, stack)
+            running.wait(arguments.seconds)
+        finally:
+            running.close()
     finally:
-        running.close()
+        served.close()
     return 0
+
+
+def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
+    mix = replace(Mix(), requests_per_second=arguments.requests_per_second)
+    quiet = arguments.traffic == "none"
+    plans = _STACKS[arguments.stack]
+    if len(plans) > 1:
+        share_v2 = 0.5 if arguments.share_v2 is None else arguments.share_v2
+        return EmulatedStack(seed=arguments.seed, mix=mix, share_v2=share_v2, quiet=quiet)
+    if arguments.share_v2 is not None:
+        raise UsageError(f"--share-v2 goes with --stack both, not with --stack {arguments.stack}")
+    return EmulatedStack.of(
+        [(plan, 1.0) for plan in plans], traffic=GeneratedTraffic(mix), seed=arguments.seed, quiet=quiet
+    )
+
+
+def _tell(running: RunningEmulator, stack: EmulatedStack) -> None:
+    names = " and ".join(deployment.plan.identity.deployment_id for deployment in stack.deployments)
+    _say(f"emulated {names} at {running.url}, which lists their /metrics")
+    _say(f"OpenAI API: {running.url}/v1")
+    for path in running.file_sd_paths:
+        _say(f"targets: {path}")
+    _say(f"collect them: servescope collect --config {running.config_path}")
 
 
 def _require_extra() -> None:

@@ -237,7 +237,8 @@ def test_a_preset_replaces_the_mix_and_gives_it_back() -> None:
     unique = [request for request in client.since(400.0) if request.block_ids]
     fronts = Counter(request.block_ids[0] for request in unique)
     assert max(fronts.values()) == 1
-    assert len(client.since(700.0)) / 300 == pytest.approx(4.0, rel=0.15)
+    # The preset has bursts, so that five minutes of it are not the mean.
+    assert len(client.since(700.0)) / 300 == pytest.approx(4.0, rel=0.3)
     traffic.apply_effects(TrafficEffects())
     clock.run_until(1400.0)
     assert {request.block_ids[0] for request in client.since(1000.0) if request.block_ids} <= systems

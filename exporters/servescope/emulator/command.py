@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from servescope.emulator import server
-from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import Mix
+from servescope.emulator.sizing import fit_to_trace
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
+from servescope.emulator.workload import ReplayedTraffic, survey_trace
 from servescope.errors import UsageError
 
 # Longer than that no thread can wait.
@@ -46,13 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "as high (default: 1)",
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
-    parser.add_argument(
-        "--requests-per-second",
-        type=float,
-        default=Mix().requests_per_second,
-        metavar="R",
-        help="over both deployments, on average (default: %(default)g)",
-    )
+    configure_traffic(parser)
     parser.add_argument(
         "--share-v2", type=float, default=0.5, metavar="SHARE", help="share of the traffic v2 gets (default: 0.5)"
     )
@@ -63,8 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for the seconds asked for."""
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    mix = replace(Mix(), requests_per_second=arguments.requests_per_second)
-    stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
+    stack = _build_stack(arguments)
     running = server.start(
         arguments.directory,
         address=arguments.address,
@@ -82,6 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         running.close()
     return 0
+
+
+def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
+    traffic, v1, v2 = plan_traffic(arguments), V1, V2
+    if isinstance(traffic, ReplayedTraffic):
+        survey = survey_trace(traffic.trace)
+        v1, v2 = fit_to_trace(v1, survey), fit_to_trace(v2, survey)
+    return EmulatedStack(seed=arguments.seed, traffic=traffic, share_v2=arguments.share_v2, v1=v1, v2=v2)
 
 
 def _say(line: str) -> None:

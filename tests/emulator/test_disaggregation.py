@@ -20,8 +20,9 @@ from servescope.collector.store import Store
 from servescope.collector.targets import Target as ScrapedTarget
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
+from servescope.emulator.costs import TransferCost
 from servescope.emulator.deployment import Deployment, DeploymentPlan
-from servescope.emulator.disaggregation import Disaggregation, KvNetwork, KvTransfer, parse_disaggregation
+from servescope.emulator.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.server import format_configuration, format_file_sd
 from servescope.emulator.stack import V2, EmulatedStack
@@ -123,14 +124,14 @@ def test_units_are_not_scaled_by_concurrency() -> None:
 def test_transfers_share_one_link_per_worker() -> None:
     """Two from one sender go after each other, two of different workers at once, each at the links' speed."""
     clock = VirtualClock()
-    network = KvNetwork(KvTransfer(bytes_per_second=100.0, setup_seconds=1.0), clock=clock)
+    network = KvNetwork(clock=clock)
     done: dict[str, tuple[float, float, float]] = {}
 
     def note(name: str, waited: float, took: float) -> None:
         done[name] = clock.now, waited, took
 
     for name, sender, receiver in (("first", "p0", "d0"), ("second", "p0", "d1"), ("apart", "p1", "d1")):
-        network.send(sender, receiver, 400, lambda waited, took, name=name: note(name, waited, took))  # type: ignore[misc] # a default binds
+        network.send(sender, receiver, 5.0, lambda waited, took, name=name: note(name, waited, took))  # type: ignore[misc] # a default binds
     clock.run_until(100.0)
     assert done == {"first": (5.0, 0.0, 5.0), "apart": (5.0, 0.0, 5.0), "second": (10.0, 5.0, 5.0)}
 
@@ -138,13 +139,13 @@ def test_transfers_share_one_link_per_worker() -> None:
 def test_transfers_slow_down_on_their_way() -> None:
     """A factor stretches what is left of a transfer, and all that come after."""
     clock = VirtualClock()
-    network = KvNetwork(KvTransfer(bytes_per_second=100.0, setup_seconds=0.0), clock=clock)
+    network = KvNetwork(clock=clock)
     ends: list[float] = []
-    network.send("p0", "d0", 1000, lambda waited, took: ends.append(clock.now))
+    network.send("p0", "d0", 10.0, lambda waited, took: ends.append(clock.now))
     clock.run_until(4.0)
     network.set_factor(3.0)
     clock.run_until(100.0)
-    network.send("p0", "d0", 100, lambda waited, took: ends.append(clock.now))
+    network.send("p0", "d0", 1.0, lambda waited, took: ends.append(clock.now))
     clock.run_until(200.0)
     assert ends == [pytest.approx(4.0 + 3 * 6.0), pytest.approx(103.0)]
 
@@ -152,10 +153,10 @@ def test_transfers_slow_down_on_their_way() -> None:
 def test_cancelled_transfer_frees_its_links() -> None:
     """The next one begins at once, and the one that was given up never ends."""
     clock = VirtualClock()
-    network = KvNetwork(KvTransfer(bytes_per_second=100.0, setup_seconds=0.0), clock=clock)
+    network = KvNetwork(clock=clock)
     ends: list[tuple[str, float]] = []
-    first = network.send("p0", "d0", 1000, lambda waited, took: ends.append(("first", clock.now)))
-    network.send("p1", "d0", 1000, lambda waited, took: ends.append(("second", clock.now)))
+    first = network.send("p0", "d0", 10.0, lambda waited, took: ends.append(("first", clock.now)))
+    network.send("p1", "d0", 10.0, lambda waited, took: ends.append(("second", clock.now)))
     clock.run_until(2.0)
     assert (network.going, network.waiting) == (1, 1)
     network.cancel(first)
@@ -243,7 +244,7 @@ def forget(outcome: str) -> None:
 
 def test_kv_finds_another_worker_when_its_receiver_dies() -> None:
     """What was on its way to a worker that died goes to another one; what had come there has failed."""
-    plan = replace(PLAN, kv_transfer=KvTransfer(bytes_per_second=100e6))
+    plan = replace(PLAN, kv_transfer=TransferCost(bytes_per_second=100e6))
     deployment, clock = deploy(plan)
     outcomes: list[str] = []
     deployment.send(request(1), outcomes.append)
@@ -260,7 +261,7 @@ def test_kv_finds_another_worker_when_its_receiver_dies() -> None:
 
 def test_request_ends_with_the_worker_that_holds_its_kv() -> None:
     """When the prefill worker dies before the KV has left it, the request has failed."""
-    plan = replace(PLAN, kv_transfer=KvTransfer(bytes_per_second=100e6))
+    plan = replace(PLAN, kv_transfer=TransferCost(bytes_per_second=100e6))
     deployment, clock = deploy(plan)
     outcomes: list[str] = []
     deployment.send(request(1), outcomes.append)

@@ -21,7 +21,8 @@ from servescope.emulator.autoscaler import (
 )
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.disaggregation import Disaggregation, KvNetwork, KvTransfer, Transfer, WorkerRole
+from servescope.emulator.costs import TransferCost
+from servescope.emulator.disaggregation import Disaggregation, KvNetwork, Transfer, WorkerRole
 from servescope.emulator.effects import DeploymentEffects
 from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.fleet import Fleet, FleetHooks
@@ -76,7 +77,7 @@ class DeploymentPlan:
     event_seconds: float = 0.02
     drain_seconds: float = 600.0
     disaggregation: Disaggregation | None = None
-    kv_transfer: KvTransfer = field(default_factory=KvTransfer)
+    kv_transfer: TransferCost = field(default_factory=TransferCost)
 
     def __post_init__(self) -> None:
         for name in ("event_seconds", "drain_seconds"):
@@ -144,7 +145,7 @@ class Deployment:
         self._seed = f"{plan.identity.deployment_id}-{seed}"
         self._flights: dict[Flight, None] = {}
         self._watchers: list[Callable[[Replica], None]] = []
-        self._network = KvNetwork(plan.kv_transfer, clock=clock)
+        self._network = KvNetwork(clock=clock)
         self._unreceived: dict[Flight, None] = {}
         self.router = self._build_router()
         self.autoscaler = self._build_autoscaler()
@@ -263,11 +264,12 @@ class Deployment:
         self._attach(flight, receiver)
         flight.receiver = receiver
         assert flight.serving is not None and flight.sender is not None  # noqa: S101,PT018 - it was handed over
-        size_bytes = flight.serving[1].computed * self.plan.engine.cache_bytes_per_token
+        tokens, cost = flight.serving[1].computed, self.plan.kv_transfer
+        size_bytes = round(tokens * cost.bytes_per_token)
         flight.transfer = self._network.send(
             flight.sender.name,
             receiver.name,
-            size_bytes,
+            cost.seconds(tokens),
             lambda waited, took: self._receive(flight, waited, took, size_bytes),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -72,28 +71,6 @@ def parse_disaggregation(llm_config: Mapping[str, object], where: str = "llm_con
         raise UsageError(f"{where}: b10_disagg_config: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class KvTransfer:
-    """What it takes to send KV from one worker to another.
-
-    Each worker has one link, of `bytes_per_second`, on which one transfer goes at a time; each transfer takes
-    `setup_seconds` beside its bytes. The defaults are a 200 Gbit/s network adapter of which four fifths are used.
-    """
-
-    bytes_per_second: float = 20e9
-    setup_seconds: float = 0.002
-
-    def __post_init__(self) -> None:
-        if not 0 < self.bytes_per_second < math.inf:
-            raise UsageError(f"bytes_per_second is {self.bytes_per_second!r}, expected a number above 0")
-        if not 0 <= self.setup_seconds < math.inf:
-            raise UsageError(f"setup_seconds is {self.setup_seconds!r}, expected a number of 0 or more")
-
-    def seconds(self, size_bytes: int) -> float:
-        """How long one transfer takes once both links are free."""
-        return self.setup_seconds + size_bytes / self.bytes_per_second
-
-
 class Transfer:
     """One transfer, waiting, under way or over; `done` is called at its end with seconds waited and taken."""
 
@@ -114,12 +91,13 @@ class Transfer:
 
 
 class KvNetwork:
-    """The links between workers. A transfer needs the sender's and the receiver's; those that wait go first come,
-    first served, past one whose other end is busy. `factor` stretches what is left of every transfer.
+    """The links between workers: each has one, on which one transfer goes at a time.
+
+    A transfer needs the sender's and the receiver's. Those that wait go first come, first served, past one whose other
+    end is busy.
     """
 
-    def __init__(self, parameters: KvTransfer, *, clock: VirtualClock) -> None:
-        self._parameters = parameters
+    def __init__(self, *, clock: VirtualClock) -> None:
         self._clock = clock
         self._factor = 1.0
         self._waiting: dict[Transfer, None] = {}
@@ -136,9 +114,8 @@ class KvNetwork:
         """Transfers under way."""
         return len(self._going)
 
-    def send(self, sender: str, receiver: str, size_bytes: int, done: Callable[[float, float], None]) -> Transfer:
-        """Send KV once both links are free; `done` is told the seconds it waited and those it took."""
-        seconds = self._parameters.seconds(size_bytes)
+    def send(self, sender: str, receiver: str, seconds: float, done: Callable[[float, float], None]) -> Transfer:
+        """Send for so many seconds once both links are free; `done` is told the seconds it waited and took."""
         transfer = Transfer(sender, receiver, seconds, self._clock.now, done)
         self._waiting[transfer] = None
         self._begin_all()

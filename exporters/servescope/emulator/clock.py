@@ -40,6 +40,11 @@ class VirtualClock:
         self._scheduled += 1
         heapq.heappush(self._ahead, (self.now + max(delay_seconds, 0.0), self._scheduled, action))
 
+    def schedule_at(self, time_seconds: float, action: Callable[[], object]) -> None:
+        """Let `action` happen at that time, at once when it is past."""
+        self._scheduled += 1
+        heapq.heappush(self._ahead, (max(time_seconds, self.now), self._scheduled, action))
+
     def every(self, period_seconds: float, action: Callable[[], object]) -> None:
         """Let `action` happen each `period_seconds`, for the first time one period from now."""
 

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from servescope.emulator.clock import WallClockRunner
-from servescope.emulator.stack import Deployment, EmulatedStack, Target
+from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.stack import EmulatedStack
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition import render
 

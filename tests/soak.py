@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import numpy as np
@@ -228,6 +229,7 @@ def _watch(
     """Churn, and sample as often as makes some hundred samples; the last `/metrics` too."""
     times: list[float] = []
     samples: dict[str, list[float]] = {name: [] for name in BOUNDS}
+    _wait_until_ready(process, port)
     page, began = "", time.monotonic()
     every = max(0.2, seconds / 600)
     due = began + 2
@@ -244,6 +246,18 @@ def _watch(
                 samples[name].append(value)
         time.sleep(min(0.1, 5 / herd.speed))
     return times, samples, page
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/-/healthy", timeout=20):
+                return
+        except URLError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def _sample(pid: int, folder: Path, page: str) -> dict[str, float]:

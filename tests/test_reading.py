@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -323,3 +324,18 @@ def test_readers_leave_to_others_what_they_see_from_outside() -> None:
 
     supply.keep({TARGET.target_id})
     assert {series.name for series in series_of(engine, VLLM)} == own
+
+
+def test_what_targets_that_left_had_shown_is_let_go() -> None:
+    """Of series that came and went no more is kept than those held now would take, twice."""
+    lexicon = Lexicon()
+    lexicon.fit(2000)
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            body = "".join(f'requests_total{{replica="r{number}",series="{series}"}} 1\n' for series in range(1000))
+            learn_page(body.encode(), lexicon)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 4_000_000

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.engine import Engine, EngineParameters, Serving, Speculation, StepCost
+from servescope.emulator.costs import StepCost
+from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
+from servescope.emulator.serving import Serving
+from servescope.emulator.speculation import Speculation
 from servescope.emulator.workload import Request
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError

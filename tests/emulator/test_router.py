@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servescope.emulator.cache import CacheChanges
-from servescope.emulator.router import BlockEvent, BlockIndex, KvRouter, KvRouterParameters, LeastLoadRouter
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.router import (
+    BlockEvent,
+    BlockIndex,
+    KvRouter,
+    KvRouterParameters,
+    LeastLoadRouter,
+    parse_routing,
+)
 from servescope.emulator.workload import Request
 from servescope.errors import UsageError
 from servescope.identity import Identity
@@ -22,7 +30,11 @@ IDENTITY = Identity("m", "d", "v2", replica="router-0", role="router")
 def kv_router(*workers: str, weight: float = 3.5, temperature: float = 0.0) -> KvRouter:
     """A router over workers with empty caches."""
     router = KvRouter(
-        KvRouterParameters(weight, temperature), block_tokens=BLOCK, instruments=RouterInstruments(IDENTITY), seed="r"
+        KvRouterParameters(weight, temperature),
+        clock=VirtualClock(),
+        block_tokens=BLOCK,
+        instruments=RouterInstruments(IDENTITY),
+        seed="r",
     )
     for worker in workers:
         router.add_worker(worker)
@@ -213,4 +225,4 @@ def test_index_agrees_with_a_plain_set_per_worker(
 def test_impossible_parameters_are_refused(name: str, value: float) -> None:
     """Weights and temperatures below 0 or endless are refused by their documented names."""
     with pytest.raises(UsageError, match=f"{name} is {value!r}"):
-        KvRouterParameters(**{name: value})
+        parse_routing({name: value})

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.stack import V1, V2, Deployment, EmulatedStack
+from servescope.emulator.deployment import Deployment
+from servescope.emulator.replica import ColdStart
+from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload import ChatMix, Request
 from servescope.errors import UsageError
 from servescope.exposition import render
@@ -131,7 +133,7 @@ def test_replicas_start_serve_drain_and_go() -> None:
         target_in_flight_tokens=16_000, max_replica=4,
         autoscaling_window=30, scale_down_delay=30, scale_down_half_life_seconds=60,
     )  # fmt: skip
-    plan = replace(V2, scaling=scaling, cold_start_seconds=40.0)
+    plan = replace(V2, scaling=scaling, cold_start=ColdStart(0.0, 25.0, 10.0, 5.0))
     clock = VirtualClock()
     deployment = Deployment(plan, clock=clock, seed=1)
     for number in range(240):
@@ -150,7 +152,7 @@ def test_replicas_start_serve_drain_and_go() -> None:
     assert len(serving) > 1
 
     clock.run_until(900.0)
-    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 0}
+    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 0, "unhealthy": 0, "failed": 0}
     shown = {
         dict(sample.labels)["status"]: sample.value
         for sample in deployment.autoscaler.instruments.samples()
@@ -185,7 +187,7 @@ def test_draining_replica_finishes_what_it_has() -> None:
     for number in range(6):
         deployment.send(fresh_request(number), outcomes.append)
     clock.run_until(6.0)
-    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 1}
+    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 1, "unhealthy": 0, "failed": 0}
     draining = deployment.replicas["engine-1"].engine.in_flight
     assert draining > 0
     deployment.send(fresh_request(99), outcomes.append)

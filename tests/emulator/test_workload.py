@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.workload import ChatMix, ChatWorkload, Finished, Request
+from servescope.emulator.workload import Cancel, ChatMix, ChatWorkload, Finished, Request
 from servescope.errors import UsageError
 
 QUIET = ChatMix(abort_share=0.0, oversized_share=0.0)
@@ -22,9 +22,10 @@ class Client:
         self.clock = clock
         self.outcome = outcome
 
-    def send(self, request: Request, finished: Finished) -> None:
+    def send(self, request: Request, finished: Finished) -> Cancel:
         self.requests.append(request)
         self.clock.schedule(3.0, lambda: finished(self.outcome))
+        return lambda: None
 
 
 def generate(mix: ChatMix, seconds: float, *, seed: int = 1, shares: tuple[float, ...] = (1.0,)) -> list[Client]:

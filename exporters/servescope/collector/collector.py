@@ -569,6 +569,7 @@ class Collector:
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
         series = sum(len(watched.ring) for watches in by_deployment.values() for watched in watches)
         self.telemetry.set_state(series=series, problems=len(self.problems))
+        self._lexicon.fit(series)
         self._store_figures(evaluation)
         return evaluation
 

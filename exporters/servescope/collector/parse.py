@@ -56,6 +56,9 @@ _TEXT_SHOWN = 80
 _LONGEST_EDGE = 24  # the canonical text of an edge, which may be longer than the edge as it was exposed
 _MOST_BYTES = 16_000_000
 _ENTRY_BYTES = 300  # about what a line takes beside its text
+_LINE_BYTES = 120  # about what the text of one takes
+# Of a generation, whatever few series there are: targets that come one after the other share what they show.
+_LEAST_BYTES = 500_000
 # TYPE, HELP and UNIT of a sample of its own, and as many lines of other kinds.
 _LINES_PER_SAMPLE = 6
 
@@ -153,12 +156,18 @@ class Lexicon:
     """What was read before, so that it is read once and kept once, whichever target shows it; bounded.
 
     What nobody has shown for a generation is forgotten: targets that left leave nothing behind. A generation ends when
-    it has taken half of `most_bytes`.
+    it has taken half of `most_bytes`, or about as much as all series that are held take (`fit`).
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._generation_bytes = most_bytes // 2
+        self._most_bytes = self._generation_bytes = most_bytes // 2
         self._now, self._before = _Generation(self._generation_bytes), _Generation(0)
+
+    def fit(self, series: int) -> None:
+        """So many series are held now: a generation need not be larger than what they take."""
+        fitting = min(max(series * (_ENTRY_BYTES + _LINE_BYTES), _LEAST_BYTES), self._most_bytes)
+        self._now.room += fitting - self._generation_bytes
+        self._generation_bytes = fitting
 
     def find(self, head: bytes) -> tuple[bytes, Series] | None:
         """The head, and the series that a line beginning with it is of; None when it is not known."""

@@ -45,10 +45,11 @@ class SlidingWindow:
 
 
 class Autoscaler(Protocol):
-    """What a deployment asks of its autoscaler."""
+    """What a deployment asks of its autoscaler; `most_replicas` replaces its upper bound while it is not None."""
 
     instruments: AutoscalerInstruments
     initial_replicas: int
+    most_replicas: int | None
 
     def evaluate(self, now: float, load: Load) -> int:
         """How many replicas there should be; called at even intervals."""
@@ -101,6 +102,7 @@ class TokenAutoscaler:
     def __init__(self, scaling: TokenScaling, *, instruments: AutoscalerInstruments) -> None:
         self.instruments = instruments
         self.initial_replicas = scaling.initial_replicas
+        self.most_replicas: int | None = None
         self._scaling = scaling
         self._tokens = SlidingWindow(scaling.autoscaling_window)
         self._requests = SlidingWindow(scaling.autoscaling_window)
@@ -130,14 +132,14 @@ class TokenAutoscaler:
         return rounded
 
     def _apply_policy(self, now: float, desired: float) -> float:
-        self._wanted.add(now, self._bound(desired))
+        self._wanted.add(now, desired)
         decay = 0.5 ** ((now - self._evaluated_at) / self._scaling.scale_down_half_life_seconds)
         self._evaluated_at = now
-        self._policy = max(self._wanted.highest(), self._policy * decay)
+        self._policy = self._bound(max(self._wanted.highest(), self._policy * decay))
         return self._policy
 
     def _bound(self, replicas: float) -> float:
-        return min(max(replicas, self._scaling.min_replica), self._scaling.max_replica)
+        return _bound(replicas, self._scaling, self.most_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class ConcurrencyAutoscaler:
     def __init__(self, scaling: ConcurrencyScaling, *, instruments: AutoscalerInstruments) -> None:
         self.instruments = instruments
         self.initial_replicas = scaling.initial_replicas
+        self.most_replicas: int | None = None
         self._scaling = scaling
         self._requests = SlidingWindow(scaling.autoscaling_window)
         self._wanted = SlidingWindow(scaling.scale_down_delay)
@@ -177,5 +180,11 @@ class ConcurrencyAutoscaler:
         self._requests.add(now, load.requests)
         per_replica = self._scaling.concurrency_target * self._scaling.target_utilization_percentage / 100
         desired = _round_up(self._requests.mean() / per_replica)
-        self._wanted.add(now, min(max(desired, self._scaling.min_replica), self._scaling.max_replica))
-        return int(self._wanted.highest())
+        self._wanted.add(now, desired)
+        return int(_bound(self._wanted.highest(), self._scaling, self.most_replicas))
+
+
+def _bound(replicas: float, scaling: TokenScaling | ConcurrencyScaling, most: int | None) -> float:
+    """The number within the bounds; an upper bound below the lower one wins."""
+    highest = scaling.max_replica if most is None else most
+    return min(max(replicas, scaling.min_replica), highest)

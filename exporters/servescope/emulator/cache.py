@@ -86,6 +86,12 @@ class BlockCache:
             count += 1
         return count
 
+    def has_room(self, block_ids: Sequence[int], *, shared: int, tokens: int) -> bool:
+        """Whether a lease over the first `shared` ids, which are cached, could grow to `tokens` tokens; no effect."""
+        holders = self._holders
+        already_held = sum(1 for block in block_ids[:shared] if block in holders)
+        return -(-tokens // self.block_tokens) - already_held <= self.capacity - self.held
+
     def open(self, block_ids: Sequence[int], *, reusable: int) -> Lease:
         """A lease for a sequence, holding the cached prefix among its first `reusable` block ids."""
         lease = Lease(block_ids)
@@ -129,6 +135,16 @@ class BlockCache:
                 self._idle[block] = None
         self._private -= lease.private
         lease.shared = lease.private = 0
+
+    def idle_blocks(self) -> list[int]:
+        """Ids of the blocks that are cached and that no sequence holds, the one used longest ago first."""
+        return list(self._idle)
+
+    def drop(self, block_ids: Iterable[int]) -> None:
+        """Lose these blocks, which are idle."""
+        for block in block_ids:
+            del self._idle[block]
+            self._changes[block] = False
 
     def take_changes(self) -> CacheChanges:
         """What changed since this was last called; a block that left and came back is among the stored."""

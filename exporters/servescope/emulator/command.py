@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from servescope.emulator import server
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload import ChatMix
 from servescope.errors import UsageError
 
+_ADDRESS = "127.0.0.1"
 # Longer than that no thread can wait.
 _MOST_SECONDS = 1e9
 
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=0, help="port of all /metrics (default: a free one)")
     parser.add_argument(
         "--address",
-        default=server.ADDRESS,
+        default=_ADDRESS,
         metavar="HOST",
         help="address to listen on; 0.0.0.0 is every one of the machine (default: %(default)s)",
     )
@@ -61,6 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for the seconds asked for."""
+    _require_extra()
+    from servescope.emulator import server
+
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
     mix = replace(ChatMix(), requests_per_second=arguments.requests_per_second)
@@ -82,6 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         running.close()
     return 0
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("aiohttp") is None:
+        raise UsageError("extra 'emulator' is not installed: pip install 'servescope[emulator]'")
 
 
 def _say(line: str) -> None:

@@ -91,7 +91,10 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
 Finished = Callable[[str], None]
 """Tells the client how its request ended: one of the contract's outcomes."""
 
-Send = Callable[[Request, Finished], None]
+Cancel = Callable[[], None]
+"""Hangs up on a request; without effect when it has ended."""
+
+Send = Callable[[Request, Finished], Cancel]
 """Hands a request to a deployment."""
 
 

@@ -1,0 +1,364 @@
+"""A deployment: replicas behind one router, their number kept by an autoscaler, their health by an orchestrator."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from servescope.autoscaler import AutoscalerInstruments
+from servescope.emulator.autoscaler import (
+    Autoscaler,
+    ConcurrencyAutoscaler,
+    ConcurrencyScaling,
+    Load,
+    TokenAutoscaler,
+    TokenScaling,
+)
+from servescope.emulator.cache import CacheChanges
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.effects import DeploymentEffects
+from servescope.emulator.engine import Engine, EngineParameters, Serving
+from servescope.emulator.fleet import Fleet, FleetHooks
+from servescope.emulator.gpu import EmulatedGpu
+from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica
+from servescope.emulator.router import BlockEvent, KvRouter, KvRouterParameters, LeastLoadRouter, Placement, Router
+from servescope.emulator.workload import Cancel, Finished, Request
+from servescope.engine import EngineInstruments
+from servescope.errors import UsageError
+from servescope.identity import Deployment as DeploymentIdentity
+from servescope.identity import Identity
+from servescope.instruments import Instruments
+from servescope.router import RouterInstruments
+
+_EVALUATION_SECONDS = 5.0
+_ROUTER = "router-0"
+_AUTOSCALER = "autoscaler-0"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentPlan:
+    """What one deployment is made of.
+
+    The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router. A cache event takes
+    `event_seconds` to reach the router. A draining replica that has not served its requests after `drain_seconds` is
+    ended with them.
+    """
+
+    identity: DeploymentIdentity
+    engine: EngineParameters
+    scaling: TokenScaling | ConcurrencyScaling
+    routing: KvRouterParameters | None = None
+    cold_start: ColdStart = field(default_factory=ColdStart)
+    health_check: HealthCheck = field(default_factory=HealthCheck)
+    back_off: BackOff = field(default_factory=BackOff)
+    event_seconds: float = 0.02
+    drain_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("event_seconds", "drain_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of seconds, 0 or more")
+
+
+class Target(NamedTuple):
+    """One process of a deployment that a scraper can read: its identity and its instruments."""
+
+    identity: Identity
+    instruments: Instruments
+
+    @property
+    def path(self) -> str:
+        """Where its exposition is served."""
+        return f"/{self.identity.deployment_id}/{self.identity.replica}/metrics"
+
+
+class Flight:
+    """One request on its way through a deployment, until it has ended in one outcome.
+
+    `replicas` are the workers it needs to end well: the engine that serves it, and what holds its KV.
+    """
+
+    __slots__ = ("finished", "placement", "replicas", "request", "serving")
+
+    def __init__(self, request: Request, finished: Finished) -> None:
+        self.request = request
+        self.finished: Finished | None = finished
+        self.placement: Placement | None = None
+        self.replicas: list[Replica] = []
+        self.serving: tuple[Engine, Serving] | None = None
+
+    def need(self, replica: Replica) -> None:
+        """From now on it needs this worker."""
+        self.replicas.append(replica)
+        replica.requests += 1
+
+
+class Deployment:
+    """Replicas behind one router, their number kept by an autoscaler.
+
+    `generation` goes up whenever the targets change. `requests_started` and `outcomes` are the truth over all processes
+    there ever were, whoever saw it: the requests that were sent, and how those ended that have.
+    """
+
+    def __init__(self, plan: DeploymentPlan, *, clock: VirtualClock, seed: int) -> None:
+        self.plan = plan
+        self.generation = 0
+        self.requests_started = 0
+        self.outcomes: Counter[str] = Counter()
+        self.effects = DeploymentEffects()
+        self._clock = clock
+        self._seed = f"{plan.identity.deployment_id}-{seed}"
+        self._flights: dict[Flight, None] = {}
+        self._watchers: list[Callable[[Replica], None]] = []
+        self.router = self._build_router()
+        self.autoscaler = self._build_autoscaler()
+        self.fleet = self._build_fleet()
+        self.fleet.open(self.autoscaler.initial_replicas)
+        self._evaluate()
+        clock.every(_EVALUATION_SECONDS, self._evaluate)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def send(self, request: Request, finished: Finished) -> Cancel:
+        """Serve one request; `finished` is told how it ended. What is returned hangs up.
+
+        While no replica is active it is rejected at once, which only the router's figures show.
+        """
+        self.requests_started += 1
+        flight = Flight(request, finished)
+        self._flights[flight] = None
+        workers = self.fleet.active("aggregated")
+        if workers:
+            self._serve(flight, self.router.place(request, workers))
+        else:
+            self._turn_away(flight)
+        if request.patience_seconds is not None:
+            self._clock.schedule(request.patience_seconds, lambda: self._abort(flight, "client_abort"))
+        return lambda: self._abort(flight, "client_abort")
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and have not ended."""
+        return len(self._flights)
+
+    def _serve(self, flight: Flight, placement: Placement) -> None:
+        replica = self.replicas[placement.worker]
+        flight.placement = placement
+        flight.need(replica)
+        engine = replica.engine
+        serving = engine.submit(
+            flight.request, first_token=placement.report, finished=lambda outcome: self._end(flight, outcome)
+        )
+        flight.serving = engine, serving
+
+    def _turn_away(self, flight: Flight) -> None:
+        attempt = self.router.instruments.route(
+            eligible_tokens=flight.request.input_tokens,
+            predicted_tokens=None,
+            best_tokens=None,
+            candidates=0,
+            fallback_reason="no_worker",
+        )
+        attempt.abandon()
+        self._end(flight, "rejected")
+
+    def _abort(self, flight: Flight, outcome: str) -> None:
+        if flight.finished is not None and flight.serving is not None:
+            engine, serving = flight.serving
+            engine.abort(serving, outcome)
+
+    def _end(self, flight: Flight, outcome: str) -> None:
+        finished, flight.finished = flight.finished, None
+        if finished is None:
+            return
+        del self._flights[flight]
+        self.outcomes[outcome] += 1
+        if flight.placement is not None:
+            flight.placement.end()
+        for replica in flight.replicas:
+            replica.requests -= 1
+            # Not at once: the engine is in the middle of the step that ended the request.
+            if replica.status == "draining":
+                self._clock.schedule(0.0, partial(self.fleet.discard_if_drained, replica))
+        finished(outcome)
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """The workers that exist, by name, oldest first."""
+        return self.fleet.replicas
+
+    def targets(self) -> list[Target]:
+        """Every process that serves metrics now: of a replica from when it is active until it has failed or is gone."""
+        engines = [
+            Target(replica.identity, replica.engine.instruments)
+            for replica in self.replicas.values()
+            if replica.serves_metrics
+        ]
+        return [
+            *engines,
+            Target(self._identify(_ROUTER, "router"), self.router.instruments),
+            Target(self._identify(_AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
+        ]
+
+    def is_gone(self, path: str) -> bool:
+        """Whether the path was that of a replica that is no more."""
+        found = re.fullmatch(rf"/{re.escape(self.plan.identity.deployment_id)}/([a-z0-9-]+)/metrics", path)
+        return found is not None and self.fleet.was_there(found[1])
+
+    def count_replicas(self) -> dict[str, int]:
+        """How many replicas there are in each status."""
+        return self.fleet.count_units()
+
+    def watch_engines(self, watch: Callable[[Replica], None]) -> None:
+        """Have `watch` called with each replica from now on whose engine is a new one, before it serves."""
+        self._watchers.append(watch)
+
+    # --- what can be wrong --------------------------------------------------------------------------------------------
+
+    def apply_effects(self, effects: DeploymentEffects) -> None:
+        """Let this be wrong with the replicas from now on, and nothing else. Raises UsageError out of range."""
+        _check_effects(effects)
+        self.effects = effects
+        self.autoscaler.most_replicas = effects.max_replica
+        self.fleet.apply_effects(effects)
+
+    def restart(self, name: str) -> None:
+        """The process of a replica dies and a new one serves at once.
+
+        Its requests end as `error`, its cache is empty, its counters begin at zero and its events at 1. Without effect
+        on a replica that has no process. Raises UsageError for one that does not exist.
+        """
+        self.fleet.restart(name)
+
+    def fail(self, name: str) -> None:
+        """The process of a replica dies; after its back-off it is started again. Otherwise as `restart`."""
+        self.fleet.fail(name)
+
+    # --- what the fleet tells -----------------------------------------------------------------------------------------
+
+    def _created(self, replica: Replica) -> None:
+        for watch in self._watchers:
+            watch(replica)
+
+    def _joined(self, replica: Replica) -> None:
+        self.router.add_worker(replica.name)
+        # One that was only unhealthy has a cache: the router knows it anew, by an event that tells all of it.
+        replica.stream += 1
+        replica.events = 0
+        cached = tuple(sorted(replica.engine.cache.cached_blocks()))
+        if cached:
+            self._publish(replica.name, replica.engine, CacheChanges(stored=cached, removed=()))
+
+    def _died(self, replica: Replica) -> None:
+        for flight in [flight for flight in self._flights if replica in flight.replicas]:
+            self._abort(flight, "error")
+
+    def _left(self, replica: Replica) -> None:
+        self.router.remove_worker(replica.name)
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self.autoscaler.instruments.set_replicas(self.count_replicas())
+
+    def _publish(self, name: str, engine: Engine, changes: CacheChanges) -> None:
+        replica = self.replicas.get(name)
+        # A process that died may have a step behind it that nobody hears of.
+        if replica is not None and replica.engine is engine:
+            replica.events += 1
+            event = BlockEvent(replica.events, changes)
+            self._clock.schedule(self.plan.event_seconds, partial(self._deliver, replica, replica.stream, event))
+
+    def _deliver(self, replica: Replica, stream: int, event: BlockEvent) -> None:
+        # What was on its way when the router forgot the worker is of a stream it no longer follows.
+        if replica.stream == stream and replica.status in ("active", "draining"):
+            self.router.apply(replica.name, event)
+
+    # --- scaling ------------------------------------------------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        engines = [replica.engine for replica in self.replicas.values() if replica.serves_metrics]
+        load = Load(
+            in_flight_tokens=sum(engine.in_flight_tokens for engine in engines),
+            requests=self.in_flight,
+            workers=self.fleet.count_workers()["active"],
+        )
+        self.fleet.scale_to(self.autoscaler.evaluate(self._clock.now, load))
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def _identify(self, name: str, role: str) -> Identity:
+        labels = dict(self.plan.identity.labels())
+        return Identity(**labels, replica=name, role=role)
+
+    def _build_fleet(self) -> Fleet:
+        plan = self.plan
+        return Fleet(
+            self._identify,
+            roles=("aggregated",),
+            clock=self._clock,
+            cold_start=plan.cold_start,
+            health_check=plan.health_check,
+            back_off=plan.back_off,
+            drain_seconds=plan.drain_seconds,
+            hooks=FleetHooks(
+                build=self._build_engine,
+                created=self._created,
+                joined=self._joined,
+                died=self._died,
+                left=self._left,
+                changed=self._changed,
+            ),
+        )
+
+    def _build_engine(self, identity: Identity, process: int) -> Engine:
+        parameters = self.plan.engine
+        gpu = EmulatedGpu(clock=self._clock, memory_bytes=parameters.gpu_memory_bytes)
+        instruments = EngineInstruments(
+            identity,
+            clock=self._clock.read,
+            draft_length=parameters.speculation.draft_length if parameters.speculation else 1,
+            resources=gpu,
+        )
+        life = "" if process == 1 else f"-{process}"
+        engine: Engine = Engine(
+            parameters,
+            clock=self._clock,
+            instruments=instruments,
+            gpu=gpu,
+            seed=f"{identity.replica}{life}-{self._seed}",
+            publish=lambda changes: self._publish(identity.replica, engine, changes),
+        )
+        return engine
+
+    def _build_router(self) -> Router:
+        instruments = RouterInstruments(self._identify(_ROUTER, "router"), clock=self._clock.read)
+        seed = f"router-{self._seed}"
+        if self.plan.routing is None:
+            return LeastLoadRouter(instruments=instruments, seed=seed)
+        block_tokens = self.plan.engine.block_tokens
+        return KvRouter(self.plan.routing, block_tokens=block_tokens, instruments=instruments, seed=seed)
+
+    def _build_autoscaler(self) -> Autoscaler:
+        instruments = AutoscalerInstruments(self._identify(_AUTOSCALER, "autoscaler"), clock=self._clock.read)
+        if isinstance(self.plan.scaling, TokenScaling):
+            return TokenAutoscaler(self.plan.scaling, instruments=instruments)
+        return ConcurrencyAutoscaler(self.plan.scaling, instruments=instruments)
+
+
+def _check_effects(effects: DeploymentEffects) -> None:
+    for name in ("cold_start_factor", "transfer_factor"):
+        if not 0 < getattr(effects, name) < math.inf:
+            raise UsageError(f"{name} is {getattr(effects, name)!r}, expected a number above 0")
+    if effects.crashing_replicas < 0:
+        raise UsageError(f"crashing_replicas is {effects.crashing_replicas!r}, expected 0 or more")
+    if not 0 <= effects.crash_after_seconds < math.inf:
+        raise UsageError(f"crash_after_seconds is {effects.crash_after_seconds!r}, expected 0 or more")
+    if effects.max_replica is not None and effects.max_replica < 1:
+        raise UsageError(f"max_replica is {effects.max_replica!r}, expected 1 or more")

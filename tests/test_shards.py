@@ -28,7 +28,7 @@ from servescope.collector.access import Access
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.collector import Collector
 from servescope.collector.config import Configuration, make_configuration
-from servescope.collector.membership import Members, Membership
+from servescope.collector.membership import MemberClient, Membership
 from servescope.collector.openapi import describe
 from servescope.collector.parent import Parent
 from servescope.collector.relay import (
@@ -190,7 +190,7 @@ def test_what_a_member_sends_back_is_not_shown(tmp_path: Path) -> None:
     async def refuse(target: Target, _: Limits, /) -> bytes:
         raise ScrapeError("status", f"HTTP status 401 no {target.access.request_headers()['Authorization']}")
 
-    members = Members(refuse, ShardSettings(access=access), 1.0)
+    members = MemberClient(refuse, ShardSettings(access=access), 1.0)
     with pytest.raises(ScrapeError, match=r"HTTP status 401 no .*\[secret\]") as raised:
         asyncio.run(members.ask("http://a:1", "/api/v1/shard"))
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote
 from urllib.request import getproxies_environment
 
+from servescope.collector.signature import Signature, sign_file
 from servescope.collector.tables import Setting, Table, check_authority
 from servescope.errors import ConfigurationError, ServescopeError
 
@@ -255,7 +256,7 @@ class Keyring:
         return _environment_proxy(scheme, host, port) if proxy.from_environment else None
 
     def _refresh(self) -> None:
-        files = _signature(self._files)
+        files = _sign(self._files)
         as_of = (files, [os.environ.get(variable) for variable in self._variables])
         if files is None or as_of != self._headers_as_of:
             self._headers = self._access.request_headers()
@@ -274,7 +275,7 @@ class Certificates:
 
     def ssl_context(self) -> ssl.SSLContext:
         """How TLS connections are made now; a new one, so new connections, when a certificate changed."""
-        as_of = _signature(self._files)
+        as_of = _sign(self._files)
         if self._ssl is None or as_of is None or as_of != self._as_of:
             self._ssl, self._as_of = self._access.make_ssl_context(), as_of
         return self._ssl
@@ -406,19 +407,14 @@ def _optional(table: Table, key: str) -> str | None:
     return table.string(key, "") or None
 
 
-def _signature(paths: Sequence[str]) -> list[tuple[int, ...]] | None:
-    """What tells whether files changed; None when one is missing, or so fresh that it may change unseen."""
+def _sign(paths: Sequence[str]) -> list[Signature] | None:
+    """The files' signatures; None when one is missing, or so fresh that it may change unseen."""
     settled_ns = int((time.time() - _SETTLED_SECONDS) * 1e9)
-    signature: list[tuple[int, ...]] = []
-    for path in paths:
-        try:
-            status = os.stat(path)  # noqa: PTH116 - asked for every scrape, and Path costs more than the answer
-        except OSError:
-            return None
-        if status.st_mtime_ns > settled_ns:
-            return None
-        signature.append((status.st_mtime_ns, status.st_size, status.st_ino))
-    return signature
+    try:
+        signatures = [sign_file(path) for path in paths]
+    except OSError:
+        return None
+    return None if any(each.written_ns > settled_ns for each in signatures) else signatures
 
 
 def _read_variable(variable: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from servescope.collector.config import Configuration
 from servescope.collector.scrape import Fetch, Limits, ScrapeError
 from servescope.collector.shards import ShardSettings, check_member, find_owner
+from servescope.collector.signature import Signature, sign_file
 from servescope.collector.targets import DiscoveryError, Target, read_target_groups
 from servescope.errors import ConfigurationError
 from servescope.identity import Identity
@@ -53,7 +54,7 @@ class Membership:
 
     def __init__(self, settings: ShardSettings) -> None:
         self._settings = settings
-        self._signature: tuple[int, ...] = ()
+        self._signature: Signature | None = None
         self._owners: dict[str, str] = {}
         self.members = tuple(sorted(settings.members))
         self.problems: tuple[str, ...] = ()
@@ -67,14 +68,13 @@ class Membership:
         if path is None:
             return
         try:
-            status = path.stat()
-            signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+            signature = sign_file(path)
             if signature == self._signature:
                 return
             members = _read_members(path)
         except _UNREADABLE as error:
             # The former file may come back as it was.
-            self._signature = ()
+            self._signature = None
             kept = f"; the former {len(self.members)} members are kept" if self.members else ""
             self._report(f"{_tell(path, error)}{kept}")
             return
@@ -118,7 +118,7 @@ def _tell(path: Path, error: Exception) -> str:
     return f"shards: members_file {path}: {error}"
 
 
-class Members:
+class MemberClient:
     """Asks members over HTTP, in the way targets are asked: bounded, and with credentials that may rotate."""
 
     def __init__(self, fetch: Fetch, settings: ShardSettings, timeout_seconds: float) -> None:

@@ -12,7 +12,7 @@ from servescope.collector.collector import Collector, Options, Watched
 from servescope.collector.config import Configuration
 from servescope.collector.deployments import ScrapeSettings
 from servescope.collector.exposition import Gauges
-from servescope.collector.membership import Members, Membership, check_part
+from servescope.collector.membership import MemberClient, Membership, check_part
 from servescope.collector.relay import MOST_LAYOUTS, Page, Relayed, RelayError, read_layouts, read_page
 from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.store import Store, StoreError, TargetStatus
@@ -82,7 +82,7 @@ class Parent(Collector):
         self._membership = Membership(shards)
         super().__init__(configuration, store, history, fetch, **options)
         self._catch_up_ms = shards.catch_up_ms
-        self._shards = Members(fetch, shards, self.settings.scrape_timeout_ms / 1000)
+        self._shards = MemberClient(fetch, shards, self.settings.scrape_timeout_ms / 1000)
         self._patience_seconds = min(self.settings.discovery_interval_ms, self.settings.evaluation_interval_ms) / 3000
         self._upstreams: dict[str, _Upstream] = {}
         self._layouts: dict[str, dict[str, tuple[Series, ...]]] = {}

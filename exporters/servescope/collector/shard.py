@@ -13,7 +13,7 @@ from typing import Unpack
 from servescope.collector.collector import Collector, Options, Watched
 from servescope.collector.config import Configuration
 from servescope.collector.layers import ByDepth, Supply
-from servescope.collector.membership import Members, Membership
+from servescope.collector.membership import MemberClient, Membership
 from servescope.collector.relay import PAGE_VALUES, Layouts, Relayed, RelayError, RelayLog, Told, write_page
 from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.store import Store
@@ -72,7 +72,7 @@ class Shard(Collector):
         super().__init__(configuration, store, history, fetch, **options)
         settings = self.settings
         seconds = min(settings.scrape_timeout_ms, settings.discovery_interval_ms) / 1000
-        self._others = Members(fetch, shards, seconds)
+        self._others = MemberClient(fetch, shards, seconds)
         self._words: dict[str, _Word] = {}
         # What the others said at the last look, and why some did not.
         self._answered: frozenset[str] = frozenset()

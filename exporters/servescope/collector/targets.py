@@ -30,6 +30,7 @@ from servescope.collector.deployments import (
     with_parameters,
 )
 from servescope.collector.relabel import Rule, relabel
+from servescope.collector.signature import sign_file
 from servescope.collector.tables import format_duration, parse_duration
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.identity import IDENTITY_LABELS, Deployment, Identity
@@ -204,8 +205,7 @@ class Discovery:
     def _read_file(self, key: ListKey, former: Listing | None) -> Listing:
         path, signature = Path(key.place), None
         try:
-            status = path.stat()
-            signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+            signature = sign_file(path)
             if former is not None and former.signature == signature:
                 return former
             pairs = _labelled(read_target_groups(path.read_text(encoding="utf-8"), path), "__meta_filepath", key.place)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from servescope.collector.signature import Signature, sign_file
 from servescope.errors import ServescopeError
 
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Signature = tuple[tuple[int, ...] | None, ...]
 
 
 class Reread(Generic[T]):
@@ -21,14 +21,14 @@ class Reread(Generic[T]):
     def __init__(self, paths: Sequence[Path], load: Callable[[], T]) -> None:
         self._paths, self._load = paths, load
         # Taken before the files are read: a change in between is then seen at the next look.
-        self._signature = _sign(paths)
+        self._signatures = _sign(paths)
         self._value = load()
 
     def now(self) -> T:
         """The value of the files as they stand, or the former one while they cannot be used, which the log says."""
-        signature = _sign(self._paths)
-        if signature != self._signature:
-            self._signature = signature
+        signatures = _sign(self._paths)
+        if signatures != self._signatures:
+            self._signatures = signatures
             try:
                 self._value = self._load()
             except ServescopeError as error:
@@ -38,13 +38,12 @@ class Reread(Generic[T]):
         return self._value
 
 
-def _sign(paths: Sequence[Path]) -> _Signature:
-    return tuple(_sign_one(path) for path in paths)
+def _sign(paths: Sequence[Path]) -> list[Signature | None]:
+    return [_sign_if_there(path) for path in paths]
 
 
-def _sign_one(path: Path) -> tuple[int, ...] | None:
+def _sign_if_there(path: Path) -> Signature | None:
     try:
-        status = path.stat()
+        return sign_file(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

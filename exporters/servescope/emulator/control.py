@@ -25,8 +25,8 @@ from servescope.emulator.faults import ActiveFault, Fault, Faults, make_fault
 from servescope.errors import UsageError
 
 if TYPE_CHECKING:
+    from servescope.emulator.deployment import Target
     from servescope.emulator.server import Expose, RunningEmulator
-    from servescope.emulator.stack import Target
 
 MOST_BODY_BYTES: Final = 65_536
 _LONGEST_SECONDS: Final = 86_400.0 * 365
@@ -187,7 +187,7 @@ class Control:
                 return _json({"error": str(error)}, status=400)
             except web.HTTPException as error:
                 challenge = error.headers.get(hdrs.WWW_AUTHENTICATE)
-                headers = {hdrs.WWW_AUTHENTICATE: challenge} if challenge else {}
+                headers = {"WWW-Authenticate": challenge} if challenge else {}
                 return _json({"error": (error.text or "").strip()}, status=error.status, headers=headers)
 
         return answer

@@ -100,6 +100,7 @@ def describe_kind(kind: FaultKind) -> dict[str, object]:
     intensity = kind.intensity
     return {
         "name": kind.name,
+        "group": next(group for group, kinds in GROUPS.items() if kind in kinds),
         "summary": kind.summary,
         "scopes": list(kind.scopes),
         "one_replica": kind.one_replica,
@@ -396,7 +397,15 @@ _EXPOSITION: Final = (
     ),
 )  # fmt: skip
 
-KINDS: Final[Mapping[str, FaultKind]] = {
-    kind.name: kind for kind in (*_SPECULATION, *_ROUTING, *_SCALING, *_SERVING, *_TRAFFIC, *_EXPOSITION)
+GROUPS: Final[Mapping[str, tuple[FaultKind, ...]]] = {
+    "Speculation": _SPECULATION,
+    "Router": _ROUTING,
+    "Autoscaler and replicas": _SCALING,
+    "Engines": _SERVING,
+    "Traffic": _TRAFFIC,
+    "Exposition": _EXPOSITION,
 }
+"""The kinds of faults by what they are in."""
+
+KINDS: Final[Mapping[str, FaultKind]] = {kind.name: kind for kinds in GROUPS.values() for kind in kinds}
 """Every kind of fault by name."""

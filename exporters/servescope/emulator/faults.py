@@ -16,7 +16,9 @@ from servescope.emulator.fault_kinds import DRAFT, KV_ROUTER, KV_TRANSFER, SCALE
 from servescope.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
-    from servescope.emulator.stack import Deployment, DeploymentPlan, EmulatedStack, Replica, Target
+    from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
+    from servescope.emulator.replica import Replica
+    from servescope.emulator.stack import EmulatedStack
 
 FAULT_SETTINGS: Final = (
     Setting("kind", REQUIRED),
@@ -185,7 +187,7 @@ class Faults:
         # By deployment: seconds from one restart to the next, None while there are none.
         self._paces: dict[str, float | None] = {}
         for deployment in stack.deployments:
-            deployment.watch_engines(partial(self._engine_is_new, deployment))
+            deployment.watch_engines(partial(self._apply_to_engine, deployment))
         stack.clock.every(_FOLLOW_SECONDS, self._follow_replicas)
         for fault in faults:
             self.schedule(fault)
@@ -284,9 +286,6 @@ class Faults:
                 self._apply_to_engine(deployment, replica)
             self._pace_restarts(deployment, whole)
         self._stack.traffic.apply_effects(compose(each.fault.effects for each in self.active.values()).traffic)
-
-    def _engine_is_new(self, deployment: Deployment, replica: Replica) -> None:
-        self._apply_to_engine(deployment, replica)
 
     def _apply_to_engine(self, deployment: Deployment, replica: Replica) -> None:
         name = deployment.plan.identity.deployment_id

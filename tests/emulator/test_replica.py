@@ -93,10 +93,10 @@ def test_restart_loses_everything_and_serves_at_once() -> None:
     assert not deployment.router.index.cached_blocks("engine-1")  # type: ignore[attr-defined] # v2's router has one
     for number in range(100, 110):
         deployment.send(request(number), outcomes.append)
+    clock.run_until(2.1)
     assert deployment.replicas["engine-1"].engine.in_flight > 0
     clock.run_until(60.0)
     assert len(outcomes) == 22
-    assert deployment.replicas["engine-1"].events > 0
     gaps = shown(deployment, "router-0")["router_index_event_gaps_total"]
     assert gaps == 0
     cached = deployment.router.index.cached_blocks("engine-1")  # type: ignore[attr-defined] # v2's router has one
@@ -134,17 +134,26 @@ def test_crashing_replica_loops_with_back_off() -> None:
     assert statuses(deployment) == {"active": 3}
 
 
-def test_no_worker_means_rejected_and_the_router_says_so() -> None:
-    """While every replica has failed, requests are rejected at once, and the router counts them with a reason."""
-    deployment, clock = deploy()
+def test_without_a_worker_requests_wait_and_then_are_rejected() -> None:
+    """While every replica has failed the router keeps some requests; what is beyond is rejected, and it says why."""
+    deployment, clock = deploy(replace(FIXED, engine=replace(V2.engine, max_queue=300, error_share=0.0)))
     deployment.apply_effects(DeploymentEffects(crashing_replicas=3, crash_after_seconds=0.0))
     clock.run_until(1.0)
     assert statuses(deployment) == {"failed": 3}
     outcomes: list[str] = []
-    deployment.send(request(1), outcomes.append)()
-    assert outcomes == ["rejected"]
+    hang_ups = [deployment.send(request(number), outcomes.append) for number in range(300)]
+    clock.run_until(2.0)
+    kept = deployment.router.queued_requests
+    assert 0 < kept < 300
+    assert outcomes == ["rejected"] * (300 - kept)
     router = shown(deployment, "router-0")
-    assert router["router_fallbacks_total"] == router["router_unreported_decisions_total"] == 1
+    assert router["router_fallbacks_total"] == router["router_unreported_decisions_total"] == 300 - kept
+    hang_ups[0]()
+    assert outcomes[-1] == "client_abort"
+    deployment.apply_effects(DeploymentEffects())
+    clock.run_until(300.0)
+    assert deployment.outcomes["ok"] == kept - 1
+    assert deployment.in_flight == 0
 
 
 def test_hanging_up_ends_a_request_once() -> None:

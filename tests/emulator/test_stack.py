@@ -16,7 +16,7 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment
 from servescope.emulator.replica import ColdStart
 from servescope.emulator.stack import V1, V2, EmulatedStack
-from servescope.emulator.workload import ChatMix, Request
+from servescope.emulator.workload import Mix, Request
 from servescope.errors import UsageError
 from servescope.exposition import render
 
@@ -83,7 +83,8 @@ def test_requests_are_conserved_over_the_whole_stack() -> None:
     for moment in range(1, 31):
         stack.clock.run_until(moment * 10.0)
         shown = [totals(deployment) for deployment in stack.deployments]
-        assert sum(part["requests_started_total"] for part in shown) == stack.workload.requests_sent
+        unplaced = sum(deployment.router.queued_requests for deployment in stack.deployments)
+        assert sum(part["requests_started_total"] for part in shown) + unplaced == stack.traffic.requests_sent
         for part in shown:
             assert part["requests_started_total"] == part["requests_total"] + part["concurrent_requests"]
     outcomes = {
@@ -205,7 +206,7 @@ def test_share_of_v2_decides_where_conversations_go() -> None:
     stack.clock.run_until(60.0)
     v1, v2 = (totals(deployment) for deployment in stack.deployments)
     assert v1["requests_started_total"] == 0
-    assert v2["requests_started_total"] == stack.workload.requests_sent
+    assert v2["requests_started_total"] == stack.traffic.requests_sent
 
 
 @pytest.mark.slow
@@ -224,4 +225,4 @@ def test_impossible_stacks_are_refused() -> None:
     with pytest.raises(UsageError, match="block sizes are 16 and 32"):
         EmulatedStack(v1=replace(V1, engine=replace(V1.engine, block_tokens=16)))
     with pytest.raises(UsageError, match="requests_per_second is -1"):
-        EmulatedStack(mix=ChatMix(requests_per_second=-1.0))
+        EmulatedStack(mix=Mix(requests_per_second=-1.0))

@@ -11,7 +11,7 @@ from pathlib import Path
 from servescope.emulator.control_client import TOKEN_VARIABLE
 from servescope.emulator.faults import Faults, parse_fault
 from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import ChatMix
+from servescope.emulator.workload import Mix
 from servescope.errors import UsageError
 
 _ADDRESS = "127.0.0.1"
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--requests-per-second",
         type=float,
-        default=ChatMix().requests_per_second,
+        default=Mix().requests_per_second,
         metavar="R",
         help="over both deployments, on average (default: %(default)g)",
     )
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    mix = replace(ChatMix(), requests_per_second=arguments.requests_per_second)
+    mix = replace(Mix(), requests_per_second=arguments.requests_per_second)
     stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
     faults = Faults(stack)
     for text in arguments.fault:

@@ -22,11 +22,21 @@ from servescope.emulator.autoscaler import (
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import DeploymentEffects
-from servescope.emulator.engine import Engine, EngineParameters, Serving
+from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.fleet import Fleet, FleetHooks
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica
-from servescope.emulator.router import BlockEvent, KvRouter, KvRouterParameters, LeastLoadRouter, Placement, Router
+from servescope.emulator.router import (
+    BlockEvent,
+    EventPublisher,
+    KvRouter,
+    KvRouterParameters,
+    LeastLoadRouter,
+    Placement,
+    Router,
+    WorkerCapacity,
+)
+from servescope.emulator.serving import Serving
 from servescope.emulator.workload import Cancel, Finished, Request
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
@@ -83,11 +93,12 @@ class Flight:
     `replicas` are the workers it needs to end well: the engine that serves it, and what holds its KV.
     """
 
-    __slots__ = ("finished", "placement", "replicas", "request", "serving")
+    __slots__ = ("finished", "placement", "replicas", "request", "serving", "take_back")
 
     def __init__(self, request: Request, finished: Finished) -> None:
         self.request = request
         self.finished: Finished | None = finished
+        self.take_back: Cancel = lambda: None
         self.placement: Placement | None = None
         self.replicas: list[Replica] = []
         self.serving: tuple[Engine, Serving] | None = None
@@ -127,26 +138,26 @@ class Deployment:
     def send(self, request: Request, finished: Finished) -> Cancel:
         """Serve one request; `finished` is told how it ended. What is returned hangs up.
 
-        While no replica is active it is rejected at once, which only the router's figures show.
+        Without an active replica it waits in the router; what the router does not take either is rejected, which only
+        its own figures show.
         """
         self.requests_started += 1
         flight = Flight(request, finished)
         self._flights[flight] = None
-        workers = self.fleet.active("aggregated")
-        if workers:
-            self._serve(flight, self.router.place(request, workers))
-        else:
-            self._turn_away(flight)
+        flight.take_back = self.router.submit(request, lambda placement: self._serve(flight, placement))
         if request.patience_seconds is not None:
-            self._clock.schedule(request.patience_seconds, lambda: self._abort(flight, "client_abort"))
-        return lambda: self._abort(flight, "client_abort")
+            self._clock.schedule(request.patience_seconds, lambda: self._hang_up(flight))
+        return lambda: self._hang_up(flight)
 
     @property
     def in_flight(self) -> int:
         """Requests that were sent and have not ended."""
         return len(self._flights)
 
-    def _serve(self, flight: Flight, placement: Placement) -> None:
+    def _serve(self, flight: Flight, placement: Placement | None) -> None:
+        if placement is None:
+            self._turn_away(flight)
+            return
         replica = self.replicas[placement.worker]
         flight.placement = placement
         flight.need(replica)
@@ -167,10 +178,15 @@ class Deployment:
         attempt.abandon()
         self._end(flight, "rejected")
 
-    def _abort(self, flight: Flight, outcome: str) -> None:
-        if flight.finished is not None and flight.serving is not None:
+    def _hang_up(self, flight: Flight) -> None:
+        if flight.finished is None:
+            return
+        if flight.serving is not None:
             engine, serving = flight.serving
-            engine.abort(serving, outcome)
+            engine.abort(serving)
+        else:
+            flight.take_back()
+            self._end(flight, "client_abort")
 
     def _end(self, flight: Flight, outcome: str) -> None:
         finished, flight.finished = flight.finished, None
@@ -203,7 +219,7 @@ class Deployment:
         ]
         return [
             *engines,
-            Target(self._identify(_ROUTER, "router"), self.router.instruments),
+            *(Target(self._identify(name, "router"), shown) for name, shown in self.router.processes.items()),
             Target(self._identify(_AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
         ]
 
@@ -248,17 +264,20 @@ class Deployment:
             watch(replica)
 
     def _joined(self, replica: Replica) -> None:
-        self.router.add_worker(replica.name)
+        engine, parameters = replica.engine, self.plan.engine
+        capacity = WorkerCapacity(requests=parameters.max_batch_size, blocks=parameters.cache_blocks)
+        replica.events = EventPublisher(engine.cache.cached_blocks)
+        self.router.add_worker(replica.name, capacity=capacity, link=replica.events)
         # One that was only unhealthy has a cache: the router knows it anew, by an event that tells all of it.
-        replica.stream += 1
-        replica.events = 0
-        cached = tuple(sorted(replica.engine.cache.cached_blocks()))
+        cached = tuple(sorted(engine.cache.cached_blocks()))
         if cached:
-            self._publish(replica.name, replica.engine, CacheChanges(stored=cached, removed=()))
+            self._publish(replica.name, engine, CacheChanges(stored=cached, removed=()))
+
+    def _draining(self, replica: Replica) -> None:
+        self.router.pause_worker(replica.name)
 
     def _died(self, replica: Replica) -> None:
-        for flight in [flight for flight in self._flights if replica in flight.replicas]:
-            self._abort(flight, "error")
+        replica.engine.fail()
 
     def _left(self, replica: Replica) -> None:
         self.router.remove_worker(replica.name)
@@ -269,15 +288,15 @@ class Deployment:
 
     def _publish(self, name: str, engine: Engine, changes: CacheChanges) -> None:
         replica = self.replicas.get(name)
-        # A process that died may have a step behind it that nobody hears of.
-        if replica is not None and replica.engine is engine:
-            replica.events += 1
-            event = BlockEvent(replica.events, changes)
-            self._clock.schedule(self.plan.event_seconds, partial(self._deliver, replica, replica.stream, event))
+        # A process that died may have a step behind it that nobody hears of; one that starts is not known yet.
+        if replica is not None and replica.engine is engine and replica.events is not None:
+            events = replica.events
+            event = events.publish(changes)
+            self._clock.schedule(self.plan.event_seconds, lambda: self._deliver(replica, events, event))
 
-    def _deliver(self, replica: Replica, stream: int, event: BlockEvent) -> None:
+    def _deliver(self, replica: Replica, events: EventPublisher, event: BlockEvent) -> None:
         # What was on its way when the router forgot the worker is of a stream it no longer follows.
-        if replica.stream == stream and replica.status in ("active", "draining"):
+        if replica.events is events and replica.status in ("active", "draining"):
             self.router.apply(replica.name, event)
 
     # --- scaling ------------------------------------------------------------------------------------------------------
@@ -285,7 +304,7 @@ class Deployment:
     def _evaluate(self) -> None:
         engines = [replica.engine for replica in self.replicas.values() if replica.serves_metrics]
         load = Load(
-            in_flight_tokens=sum(engine.in_flight_tokens for engine in engines),
+            in_flight_tokens=sum(engine.in_flight_tokens for engine in engines) + self.router.queued_tokens,
             requests=self.in_flight,
             workers=self.fleet.count_workers()["active"],
         )
@@ -311,6 +330,7 @@ class Deployment:
                 build=self._build_engine,
                 created=self._created,
                 joined=self._joined,
+                draining=self._draining,
                 died=self._died,
                 left=self._left,
                 changed=self._changed,
@@ -323,7 +343,7 @@ class Deployment:
         instruments = EngineInstruments(
             identity,
             clock=self._clock.read,
-            draft_length=parameters.speculation.draft_length if parameters.speculation else 1,
+            draft_length=parameters.draft_length or 1,
             resources=gpu,
         )
         life = "" if process == 1 else f"-{process}"
@@ -343,7 +363,9 @@ class Deployment:
         if self.plan.routing is None:
             return LeastLoadRouter(instruments=instruments, seed=seed)
         block_tokens = self.plan.engine.block_tokens
-        return KvRouter(self.plan.routing, block_tokens=block_tokens, instruments=instruments, seed=seed)
+        return KvRouter(
+            self.plan.routing, clock=self._clock, block_tokens=block_tokens, instruments=instruments, seed=seed
+        )
 
     def _build_autoscaler(self) -> Autoscaler:
         instruments = AutoscalerInstruments(self._identify(_AUTOSCALER, "autoscaler"), clock=self._clock.read)

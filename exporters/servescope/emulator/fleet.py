@@ -29,13 +29,15 @@ class FleetHooks:
     """What the owner of a fleet is told, each time with the worker it is about.
 
     `build` makes the engine of a worker's n-th process; `created` tells of a worker with a new engine, `joined` that it
-    serves from now on, `died` that its process has ended with all it had, `left` that it is no worker any more, after
-    `died` if it did. `changed` tells that the workers, or the status of one, are others.
+    serves from now on, `draining` that it takes nothing new, `died` that its process has ended with all it had, `left`
+    that it is no worker any more, after `died` if it did. `changed` tells that the workers, or the status of one, are
+    others.
     """
 
     build: Callable[[Identity, int], Engine]
     created: Callable[[Replica], None]
     joined: Callable[[Replica], None]
+    draining: Callable[[Replica], None]
     died: Callable[[Replica], None]
     left: Callable[[Replica], None]
     changed: Callable[[], None]
@@ -164,6 +166,7 @@ class Fleet:
     def _give_up(self, replica: Replica) -> None:
         if replica.status == "active":
             replica.status = "draining"
+            self._hooks.draining(replica)
             self._clock.schedule(self._drain_seconds, lambda: self._end_drain(replica))
             self.discard_if_drained(replica)
             return
@@ -233,7 +236,7 @@ class Fleet:
 
     def _renew(self, replica: Replica) -> None:
         replica.processes += 1
-        replica.events = 0
+        replica.events = None
         replica.engine = self._hooks.build(replica.identity, replica.processes)
         self._hooks.created(replica)
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.engine import Engine
+from servescope.emulator.router import EventPublisher
 from servescope.errors import UsageError
 from servescope.identity import Identity
 
@@ -158,14 +159,14 @@ class Replica:
     """One worker, which keeps its name over all the processes it has been.
 
     `engine` is that of its present process, or of its last one while it has `failed`. `unit` numbers the replication
-    unit it belongs to. `requests` are those that need it to end well, `events` those of its
-    present `stream` of cache events. `failures` counts those in a row. For the fleet
+    unit it belongs to. `requests` are those that need it to end well; `events` tells of its
+    cache, since the router knows it. `failures` counts those in a row. For the fleet
     and the deployment it belongs to; others read.
     """
 
     __slots__ = (
         "active_since", "bad_checks", "engine", "events", "failures", "identity", "processes", "progress",
-        "progressed_at", "requests", "start", "status", "stream", "unhealthy_since", "unit",
+        "progressed_at", "requests", "start", "status", "unhealthy_since", "unit",
     )  # fmt: skip
 
     def __init__(self, identity: Identity, engine: Engine, *, unit: int) -> None:
@@ -175,8 +176,7 @@ class Replica:
         self.status: Status = "starting"
         self.start: Start | None = None
         self.requests = 0
-        self.events = 0
-        self.stream = 0
+        self.events: EventPublisher | None = None
         self.processes = 1
         self.failures = 0
         self.active_since = 0.0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.router import KvRouterParameters
 from servescope.emulator.speculation import Speculation
-from servescope.emulator.workload import ChatMix, ChatWorkload
+from servescope.emulator.workload import GeneratedTraffic, Mix, Traffic, TrafficPlan
 from servescope.errors import UsageError
 from servescope.identity import Deployment as DeploymentIdentity
 
@@ -33,7 +35,7 @@ V2 = DeploymentPlan(
 
 
 class EmulatedStack:
-    """A v1 and a v2 deployment under one stream of conversations, `share_v2` of which go to v2.
+    """Deployments under one stream of traffic: by default a v1 and a v2, `share_v2` of new conversations going to v2.
 
     Nothing moves but by `clock.run_until`, in one thread at a time. The same seed gives the same history.
     """
@@ -42,28 +44,35 @@ class EmulatedStack:
         self,
         *,
         seed: int = 1,
-        mix: ChatMix | None = None,
+        mix: Mix | None = None,
         share_v2: float = 0.5,
         v1: DeploymentPlan = V1,
         v2: DeploymentPlan = V2,
     ) -> None:
         if not 0 <= share_v2 <= 1:
             raise UsageError(f"share of v2 is {share_v2!r}, expected a share in [0, 1]")
-        if v1.engine.block_tokens != v2.engine.block_tokens:
-            raise UsageError(
-                f"block sizes are {v1.engine.block_tokens!r} and {v2.engine.block_tokens!r} tokens, "
-                "expected the same for both"
-            )
+        self._assemble([(v1, 1 - share_v2), (v2, share_v2)], GeneratedTraffic(mix or Mix()), seed)
+
+    @classmethod
+    def of(cls, plans: Sequence[tuple[DeploymentPlan, float]], *, traffic: TrafficPlan, seed: int = 1) -> EmulatedStack:
+        """A stack of any deployments, each with its share of the traffic; shares need not add up to 1."""
+        stack = cls.__new__(cls)
+        stack._assemble(plans, traffic, seed)
+        return stack
+
+    def _assemble(self, plans: Sequence[tuple[DeploymentPlan, float]], traffic: TrafficPlan, seed: int) -> None:
+        block_tokens = _check_plans([plan for plan, _ in plans])
         self.clock = VirtualClock()
-        self.deployments = [Deployment(plan, clock=self.clock, seed=seed) for plan in (v1, v2)]
-        self.workload = ChatWorkload(
-            mix or ChatMix(),
+        self.deployments = [Deployment(plan, clock=self.clock, seed=seed) for plan, _ in plans]
+        self.traffic = Traffic(
+            traffic,
             clock=self.clock,
             seed=seed,
-            block_tokens=v2.engine.block_tokens,
-            sends=[(1 - share_v2, self.deployments[0].send), (share_v2, self.deployments[1].send)],
+            block_tokens=block_tokens,
+            sends={deployment.plan.identity.deployment_id: deployment.send for deployment in self.deployments},
+            shares={plan.identity.deployment_id: share for plan, share in plans},
         )
-        self.workload.start()
+        self.traffic.start()
 
     @property
     def generation(self) -> int:
@@ -73,3 +82,18 @@ class EmulatedStack:
     def targets(self) -> list[Target]:
         """Every process that serves metrics now."""
         return [target for deployment in self.deployments for target in deployment.targets()]
+
+
+def _check_plans(plans: Sequence[DeploymentPlan]) -> int:
+    """The block size they share, in tokens; raises UsageError for plans that cannot be one stack."""
+    names = [plan.identity.deployment_id for plan in plans]
+    if not names:
+        raise UsageError("the stack has no deployments, expected one or more")
+    if len(set(names)) < len(names):
+        raise UsageError(f"deployment ids are {', '.join(names)}, expected each of them once")
+    sizes = [plan.engine.block_tokens for plan in plans]
+    if len(set(sizes)) > 1:
+        # One request's blocks are numbered for all deployments that may get it.
+        listed = " and ".join(map(repr, dict.fromkeys(sizes)))
+        raise UsageError(f"block sizes are {listed} tokens, expected the same for all")
+    return sizes[0]

@@ -169,7 +169,11 @@ _ROUTING: Final = (
         "when they stopped.",
         _share("share of the events that never arrive; at 1 there is not even a gap to be seen", 1.0),
         lambda share: Effects(router=RouterEffects(event_loss_share=share, recovers=False)),
-        lambda share: (Truth("kv_cache_hit_rate_skew", below=-0.15),) if share >= 0.9 else (),
+        lambda share: (
+            *((Truth("kv_cache_hit_rate_skew", below=-0.10),) if share >= 0.9 else ()),
+            *((Truth("kv_cache_best_prefix_hit_rate", below_times=0.8),) if share >= 0.9 else ()),
+            *((Truth("router_event_gap_rate", above=0.2 * share),) if share < 1 else ()),
+        ),
         scopes=_DEPLOYMENTS,
         part=KV_ROUTER,
         shows_after_seconds=240.0,
@@ -187,9 +191,9 @@ _ROUTING: Final = (
         "cache-churn",
         "Cached blocks are lost soon after they were stored, and the events that say so are late: the router sends "
         "requests to caches that are no longer there.",
-        _share("share of the idle cached blocks that is lost each second", 0.3),
+        _share("share of the idle cached blocks that is lost each second", 0.5),
         lambda share: Effects(
-            engine=EngineEffects(churn_share=share), router=RouterEffects(event_delay_seconds=10.0)
+            engine=EngineEffects(churn_share=share), router=RouterEffects(event_delay_seconds=30.0)
         ),
         lambda share: (
             Truth("kv_cache_hit_rate", below_times=0.8),
@@ -219,9 +223,9 @@ _SCALING: Final = (
         Intensity("replicas (or replication units) it may have at most", 1, 1, 1000, whole=True),
         lambda bound: Effects(deployment=DeploymentEffects(max_replica=int(bound))),
         lambda bound: (
-            Truth("autoscaler_desired_scale", above=bound),
+            Truth("autoscaler_desired_scale", above=bound, unmoved=True),
             Truth("autoscaler_rounded_desired_scale", below=bound + 0.001),
-            Truth("queued_requests", above_times=1.5),
+            Truth("replica_count_by_status", {"status": "active"}, below=bound + 0.5),
         ),
         scopes=_DEPLOYMENTS,
         needs="load that wants more than the bound",
@@ -241,10 +245,13 @@ _SCALING: Final = (
         "replica-crash-loop",
         "Some replicas fail soon after they became active, are started again, and fail again.",
         Intensity("replicas that crash", 1, 1, 1000, whole=True),
-        lambda count: Effects(deployment=DeploymentEffects(crashing_replicas=int(count))),
-        lambda count: (
-            Truth("replica_count_by_status", {"status": "failed"}, above=0.5),
-            Truth("request_error_share", above=0.01),
+        lambda count: Effects(
+            deployment=DeploymentEffects(crashing_replicas=int(count), crash_after_seconds=5.0)
+        ),
+        # The errors themselves die with the process that counted them.
+        lambda _: (
+            Truth("replica_count_by_status", {"status": "active"}, below_times=0.95),
+            Truth("replica_count_by_status", {"status": "failed"}, above=0.05),
         ),
         scopes=_DEPLOYMENTS,
         shows_after_seconds=120.0,
@@ -259,7 +266,7 @@ _SERVING: Final = (
         lambda _: Effects(engine=EngineEffects(frozen=True)),
         lambda _: (Truth("concurrent_requests", above_times=1.3), Truth(TARGETS_UP, above=0.99, unmoved=True)),
         one_replica=True,
-        shows_after_seconds=120.0,
+        shows_after_seconds=180.0,
     ),
     FaultKind(
         "latency-regression",
@@ -267,8 +274,10 @@ _SERVING: Final = (
         Intensity("share by which prefill and decode take longer; 0.5 is +50 %", 0.5, 0.01, 20.0),
         lambda share: Effects(engine=EngineEffects(prefill_factor=1 + share, decode_factor=1 + share)),
         lambda share: (
-            Truth("time_per_output_token_p50", above_times=1 + 0.6 * share),
-            Truth("time_to_first_token_p50", above_times=1 + 0.3 * share),
+            # Not the quantiles: within one bucket of the histogram they would hardly move.
+            Truth("time_per_output_token_mean", above_times=1 + 0.6 * share),
+            Truth("time_to_first_token_mean", above_times=1 + 0.3 * share),
+            Truth("tps_per_request", below_times=1 / (1 + 0.6 * share)),
         ),
     ),
     FaultKind(
@@ -295,7 +304,7 @@ _SERVING: Final = (
         lambda factor: Effects(engine=EngineEffects(prefill_factor=factor, decode_factor=factor)),
         lambda factor: (
             Truth("time_per_output_token_p95", above_times=1 + 0.2 * (factor - 1)),
-            Truth("time_per_output_token_p50", below_times=1 + 0.5 * (factor - 1)),
+            Truth("time_per_output_token_p50", below_times=1.5, unmoved=True),
         ),
         one_replica=True,
     ),
@@ -366,10 +375,11 @@ _EXPOSITION: Final = (
     ),
     FaultKind(
         "counters-reset",
-        "Processes die and come back at once, one after the other: counters begin at zero, requests in flight fail.",
+        "Processes die and come back at once, one after the other: counters begin at zero, caches are empty, "
+        "requests in flight fail. A rate must not fall below zero or leap over it.",
         Intensity("seconds from one restart to the next", 20, 1, 3600),
         lambda seconds: Effects(restart_seconds=seconds),
-        lambda _: (Truth("request_error_share", above=0.005), _unmoved("request_rate")),
+        lambda _: (Truth("kv_cache_hit_rate", below_times=0.9), _unmoved("request_rate")),
     ),
     FaultKind(
         "metric-renamed",

@@ -28,6 +28,8 @@ collector's own counters tell.
 class Truth:
     """A statement about one figure of a deployment while a fault is on, that does not hold while all is well.
 
+    It is about the figure's mean over the last minute: a gauge of one moment says little.
+
     `figure` is one of the catalog's (with `labels` where it has one for each), or one of `OBSERVATIONS`. `above` and
     `below` are bounds of its value, `above_times` and `below_times` of its value ÷ the one before the fault; all that
     are given hold. `absent` says that it has no value. With `unmoved` the bounds hold before the fault too: what is

@@ -71,6 +71,7 @@ def _router(first: RouterEffects, second: RouterEffects) -> RouterEffects:
     return RouterEffects(
         event_loss_share=_shares(first.event_loss_share, second.event_loss_share),
         event_delay_seconds=first.event_delay_seconds + second.event_delay_seconds,
+        removals_lost=first.removals_lost or second.removals_lost,
         overlap_score_weight=_last(first.overlap_score_weight, second.overlap_score_weight),
         temperature=_last(first.temperature, second.temperature),
         recovers=first.recovers and second.recovers,

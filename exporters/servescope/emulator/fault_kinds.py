@@ -153,8 +153,8 @@ _SPECULATION: Final = (
         _share("share by which the chance of every draft position after the first falls", 0.8),
         lambda share: Effects(engine=EngineEffects(acceptance_factors=(1.0, 1 - share))),
         lambda share: (
-            Truth("spec_decode_accepted_tokens_per_second", {"position": "1"}, below_times=1.3 * (1 - share) + 0.02),
-            Truth("spec_decode_accepted_tokens_per_second", {"position": "0"}, above_times=0.6, below_times=1.8,
+            Truth("spec_decode_accepted_tokens_per_second", {"position": "1"}, below_times=1 - 0.6 * share),
+            Truth("spec_decode_accepted_tokens_per_second", {"position": "0"}, above_times=0.6, below_times=2.2,
                   unmoved=True),
             Truth("speculation_rate", below_times=1 - 0.4 * share),
         ),
@@ -189,15 +189,16 @@ _ROUTING: Final = (
     ),
     FaultKind(
         "cache-churn",
-        "Cached blocks are lost soon after they were stored, and the events that say so are late: the router sends "
+        "Cached blocks are lost between the router's prediction and the service, and the router is not told: it sends "
         "requests to caches that are no longer there.",
-        _share("share of the idle cached blocks that is lost each second", 0.5),
+        _share("share of the idle cached blocks that is lost each second", 0.1),
         lambda share: Effects(
-            engine=EngineEffects(churn_share=share), router=RouterEffects(event_delay_seconds=30.0)
+            engine=EngineEffects(churn_share=share), router=RouterEffects(removals_lost=True)
         ),
         lambda share: (
-            Truth("kv_cache_hit_rate", below_times=0.8),
-            *((Truth("kv_cache_hit_rate_skew", above=0.15),) if share >= 0.2 else ()),
+            Truth("kv_cache_hit_rate_skew", above=0.30 if share >= 0.05 else 0.05),
+            Truth("kv_cache_hit_rate", below_times=0.6 if share >= 0.05 else 0.9),
+            Truth("kv_cache_hit_rate_efficiency", below=0.90),
         ),
         scopes=_DEPLOYMENTS,
         part=KV_ROUTER,
@@ -266,6 +267,7 @@ _SERVING: Final = (
         lambda _: Effects(engine=EngineEffects(frozen=True)),
         lambda _: (Truth("concurrent_requests", above_times=1.3), Truth(TARGETS_UP, above=0.99, unmoved=True)),
         one_replica=True,
+        needs="traffic that leaves the deployment room",
         shows_after_seconds=180.0,
     ),
     FaultKind(
@@ -276,7 +278,7 @@ _SERVING: Final = (
         lambda share: (
             # Not the quantiles: within one bucket of the histogram they would hardly move.
             Truth("time_per_output_token_mean", above_times=1 + 0.6 * share),
-            Truth("time_to_first_token_mean", above_times=1 + 0.3 * share),
+            Truth("time_to_first_token_mean", above_times=1 + 0.6 * share),
             Truth("tps_per_request", below_times=1 / (1 + 0.6 * share)),
         ),
     ),

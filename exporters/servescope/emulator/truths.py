@@ -32,8 +32,8 @@ class Truth:
 
     `figure` is one of the catalog's (with `labels` where it has one for each), or one of `OBSERVATIONS`. `above` and
     `below` are bounds of its value, `above_times` and `below_times` of its value ÷ the one before the fault; all that
-    are given hold. `absent` says that it has no value. With `unmoved` the bounds hold before the fault too: what is
-    told is that this figure stays where it was.
+    are given hold. `absent` says that it has no value. With `unmoved` the bounds may hold before the fault too: what
+    is told is that this figure does not leave them.
     """
 
     figure: str

@@ -23,7 +23,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 Component = Literal["engine", "router", "autoscaler"]
 Unit = Literal[
     "bytes", "cores", "decisions", "decisions/s", "events", "events/s", "preemptions", "preemptions/s", "ratio",
-    "replicas", "requests", "requests/s", "seconds", "tokens", "tokens/s", "workers",
+    "recoveries", "replicas", "requests", "requests/s", "seconds", "tokens", "tokens/s", "workers",
 ]  # fmt: skip
 Status = Literal["good", "warning", "critical"]
 
@@ -32,6 +32,9 @@ OUTCOMES = ("ok", "client_abort", "client_error", "rejected", "error")
 
 REPLICA_STATUSES = ("starting", "active", "draining", "unhealthy", "failed")
 INDEX_STATES = ("exact", "degraded", "recovering")
+RECOVERY_SOURCES = ("events", "inventory", "snapshot", "nothing")
+"""What a router's index is brought up to date from: events sent again, a worker's whole list, a file, or nothing."""
+
 DEFAULT_WINDOW = "5m"
 
 # Histogram edges are vLLM 0.32's, so that stacks share edges.
@@ -468,6 +471,41 @@ _ROUTER_METRICS = (
         "router",
         "Time a request waited in the router's queue.",
         edges=_TIME_TO_FIRST_TOKEN_EDGES,
+    ),
+    Metric(
+        "router_queued_requests",
+        "gauge",
+        "requests",
+        "router",
+        "Requests the router has not placed yet: their decision is due, or all workers are saturated.",
+        absent="the router does not tell",
+    ),
+    Metric(
+        "router_decision_seconds",
+        "histogram",
+        "seconds",
+        "router",
+        "Time from a request's arrival to its decision, the wait for a free worker not included.",
+        absent="the router does not measure its decisions",
+        edges=_TIME_PER_OUTPUT_TOKEN_EDGES,
+    ),
+    Metric(
+        "router_decision_busy_seconds_total",
+        "counter",
+        "seconds",
+        "router",
+        "Time spent deciding; its rate is the share in use of a router that makes one decision at a time.",
+        absent="the router does not measure its decisions",
+    ),
+    Metric(
+        "router_index_recoveries_total",
+        "counter",
+        "recoveries",
+        "router",
+        "How often the index was brought up to date after a gap or a restart, by what it was made from.",
+        absent="the router keeps no index, or does not tell",
+        labels=("source",),
+        label_values=MappingProxyType({"source": RECOVERY_SOURCES}),
     ),
 )
 

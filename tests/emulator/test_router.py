@@ -43,7 +43,7 @@ def kv_router(*workers: str, weight: float = 3.5, temperature: float = 0.0) -> K
 
 def least_load_router(*workers: str) -> LeastLoadRouter:
     """A least-load router over idle workers."""
-    router = LeastLoadRouter(instruments=RouterInstruments(IDENTITY), seed="r")
+    router = LeastLoadRouter(clock=VirtualClock(), instruments=RouterInstruments(IDENTITY), seed="r")
     for worker in workers:
         router.add_worker(worker)
     return router

@@ -36,3 +36,23 @@ class StepCost:
     def decode_base_seconds(self, *, decoding: int, draft_tokens: int) -> float:
         """What the decoding part of a step takes beside the context, `draft_tokens` being those of all sequences."""
         return self.per_decoding_sequence * decoding + self.per_draft_token * draft_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCost:
+    """How long the KV of a prompt takes from one worker to another, when the link has nothing else to do."""
+
+    fixed_seconds: float = 2e-3
+    bytes_per_token: float = 327_680
+    bytes_per_second: float = 40e9
+
+    def __post_init__(self) -> None:
+        for name in ("fixed_seconds", "bytes_per_token"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of 0 or more")
+        if not 0 < self.bytes_per_second < math.inf:
+            raise UsageError(f"bytes_per_second is {self.bytes_per_second!r}, expected a number above 0")
+
+    def seconds(self, tokens: int) -> float:
+        """What the KV of so many tokens takes."""
+        return self.fixed_seconds + tokens * self.bytes_per_token / self.bytes_per_second

@@ -34,6 +34,8 @@ from servescope.emulator.router import (
     LeastLoadRouter,
     Placement,
     Router,
+    RouterReplicas,
+    RouterRuntime,
     WorkerCapacity,
 )
 from servescope.emulator.serving import Serving
@@ -54,15 +56,16 @@ _AUTOSCALER = "autoscaler-0"
 class DeploymentPlan:
     """What one deployment is made of.
 
-    The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router. A cache event takes
-    `event_seconds` to reach the router. A draining replica that has not served its requests after `drain_seconds` is
-    ended with them.
+    The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router, `router` says how the
+    processes of a KV-aware one run. A cache event takes `event_seconds` to reach them. A draining replica that has not
+    served its requests after `drain_seconds` is ended with them.
     """
 
     identity: DeploymentIdentity
     engine: EngineParameters
     scaling: TokenScaling | ConcurrencyScaling
     routing: KvRouterParameters | None = None
+    router: RouterRuntime = field(default_factory=RouterRuntime)
     cold_start: ColdStart = field(default_factory=ColdStart)
     health_check: HealthCheck = field(default_factory=HealthCheck)
     back_off: BackOff = field(default_factory=BackOff)
@@ -123,6 +126,7 @@ class Deployment:
         self.outcomes: Counter[str] = Counter()
         self.effects = DeploymentEffects()
         self._clock = clock
+        self._streams = 0
         self._seed = f"{plan.identity.deployment_id}-{seed}"
         self._flights: dict[Flight, None] = {}
         self._watchers: list[Callable[[Replica], None]] = []
@@ -246,12 +250,17 @@ class Deployment:
         self.fleet.apply_effects(effects)
 
     def restart(self, name: str) -> None:
-        """The process of a replica dies and a new one serves at once.
+        """The process of a replica dies and a new one serves at once; a router's is back a little later.
 
-        Its requests end as `error`, its cache is empty, its counters begin at zero and its events at 1. Without effect
-        on a replica that has no process. Raises UsageError for one that does not exist.
+        A replica's requests end as `error`, its cache is empty, its counters begin at zero and its events at 1. Without
+        effect on a replica that has no process. Requests wait for a router; it recovers its index and begins its
+        counters at zero. Raises UsageError for a name that does not exist.
         """
-        self.fleet.restart(name)
+        if name in self.router.processes:
+            self.router.restart(name)
+            self.generation += 1
+        else:
+            self.fleet.restart(name)
 
     def fail(self, name: str) -> None:
         """The process of a replica dies; after its back-off it is started again. Otherwise as `restart`."""
@@ -266,7 +275,8 @@ class Deployment:
     def _joined(self, replica: Replica) -> None:
         engine, parameters = replica.engine, self.plan.engine
         capacity = WorkerCapacity(requests=parameters.max_batch_size, blocks=parameters.cache_blocks)
-        replica.events = EventPublisher(engine.cache.cached_blocks)
+        self._streams += 1
+        replica.events = EventPublisher(f"{replica.name}/{self._streams}", engine.cache.cached_blocks)
         self.router.add_worker(replica.name, capacity=capacity, link=replica.events)
         # One that was only unhealthy has a cache: the router knows it anew, by an event that tells all of it.
         cached = tuple(sorted(engine.cache.cached_blocks()))
@@ -358,13 +368,27 @@ class Deployment:
         return engine
 
     def _build_router(self) -> Router:
+        plan, seed = self.plan, f"router-{self._seed}"
+        block_tokens = plan.engine.block_tokens
+        if plan.routing is not None and plan.router.replicas > 1:
+            return RouterReplicas(
+                plan.routing,
+                clock=self._clock,
+                block_tokens=block_tokens,
+                identify=lambda name: self._identify(name, "router"),
+                seed=seed,
+                runtime=plan.router,
+            )
         instruments = RouterInstruments(self._identify(_ROUTER, "router"), clock=self._clock.read)
-        seed = f"router-{self._seed}"
-        if self.plan.routing is None:
-            return LeastLoadRouter(instruments=instruments, seed=seed)
-        block_tokens = self.plan.engine.block_tokens
+        if plan.routing is None:
+            return LeastLoadRouter(clock=self._clock, instruments=instruments, seed=seed)
         return KvRouter(
-            self.plan.routing, clock=self._clock, block_tokens=block_tokens, instruments=instruments, seed=seed
+            plan.routing,
+            clock=self._clock,
+            block_tokens=block_tokens,
+            instruments=instruments,
+            seed=seed,
+            runtime=plan.router,
         )
 
     def _build_autoscaler(self) -> Autoscaler:

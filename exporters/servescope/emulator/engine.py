@@ -15,6 +15,7 @@ from servescope.emulator.effects import EngineEffects
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Prefilled, Serving
 from servescope.emulator.speculation import Speculation
+from servescope.emulator.stretch import Stretch, count_by_position, plan_stretch
 from servescope.emulator.workload import Finished, Request
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
@@ -87,17 +88,6 @@ class InFlightTokens(NamedTuple):
     handed_over: int
 
 
-class _Step:
-    """What is computed in one step, and when it ends."""
-
-    __slots__ = ("decodes", "ends_at", "prefills")
-
-    def __init__(self, prefills: list[tuple[Serving, int]], decodes: list[Serving], ends_at: float) -> None:
-        self.prefills = prefills
-        self.decodes = decodes
-        self.ends_at = ends_at
-
-
 class Engine:
     """Serves requests step by step: each step prefills chunks of prompts and decodes all running sequences at once.
 
@@ -106,6 +96,9 @@ class Engine:
 
     An engine whose `role` is `prefill` computes prompts and their first token, and keeps the KV until it is fetched
     (`release`); one whose role is `decode` goes on with those (`submit_prefilled`).
+
+    Steps that follow from the one before are not gone through one by one but written down together, when somebody reads
+    the instruments or asks for anything here; nobody sees a difference but in speed. Without `leaps` they are not.
     For one thread at a time, on `clock`.
     """
 
@@ -119,6 +112,7 @@ class Engine:
         seed: str,
         publish: Callable[[CacheChanges], None] = lambda changes: None,
         role: EngineRole = "aggregated",
+        leaps: bool = True,
     ) -> None:
         self.parameters = parameters
         self.instruments = instruments
@@ -129,17 +123,19 @@ class Engine:
         self._seed = seed
         self._churn_random = random.Random(f"churn-{seed}")
         self._publish = publish
+        self._leaps = leaps
         self._arrived = 0
         self._steps = 0
         self._running: list[Serving] = []
         self._waiting: deque[Serving] = deque()
         self._handed_over: list[Serving] = []
-        self._step: _Step | None = None
+        self._stretch: Stretch | None = None
         self._stepping = False
         self._failed = False
         self._effects = EngineEffects()
         self._churning = False
         self._follow_effects()
+        gpu.watch_reading(self._catch_up)
 
     # --- what others read ---------------------------------------------------------------------------------------------
 
@@ -163,6 +159,7 @@ class Engine:
 
     def in_flight_tokens_by_phase(self) -> InFlightTokens:
         """The tokens in flight now, by phase."""
+        self._catch_up()
         prefill = decode = 0
         for serving in self._running:
             if serving.generated == 0:
@@ -179,6 +176,7 @@ class Engine:
     @property
     def steps(self) -> int:
         """Steps that have ended: an engine with requests in flight whose number stands still makes no progress."""
+        self._catch_up()
         return self._steps
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -283,7 +281,7 @@ class Engine:
         """The process dies: every request ends as `error`, and so do those that still come; no step ends any more."""
         self._interrupt()
         self._failed = True
-        self._step = None
+        self._stretch = None
         self._stepping = False
         for serving in (*self._running, *self._waiting, *self._handed_over):
             if not serving.ended:
@@ -361,15 +359,29 @@ class Engine:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
+    def _catch_up(self) -> None:
+        """Write down the steps that have ended by now."""
+        if self._stretch is not None:
+            self._steps += self._stretch.write(self._clock, self.instruments, self._gpu, len(self._reach))
+
     def _interrupt(self) -> None:
         """Let the step in progress be the last one that is planned."""
+        self._catch_up()
+        cut = self._stretch.cut() if self._stretch is not None else None
+        if cut is not None:
+            self._follow(cut)
+
+    def _follow(self, stretch: Stretch) -> None:
+        self._stretch = stretch
+        self._clock.schedule_at(stretch.ends[-1], lambda: self._end_stretch(stretch))
 
     def _go_on(self) -> None:
         if not self._stepping:
             self._begin_step()
+            self._publish_changes()
 
     def _begin_step(self) -> None:
-        self._step = None
+        self._stretch = None
         self._stepping = False
         if self._effects.frozen or self._failed:
             return
@@ -380,20 +392,33 @@ class Engine:
             self._admit(budget, prefills, decodes)
         if prefills or decodes:
             self._stepping = True
-            seconds = self._prefill_seconds(prefills, decodes)
-            if decodes:
-                seconds += self._decode_base(decodes) + self._per_context_token * sum(
-                    serving.computed for serving in decodes
-                )
-            self._gpu.work(seconds)
-            self._step = step = _Step(prefills, decodes, self._clock.now + seconds)
-            self._clock.schedule_at(step.ends_at, lambda: self._end_step(step))
+            stretch = self._plan_step(prefills, decodes)
+            self._gpu.work(stretch.seconds[0])
+            self._follow(stretch)
+
+    def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving]) -> Stretch:
+        """The step to take now, and those after it that will be like it."""
+        base = self._decode_base(decodes) if decodes else 0.0
+        per_context_token = self.parameters.cost.per_context_token * self._effects.decode_factor
+        # Who is told of every token is told at its time.
+        if self._leaps and not prefills and all(serving.request.on_tokens is None for serving in decodes):
+            return plan_stretch(
+                decodes,
+                begins=self._clock.now,
+                base_seconds=base,
+                per_context_token=per_context_token,
+                block_tokens=self.parameters.block_tokens,
+                tokens_per_decode=self.parameters.tokens_per_decode,
+                reach=self._reach,
+            )
+        seconds = base + per_context_token * sum(serving.computed for serving in decodes)
+        if prefills:
+            seconds += self._prefill_seconds(prefills, decodes)
+        return Stretch(prefills, decodes, ends=[self._clock.now + seconds], seconds=[seconds])
 
     def _prefill_seconds(self, prefills: list[tuple[Serving, int]], decodes: list[Serving]) -> float:
         """What prompts take, and what the step takes that only prefills."""
         cost = self.parameters.cost
-        if not prefills:
-            return 0.0
         seconds = cost.prefill_seconds(
             tokens=sum(tokens for _, tokens in prefills),
             # Each token attends to all before it in its own chunk, too.
@@ -411,10 +436,6 @@ class Engine:
         if speculation:
             seconds += speculation.draft_seconds * drafted
         return seconds * self._effects.decode_factor
-
-    @property
-    def _per_context_token(self) -> float:
-        return self.parameters.cost.per_context_token * self._effects.decode_factor
 
     def _plan_running(self, budget: int) -> tuple[int, list[tuple[Serving, int]], list[Serving]]:
         """Budget that is left, prefill chunks and decodes of the running sequences, in the order of their admission."""
@@ -508,15 +529,16 @@ class Engine:
         self._commit(serving)
         return tokens
 
-    def _end_step(self, step: _Step) -> None:
-        if step is not self._step:
-            return
-        self._step = None  # what comes within the callbacks interrupts nothing
+    def _end_stretch(self, stretch: Stretch) -> None:
+        if stretch is not self._stretch:
+            return  # it was cut
+        self._catch_up()
+        self._stretch = None  # what comes within the callbacks interrupts nothing
         self._steps += 1
-        for serving, tokens in step.prefills:
+        for serving, tokens in stretch.prefills:
             if not serving.ended:
                 self._end_prefill_chunk(serving, tokens)
-        self._end_decodes([serving for serving in step.decodes if not serving.ended])
+        self._end_decodes([serving for serving in stretch.decodes if not serving.ended])
         if self._failed:
             return
         self._begin_step()
@@ -530,23 +552,21 @@ class Engine:
             self._emit(serving, 1)
 
     def _end_decodes(self, decodes: Sequence[Serving]) -> None:
-        accepted_by_position = [0] * len(self._reach)
-        for serving in decodes:
-            accepted = self._count_accepted(serving.draw()) if self._reach else 0
-            for position in range(accepted):
-                accepted_by_position[position] += 1
-            self._emit(serving, 1 + accepted)
+        accepted = [self._count_accepted(serving) for serving in decodes]
+        for serving, count in zip(decodes, accepted, strict=True):
+            # Whoever was told of a token may have hung up on another.
+            if not serving.ended:
+                self._emit(serving, 1 + count)
         if self._reach and decodes:
-            self.instruments.record_speculation(len(decodes) * len(self._reach), tuple(accepted_by_position))
+            by_position = count_by_position(accepted, len(self._reach))
+            self.instruments.record_speculation(len(decodes) * len(self._reach), by_position)
 
-    def _count_accepted(self, draw: float) -> int:
+    def _count_accepted(self, serving: Serving) -> int:
         """How many draft tokens of one sequence the model accepts in one step."""
-        accepted = 0
-        for reach in self._reach:
-            if draw >= reach:
-                break
-            accepted += 1
-        return accepted
+        if not self._reach:
+            return 0
+        draw = serving.draw()
+        return sum(1 for reach in self._reach if draw < reach)
 
     def _emit(self, serving: Serving, tokens: int) -> None:
         """Send tokens to the client, no more than the request asks for, and end it when it is complete or fails."""

@@ -1,13 +1,15 @@
 """Routers: v2's, which knows what every worker has cached, and v1's, which knows only how busy each one is.
 
-`index` knows the caches, `events` carries what changes in them, `configuration` says how the router weighs and runs,
-`placement` is what becomes of a request, `kv` and `least_load` decide.
+`configuration` says how a router weighs and runs, `placement` is what becomes of a request. `index` knows the caches,
+`events` carries what changes in them, `following` keeps the one true to the other, over restarts with `snapshots`.
+`kv` and `least_load` decide, `waiting` orders what must wait, `replicas` are several of them at once.
 """
 
 from servescope.emulator.router.configuration import (
     UNBOUNDED,
     DecisionCost,
     KvRouterParameters,
+    Recovery,
     RouterRuntime,
     WorkerCapacity,
     parse_routing,
@@ -17,6 +19,7 @@ from servescope.emulator.router.index import BlockIndex
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.least_load import LeastLoadRouter
 from servescope.emulator.router.placement import Placed, Placement, Router
+from servescope.emulator.router.replicas import RouterReplicas
 
 __all__ = [
     "UNBOUNDED",
@@ -30,7 +33,9 @@ __all__ = [
     "LeastLoadRouter",
     "Placed",
     "Placement",
+    "Recovery",
     "Router",
+    "RouterReplicas",
     "RouterRuntime",
     "WorkerCapacity",
     "WorkerLink",

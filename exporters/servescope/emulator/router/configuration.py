@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Literal, get_args
 
 from servescope.errors import UsageError
@@ -48,7 +49,7 @@ def parse_routing(table: object, where: str = "b10_routing_config") -> KvRouterP
     Raises UsageError for anything else: an unknown field (with the nearest known one), a wrong type, a number below 0
     or endless, an unknown queue policy.
     """
-    known = [field.name for field in fields(KvRouterParameters)]
+    known = [each.name for each in fields(KvRouterParameters)]
     if not isinstance(table, Mapping):
         raise UsageError(f"{where} is {table!r}, expected a table with any of: {', '.join(sorted(known))}")
     for name in table:
@@ -96,23 +97,55 @@ UNBOUNDED = WorkerCapacity(math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
+class Recovery:
+    """How a router brings its index up to date; times in seconds.
+
+    `gap_seconds` after it noticed that events are missing it asks the worker, which takes `answer_seconds` to answer.
+    A process that died is back after `restart_seconds`. Every `snapshot_seconds` the index is written below
+    `snapshot_directory`; nothing is written when that is None.
+    """
+
+    gap_seconds: float = 1.0
+    answer_seconds: float = 0.2
+    restart_seconds: float = 2.0
+    snapshot_seconds: float = 60.0
+    snapshot_directory: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("gap_seconds", "answer_seconds", "restart_seconds"):
+            _require_number(name, getattr(self, name))
+        if not 0 < self.snapshot_seconds < math.inf:
+            raise UsageError(f"snapshot_seconds is {self.snapshot_seconds!r}, expected a number above 0")
+
+
+MOST_ROUTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
 class RouterRuntime:
     """How the router runs, where the documents leave it open; times in seconds.
 
+    There are `replicas` processes of it, all active; what one has in flight the others know `sync_seconds` later.
     A worker is saturated when the requests or the prompt blocks that the router knows to be on it reach
     `saturation_ratio` of its capacity: at 1 its engine would have to queue the next one. Of those that wait when all
     are saturated there are at most `max_queued`; beyond that a request goes to a worker all the same, which queues or
     rejects it. Under `fcfs` each step of priority counts as `priority_bump_seconds` of earlier arrival.
     """
 
-    decision: DecisionCost = DecisionCost()
+    replicas: int = 1
+    sync_seconds: float = 0.05
+    decision: DecisionCost = field(default_factory=DecisionCost)
+    recovery: Recovery = field(default_factory=Recovery)
     saturation_ratio: float = 1.0
     max_queued: int = 256
     priority_bump_seconds: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 1 <= self.replicas <= MOST_ROUTERS:
+            raise UsageError(f"replicas of the router are {self.replicas!r}, expected 1 to {MOST_ROUTERS}")
         if not 0 < self.saturation_ratio < math.inf:
             raise UsageError(f"saturation_ratio is {self.saturation_ratio!r}, expected a number above 0")
         if self.max_queued < 0:
             raise UsageError(f"max_queued is {self.max_queued!r}, expected 0 or more")
         _require_number("priority_bump_seconds", self.priority_bump_seconds)
+        _require_number("sync_seconds", self.sync_seconds)

@@ -29,6 +29,10 @@ class Inventory(NamedTuple):
 class WorkerLink(Protocol):
     """How a router asks a worker for what it missed."""
 
+    @property
+    def stream(self) -> str:
+        """Names the process of the worker whose events these are: their numbers belong to it alone."""
+
     def events_after(self, sequence: int) -> list[BlockEvent] | None:
         """The events after that number, in order; None when the worker no longer has all of them."""
 
@@ -39,11 +43,12 @@ class WorkerLink(Protocol):
 class EventPublisher:
     """Numbers the changes of one worker's cache, and keeps the last `kept` events for a router that missed some.
 
-    `cached_blocks` gives the ids of all blocks that are cached now. A worker's process has one of these: when it dies
-    the next one begins with number 1 again.
+    `cached_blocks` gives the ids of all blocks that are cached now. A worker's process has one of these, under a
+    `stream` of its own: when it dies the next one begins with number 1 again.
     """
 
-    def __init__(self, cached_blocks: Callable[[], Collection[int]], *, kept: int = KEPT_EVENTS) -> None:
+    def __init__(self, stream: str, cached_blocks: Callable[[], Collection[int]], *, kept: int = KEPT_EVENTS) -> None:
+        self.stream = stream
         self.sequence = 0
         self._cached_blocks = cached_blocks
         self._kept: deque[BlockEvent] = deque(maxlen=kept)

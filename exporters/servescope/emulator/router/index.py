@@ -35,18 +35,43 @@ class BlockIndex:
             self._forget(block, bit)
 
     def apply(self, worker: str, event: BlockEvent) -> int:
-        """Follow one event; how many events are missing before it. One of a worker that is gone changes nothing."""
-        bit = self._bits.get(worker)
-        if bit is None:
+        """Follow one event; how many events are missing before it.
+
+        One of a worker that is gone changes nothing, nor does one that is known already.
+        """
+        known = self._sequences.get(worker)
+        if known is None or event.sequence <= known:
             return 0
-        missing = event.sequence - self._sequences[worker] - 1
+        self.apply_again(worker, event)
+        return event.sequence - known - 1
+
+    def apply_again(self, worker: str, event: BlockEvent) -> None:
+        """Follow an event that a worker sends again, whether or not it is known; all those after it must follow too."""
+        bit = self._bits[worker]
         self._sequences[worker] = event.sequence
         holders = self._holders
         for block in event.changes.removed:
             self._forget(block, bit)
         for block in event.changes.stored:
             holders[block] = holders.get(block, 0) | bit
-        return missing
+
+    def replace(self, worker: str, block_ids: Iterable[int], *, sequence: int) -> None:
+        """Take these for all that the worker has cached after the event of that number."""
+        bit = self._bits[worker]
+        for block in self.cached_blocks(worker):
+            self._forget(block, bit)
+        for block in block_ids:
+            self._holders[block] = self._holders.get(block, 0) | bit
+        self._sequences[worker] = sequence
+
+    def sequence(self, worker: str) -> int:
+        """Number of the last event of the worker that is known, 0 before the first."""
+        return self._sequences[worker]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no worker has anything cached, as far as the index knows."""
+        return not self._holders
 
     def count_overlaps(self, block_ids: Iterable[int], workers: Sequence[str]) -> list[int]:
         """For each worker, how many blocks at the front of `block_ids` it has cached."""

@@ -7,29 +7,66 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
-from servescope.emulator.router.configuration import UNBOUNDED, KvRouterParameters, RouterRuntime, WorkerCapacity
+from servescope.emulator.router.configuration import (
+    UNBOUNDED,
+    KvRouterParameters,
+    Recovery,
+    RouterRuntime,
+    WorkerCapacity,
+)
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.following import IndexFollower
 from servescope.emulator.router.index import BlockIndex
-from servescope.emulator.router.placement import Placed, Placement
+from servescope.emulator.router.placement import Placed, Placement, check_name
+from servescope.emulator.router.snapshots import SnapshotFile
 from servescope.emulator.router.waiting import SaturationQueue, Waiting
 from servescope.emulator.workload import Request
+from servescope.identity import Identity
 from servescope.router import RouterInstruments
 
 
-class _Worker:
-    """What the router knows to be on one worker: requests, and the blocks of their prompts."""
+class InFlight(NamedTuple):
+    """What a router has on one worker: requests, and the blocks of their prompts."""
 
-    __slots__ = ("blocks", "capacity", "paused", "requests")
+    requests: int
+    blocks: int
+
+
+class _Worker:
+    """What the router knows to be on one worker: its own requests, the blocks of their prompts, and its peers'."""
+
+    __slots__ = ("blocks", "capacity", "paused", "peers", "peers_blocks", "peers_requests", "requests")
 
     def __init__(self, capacity: WorkerCapacity) -> None:
         self.capacity = capacity
         self.paused = False
         self.requests = 0
         self.blocks = 0
+        self.peers: dict[str, InFlight] = {}
+        self.peers_requests = 0
+        self.peers_blocks = 0
+
+    def hear(self, peer: str, in_flight: InFlight) -> None:
+        """A peer tells what it has on this worker."""
+        self.peers[peer] = in_flight
+        self.peers_requests = sum(each.requests for each in self.peers.values())
+        self.peers_blocks = sum(each.blocks for each in self.peers.values())
+
+    @property
+    def active_blocks(self) -> int:
+        """Prompt blocks of all requests on it."""
+        return self.blocks + self.peers_blocks
+
+    def is_saturated(self, ratio: float) -> bool:
+        """Whether its engine would have to queue one request more."""
+        return (
+            self.requests + self.peers_requests >= ratio * self.capacity.requests
+            or self.active_blocks >= ratio * self.capacity.blocks
+        )
 
 
 class KvRouter:
@@ -39,6 +76,7 @@ class KvRouter:
     costs, normalised to 0 … 1 and divided by the temperature, and the least costly worker when that is 0.
 
     Decisions are made one at a time and each takes its time. Requests queue only while every worker is saturated.
+    `share` is told whenever what it has on a worker has changed.
     """
 
     def __init__(
@@ -50,6 +88,7 @@ class KvRouter:
         instruments: RouterInstruments,
         seed: str,
         runtime: RouterRuntime | None = None,
+        share: Callable[[str, InFlight], None] = lambda worker, in_flight: None,
     ) -> None:
         self.instruments = instruments
         self._runtime = runtime or RouterRuntime()
@@ -58,13 +97,23 @@ class KvRouter:
         self._block_tokens = block_tokens
         self._random = random.Random(seed)
         self._effects = RouterEffects()
-        self._follower = IndexFollower(clock=clock, instruments=instruments, seed=seed)
+        self._share = share
+        recovery = self._runtime.recovery
+        self._follower = IndexFollower(
+            recovery,
+            clock=clock,
+            instruments=instruments,
+            seed=seed,
+            snapshots=_place_snapshots(recovery, instruments.identity, block_tokens),
+        )
         self._workers: dict[str, _Worker] = {}
         self._submitted = 0
         self._arrivals: deque[Waiting] = deque()
-        self._queue = SaturationQueue(parameters.router_queue_policy, bump_seconds=self._runtime.priority_bump_seconds)
+        self._queue = self._make_queue()
         self._unplaced: dict[int, Waiting] = {}
         self._deciding = False
+        self._life = 1
+        self._up = True
 
     @property
     def index(self) -> BlockIndex:
@@ -90,6 +139,7 @@ class KvRouter:
         """A worker is ready, its cache empty and its next event its first."""
         self._follower.add_worker(worker, link)
         self._workers[worker] = _Worker(capacity)
+        self._share(worker, InFlight(0, 0))
         self._go_on()
 
     def pause_worker(self, worker: str) -> None:
@@ -105,9 +155,8 @@ class KvRouter:
 
     def remove_worker(self, worker: str) -> None:
         """A worker is gone, and its cache with it."""
-        if worker in self._workers:
-            self._follower.remove_worker(worker)
-            del self._workers[worker]
+        self._follower.remove_worker(worker)
+        self._workers.pop(worker, None)
 
     def apply(self, worker: str, event: BlockEvent) -> None:
         """Follow a change in a worker's cache."""
@@ -118,6 +167,45 @@ class KvRouter:
         self._effects = effects
         self._follower.apply_effects(effects)
 
+    def hear(self, peer: str, worker: str, in_flight: InFlight) -> None:
+        """Another router tells what it has on a worker."""
+        known = self._workers.get(worker)
+        if known is not None:
+            known.hear(peer, in_flight)
+            if self._unplaced:
+                self._go_on()
+
+    def tell_all(self) -> None:
+        """Share what it has on each worker, for a peer that has just started."""
+        for name, worker in self._workers.items():
+            self._share(name, InFlight(worker.requests, worker.blocks))
+
+    def restart(self, name: str) -> None:
+        """The process dies and is back a little later.
+
+        Its index and what it has in flight are lost, its counters begin at zero; who waits for it asks again.
+        Raises UsageError when `name` is not its name.
+        """
+        check_name(name, self.processes)
+        self.instruments = RouterInstruments(self.instruments.identity, clock=self._clock.read)
+        self._follower.restart(self.instruments)
+        self._life += 1
+        self._up = self._deciding = False
+        for worker, known in self._workers.items():
+            fresh = self._workers[worker] = _Worker(known.capacity)
+            fresh.paused = known.paused
+            self._share(worker, InFlight(0, 0))
+        self._arrivals = deque(self._unplaced.values())
+        self._queue = self._make_queue()
+        self._show_queue()
+        self._clock.schedule(self._runtime.recovery.restart_seconds, partial(self._come_back, self._life))
+
+    def _come_back(self, life: int) -> None:
+        if life == self._life:
+            self._up = True
+            self._follower.recover()
+            self._go_on()
+
     def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
         """Find a worker; what it returns takes the request back, without effect once it is placed."""
         self._submitted += 1
@@ -125,6 +213,7 @@ class KvRouter:
         self._unplaced[waiting.number] = waiting
         self._arrivals.append(waiting)
         self._go_on()
+        self._show_queue()
         return partial(self._take_back, waiting)
 
     def place(self, request: Request, workers: Sequence[str]) -> Placement:
@@ -134,10 +223,17 @@ class KvRouter:
     def _take_back(self, waiting: Waiting) -> None:
         if self._unplaced.pop(waiting.number, None) is not None:
             waiting.taken_back = True
+            self._show_queue()
+
+    def _make_queue(self) -> SaturationQueue:
+        return SaturationQueue(self._parameters.router_queue_policy, bump_seconds=self._runtime.priority_bump_seconds)
+
+    def _show_queue(self) -> None:
+        self.instruments.set_queued_requests(len(self._unplaced))
 
     def _go_on(self) -> None:
         """Begin decisions as long as there is one to make."""
-        while not self._deciding:
+        while self._up and not self._deciding:
             waiting = self._next()
             if waiting is None:
                 return
@@ -176,17 +272,22 @@ class KvRouter:
         blocks = -(-waiting.request.input_tokens // self._block_tokens)
         seconds = self._runtime.decision.seconds(workers=len(self._workers), blocks=blocks)
         if seconds == 0:
-            self._place(waiting)
+            self._place(waiting, 0.0)
             return
         self._deciding = True
-        self._clock.schedule(seconds, partial(self._finish_decision, waiting))
+        self._clock.schedule(seconds, partial(self._finish_decision, waiting, seconds, self._life))
 
-    def _finish_decision(self, waiting: Waiting) -> None:
-        self._deciding = False
-        self._place(waiting)
-        self._go_on()
+    def _finish_decision(self, waiting: Waiting, seconds: float, life: int) -> None:
+        # A process that died in the middle of it has decided nothing.
+        if life == self._life:
+            self._deciding = False
+            self._place(waiting, seconds)
+            self._go_on()
 
-    def _place(self, waiting: Waiting) -> None:
+    def _place(self, waiting: Waiting, busy_seconds: float) -> None:
+        self.instruments.record_decision(
+            max(self._clock.now - waiting.arrived - waiting.saturated_seconds, busy_seconds), busy_seconds=busy_seconds
+        )
         if waiting.taken_back:
             return
         candidates = self._candidates()
@@ -195,6 +296,7 @@ class KvRouter:
             self._queue_arrival(waiting)
             return
         del self._unplaced[waiting.number]
+        self._show_queue()
         waiting.placed(self._choose_worker(waiting, candidates))
 
     def _choose_worker(self, waiting: Waiting, candidates: Sequence[str]) -> Placement:
@@ -204,7 +306,7 @@ class KvRouter:
         weight = self._weight
         chosen = self._choose(
             [
-                prompt_blocks - weight * overlap + self._workers[worker].blocks
+                prompt_blocks - weight * overlap + self._workers[worker].active_blocks
                 for worker, overlap in zip(candidates, overlaps, strict=True)
             ]
         )
@@ -214,15 +316,21 @@ class KvRouter:
             best_tokens=max(overlaps) * self._block_tokens,
             candidates=len(candidates),
             queue_wait_seconds=waiting.saturated_seconds,
+            fallback_reason="index recovering" if self._follower.is_empty_for_now else None,
         )
-        worker = self._workers[candidates[chosen]]
-        worker.requests += 1
-        worker.blocks += prompt_blocks
-        return Placement(candidates[chosen], attempt, partial(self._release, worker, prompt_blocks))
+        name = candidates[chosen]
+        self._count(name, self._workers[name], InFlight(1, prompt_blocks))
+        return Placement(name, attempt, partial(self._release, name, self._workers[name], prompt_blocks))
 
-    def _release(self, worker: _Worker, blocks: int) -> None:
-        worker.requests -= 1
-        worker.blocks -= blocks
+    def _count(self, name: str, worker: _Worker, change: InFlight) -> None:
+        worker.requests += change.requests
+        worker.blocks += change.blocks
+        # Of a worker that is gone, or was on a process that died, nobody needs to know.
+        if self._workers.get(name) is worker:
+            self._share(name, InFlight(worker.requests, worker.blocks))
+
+    def _release(self, name: str, worker: _Worker, blocks: int) -> None:
+        self._count(name, worker, InFlight(-1, -blocks))
         if self._unplaced:
             # Not at once: the engine is in the middle of the step that ended the request.
             self._clock.schedule(0.0, self._go_on)
@@ -231,13 +339,9 @@ class KvRouter:
         return [name for name, worker in self._workers.items() if not worker.paused]
 
     def _has_room(self) -> bool:
-        """Whether some worker would not have to queue one request more."""
+        """Whether some worker is not saturated."""
         ratio = self._runtime.saturation_ratio
-        return any(
-            worker.requests < ratio * worker.capacity.requests and worker.blocks < ratio * worker.capacity.blocks
-            for worker in self._workers.values()
-            if not worker.paused
-        )
+        return any(not worker.paused and not worker.is_saturated(ratio) for worker in self._workers.values())
 
     def _reusable_blocks(self, request: Request) -> Sequence[int]:
         # At least one token is computed, so a prompt that is cached to its end is never reused whole.
@@ -267,3 +371,10 @@ class KvRouter:
         scale = (highest - lowest) * temperature or 1.0
         weights = [math.exp((lowest - cost) / scale) for cost in costs]
         return self._random.choices(range(len(costs)), weights)[0]
+
+
+def _place_snapshots(recovery: Recovery, identity: Identity, block_tokens: int) -> SnapshotFile | None:
+    if recovery.snapshot_directory is None:
+        return None
+    router = f"{identity.deployment_id}-{identity.replica}"
+    return SnapshotFile(recovery.snapshot_directory / f"{router}.json", router=router, block_tokens=block_tokens)

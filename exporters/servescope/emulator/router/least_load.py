@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
-from servescope.emulator.router.placement import Placed, Placement
+from servescope.emulator.router.placement import Placed, Placement, check_name
 from servescope.emulator.workload import Request
 from servescope.router import RouterInstruments
 
@@ -22,8 +23,9 @@ class LeastLoadRouter:
     It places at once. Only while there is no worker at all requests wait, in the order they came.
     """
 
-    def __init__(self, *, instruments: RouterInstruments, seed: str) -> None:
+    def __init__(self, *, clock: VirtualClock, instruments: RouterInstruments, seed: str) -> None:
         self.instruments = instruments
+        self._clock = clock
         self._random = random.Random(seed)
         self._requests: dict[str, int] = {}
         self._births: dict[str, int] = {}
@@ -85,6 +87,14 @@ class LeastLoadRouter:
         else:
             placed(None)
         return lambda: self._take_back(number)
+
+    def restart(self, name: str) -> None:
+        """The process dies and is back at once: what it has in flight is forgotten, its counters begin at zero."""
+        check_name(name, self.processes)
+        self.instruments = RouterInstruments(self.instruments.identity, clock=self._clock.read)
+        for worker in self._requests:
+            self._requests[worker] = 0
+            self._births[worker] += 1
 
     def _take_back(self, number: int) -> None:
         self._waiting.pop(number, None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.workload import Request
+from servescope.errors import UsageError
 from servescope.router import Attempt, RouterInstruments
 
 
@@ -49,7 +50,9 @@ class Router(Protocol):
     `instruments` are those of its first process, `processes` those of each that serves metrics, by name.
     """
 
-    instruments: RouterInstruments
+    @property
+    def instruments(self) -> RouterInstruments:
+        """The instruments of its first process."""
 
     @property
     def processes(self) -> Mapping[str, RouterInstruments]:
@@ -86,5 +89,15 @@ class Router(Protocol):
     def place(self, request: Request, workers: Sequence[str]) -> Placement:
         """Choose one of `workers` at once, of which there is at least one."""
 
+    def restart(self, name: str) -> None:
+        """The process of that name dies and is back a little later. Raises UsageError when there is none."""
+
     def apply_effects(self, effects: RouterEffects) -> None:
         """What is wrong with the router from now on; what it does not have is ignored."""
+
+
+def check_name(name: str, processes: Iterable[str]) -> None:
+    """Raise UsageError when there is no router process of that name."""
+    known = list(processes)
+    if name not in known:
+        raise UsageError(f"unknown router {name!r}, there are: {', '.join(known)}")

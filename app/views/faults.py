@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -81,7 +82,7 @@ def draw_active(client: ControlClient, told: Told) -> None:
             columns[0].html(_describe_active(fault))
             columns[1].button(
                 "Switch off", key=f"off_{fault['id']}", icon=":material/power_settings_new:", width="stretch",
-                on_click=_attempt, args=(lambda number=fault["id"]: client.switch_off(number),),
+                on_click=_attempt, args=(partial(client.switch_off, fault["id"]),),
             )  # fmt: skip
     for fault in told["scheduled"]:
         wait = display.format_seconds(max(fault["start_seconds"] - told["now_seconds"], 0.0))
@@ -156,7 +157,7 @@ def _draw_switch(
             _attempt(lambda: client.switch_on(kind["name"], intensity, deployment=deployment, replica=replica))
         else:
             for each in on:
-                _attempt(lambda number=each["id"]: client.switch_off(number))
+                _attempt(partial(client.switch_off, each["id"]))
 
     columns[0].toggle(kind["name"], key=f"switch_{name}", on_change=flip, disabled=wider)
     columns[1].html(_describe_kind(kind, elsewhere=elsewhere))

@@ -1,4 +1,4 @@
-"""An emulated stack as a collector sees it, on the virtual clock: scraped, derived and judged without a second's wait."""
+"""An emulated stack as a collector sees it, on the virtual clock: scraped and derived without a second's wait."""
 
 from __future__ import annotations
 

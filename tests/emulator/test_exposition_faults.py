@@ -29,7 +29,7 @@ requests_total{outcome="ok"} 5 # {trace_id="a b"} 1 1800000000.0
 
 def samples(page: bytes) -> list[tuple[str, float, float | None]]:
     return [
-        (sample.name, sample.value, sample.timestamp)
+        (sample.name, sample.value, None if sample.timestamp is None else float(sample.timestamp))
         for family in text_string_to_metric_families(page.decode())
         for sample in family.samples
     ]

@@ -6,12 +6,19 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from servescope.collector.tables import REQUIRED, Setting, Table
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.composition import Effects, compose
-from servescope.emulator.effects import ExpositionEffects
+from servescope.emulator.effects import (
+    DeploymentEffects,
+    EngineEffects,
+    ExpositionEffects,
+    RouterEffects,
+    TrafficEffects,
+)
 from servescope.emulator.fault_kinds import DRAFT, KV_ROUTER, KV_TRANSFER, SCALES_BY_TOKENS, FaultKind, find_kind
 from servescope.errors import ConfigurationError, UsageError
 
@@ -19,6 +26,9 @@ if TYPE_CHECKING:
     from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
     from servescope.emulator.replica import Replica
     from servescope.emulator.stack import EmulatedStack
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 FAULT_SETTINGS: Final = (
     Setting("kind", REQUIRED),
@@ -172,6 +182,13 @@ class ActiveFault:
         }
 
 
+class Part(Protocol[T_contra]):
+    """What effects can be given to."""
+
+    def apply_effects(self, effects: T_contra, /) -> None:
+        """Be like this from now on."""
+
+
 class Faults:
     """The switches of an emulated stack: any number of faults on at once, each in its place, new replicas included.
 
@@ -184,6 +201,7 @@ class Faults:
         self.scheduled: list[Fault] = []
         self._stack = stack
         self._switched = 0
+        self._told: WeakKeyDictionary[object, object] = WeakKeyDictionary()
         # By deployment: seconds from one restart to the next, None while there are none.
         self._paces: dict[str, float | None] = {}
         for deployment in stack.deployments:
@@ -279,18 +297,25 @@ class Faults:
             self._choose_replicas(deployment)
             name = deployment.plan.identity.deployment_id
             whole = compose(each.fault.effects for each in self._in(name))
-            deployment.apply_effects(whole.deployment)
-            deployment.router.apply_effects(whole.router)
+            self._tell(deployment, whole.deployment, DeploymentEffects())
+            self._tell(deployment.router, whole.router, RouterEffects())
             # A list: applying may end a replica.
             for replica in list(deployment.replicas.values()):
                 self._apply_to_engine(deployment, replica)
             self._pace_restarts(deployment, whole)
-        self._stack.traffic.apply_effects(compose(each.fault.effects for each in self.active.values()).traffic)
+        everything = compose(each.fault.effects for each in self.active.values())
+        self._tell(self._stack.traffic, everything.traffic, TrafficEffects())
+
+    def _tell(self, part: Part[T], effects: T, usual: T) -> None:
+        """Have a part follow effects that are not those it follows already."""
+        if self._told.get(part, usual) != effects:
+            self._told[part] = effects
+            part.apply_effects(effects)
 
     def _apply_to_engine(self, deployment: Deployment, replica: Replica) -> None:
         name = deployment.plan.identity.deployment_id
         effects = compose(each.fault.effects for each in self._in(name, replica.name))
-        replica.engine.apply_effects(effects.engine)
+        self._tell(replica.engine, effects.engine, EngineEffects())
 
     def _choose_replicas(self, deployment: Deployment) -> None:
         """Have each fault that is in one replica only in one that exists: the oldest active one."""

@@ -179,7 +179,7 @@ def _collect(path: str, urls: Sequence[str]) -> None:
     """A collector in this process, as `servescope collect` runs it, but with short runs."""
     from servescope.collector import command
 
-    for module in ("store", "packing"):
+    for module in ("packer", "packing", "recent"):
         sys.modules[f"servescope.collector.store.{module}"].__dict__["RUN_ROWS"] = _RUN_ROWS
     targets = tuple(TargetSettings(url, replica=url.split("/")[3], source="servescope") for url in urls)
     settings = CollectorSettings(

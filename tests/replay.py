@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from servescope.collector.collector import Collector, Watched
+from servescope.collector.collector import Collector
 from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.store import Store
 from servescope.collector.targets import Target
+from servescope.collector.watched import Watched
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.samples import Sample, Window
 from tests.fake_targets import render

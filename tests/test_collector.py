@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import logging
+import re
 import signal
 import socket
 import sqlite3
@@ -27,7 +28,7 @@ from prometheus_client import generate_latest
 from servescope.collector import command
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.pacing import next_due_ms, scrape_offset_ms
+from servescope.collector.pacing import next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.store import Store, StoreError
 from servescope.collector.targets import Target
@@ -281,6 +282,53 @@ def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCa
     assert len(told) == 2
     assert told[0].endswith("http://b:80/metrics: cannot connect: Connection refused")
     assert told[1].endswith("answers again")
+
+
+def test_a_target_that_flaps_is_told_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each change at first; then with how often it failed meanwhile, and at once again after it was steady."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+    told: dict[int, str] = {}
+
+    async def go_on(step: int, count: float | None) -> None:
+        world.answers["a"] = count
+        caplog.clear()
+        await world.step()
+        for record in caplog.records:
+            told[step] = record.getMessage().partition(" ")[2]
+
+    async def flap(world: World) -> None:
+        for step in range(240):
+            await go_on(step, None if step % 2 == 0 else 1)
+        flapped = dict(told)
+        for step in range(240, 600):
+            await go_on(step, 1)
+        after = {step: line for step, line in told.items() if step >= 240}
+        told.clear()
+        await go_on(600, None)
+        await go_on(601, 1)
+
+        failed = "http://a:80/metrics: cannot connect: Connection refused"
+        assert [flapped[step] for step in (0, 1)] == [failed, "answers again"]
+        # A minute after it was told, by when it has failed at steps 2 and 4; then two minutes later, and so on.
+        assert flapped[5] == f"answers again; failed 2 more times since {tell_instant(1000 * (START + 45))}"
+        assert 3 < len(flapped) < 12
+        failures = sum(counted(line) + (line.startswith(failed)) for line in (*flapped.values(), *after.values()))
+        assert failures == 120
+        assert len(after) <= 1
+        assert told == {600: failed, 601: "answers again"}
+
+    with caplog.at_level(logging.INFO, "servescope.collector.watched"):
+        play(world, flap)
+
+
+def counted(line: str) -> int:
+    """How often a target failed without being told, as a line says."""
+    if "failed once more" in line:
+        return 1
+    found = re.search(r"failed (\d+) more times", line)
+    return int(found[1]) if found else 0
 
 
 def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:

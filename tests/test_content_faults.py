@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -295,6 +296,31 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
         "metrics that were there are not there any more: kv_cache_usage (was vllm:kv_cache_usage_perc)",
         "metrics are there again: kv_cache_usage",
     ]
+
+
+def test_a_metric_that_comes_and_goes_is_told_ever_more_rarely(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names it with how often it was missing meanwhile; the status tells each scrape as it is."""
+    caplog.set_level(logging.INFO)
+
+    async def act(stage: Scene) -> None:
+        await stage.step(9)
+        for _ in range(40):
+            await stage.step(9, vllm_page(9).replace("vllm:kv_cache_usage_perc", "vllm:kv_cache_use"))
+            assert (await stage.status("odd"))["missing_metrics"] == {"kv_cache_usage": "vllm:kv_cache_usage_perc"}
+            await stage.step(9)
+            assert (await stage.status("odd"))["missing_metrics"] == {}
+
+    play(tmp_path, act)
+    logged = [record.getMessage() for record in caplog.records if "metrics " in record.getMessage()]
+    told = [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")]
+    assert told[:2] == [
+        "metrics that were there are not there any more: kv_cache_usage (was vllm:kv_cache_usage_perc)",
+        "metrics are there again: kv_cache_usage",
+    ]
+    assert re.fullmatch(r"metrics are there again: kv_cache_usage \(missing 2 more times since .* UTC\)", told[2])
+    assert len(told) < 10
 
 
 def test_a_gauge_that_is_nan_is_missed(tmp_path: Path) -> None:

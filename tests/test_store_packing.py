@@ -375,17 +375,16 @@ def test_a_target_that_always_shows_other_series_does_not_cost_the_others_their_
 
 def test_a_flood_of_series_is_packed_a_little_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The series of few rows are in memory at once, and are not held afterwards; what waits is packed in its turn."""
-    module = "servescope.collector.store.store"
-    monkeypatch.setattr(f"{module}._KEYS_PACKED", 1000)
-    monkeypatch.setattr(f"{module}._KEYS_HELD", 500)
+    monkeypatch.setattr("servescope.collector.store.recent._KEYS_PACKED", 1000)
+    monkeypatch.setattr("servescope.collector.store.layouts._KEYS_HELD", 500)
     written: list[int] = []
-    write_run = store._write_run
+    write_run = store._runs._write
 
     def count_series(kind: int, owner: int, rows: Sequence[Row]) -> None:
         written.append(len({key for row in rows for key in row.keys or ()}))
         write_run(kind, owner, rows)
 
-    monkeypatch.setattr(store, "_write_run", count_series)
+    monkeypatch.setattr(store._runs, "_write", count_series)
     appended = []
     with store.transaction():
         for step in range(240):
@@ -397,7 +396,7 @@ def test_a_flood_of_series_is_packed_a_little_at_a_time(store: Store, monkeypatc
     found = store.read_scrapes("chat/r0", 0, NOW * 2)
     assert [each.series for _, each in found if each] == appended
     assert max(written) <= 1200
-    assert sum(map(len, store._layouts.values())) <= 500
+    assert sum(map(len, store._layouts._keys.values())) <= 500
 
 
 def test_layouts_that_are_shown_again_are_there_again(store: Store) -> None:
@@ -425,8 +424,9 @@ def test_targets_that_left_leave_nothing_in_memory(store: Store) -> None:
     while store.prune(NOW * 2):
         pass
 
-    held = [len(each) for each in vars(store).values() if isinstance(each, (dict, set))]
-    assert sum(held) == len(store._shapes) + len(store._layouts)
+    parts = (store, store._owners, store._layouts, store._runs, store._recent, store._packer)
+    held = [len(each) for part in parts for each in vars(part).values() if isinstance(each, (dict, set))]
+    assert sum(held) == len(store._layouts._shapes) + len(store._layouts._keys)
 
 
 def test_a_size_limit_deletes_recent_rows_when_there_is_nothing_else(store: Store) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypedDict
 
@@ -22,11 +22,12 @@ from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_m
 from servescope.collector.parse import Lexicon
 from servescope.collector.reader import Reader
 from servescope.collector.ring import Ring
-from servescope.collector.scrape import Fetch, Limits, Scrape, ScrapeError, scrape_target
-from servescope.collector.store import RecordedSettings, Round, Store, StoreError, StoreWriter, TargetStatus
+from servescope.collector.scrape import Fetch, Scrape, ScrapeError, scrape_target
+from servescope.collector.store import RecordedSettings, Round, Store, StoreError, StoreWriter
 from servescope.collector.tables import format_duration
 from servescope.collector.targets import Discovery, ListKey, Target, check_targets
 from servescope.collector.telemetry import Telemetry, watch_event_loop
+from servescope.collector.watched import Watched
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.identity import Deployment
 from servescope.samples import Sample, Snapshot, make_labels
@@ -49,30 +50,6 @@ _CHANGEABLE = (
 _REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
 Health = Literal["up", "down", "unknown"]
-
-
-@dataclass(slots=True, eq=False)
-class Watched:
-    """One target under watch: how it is read, its recent scrapes, its health."""
-
-    target: Target
-    reader: Reader
-    ring: Ring
-    status: TargetStatus
-    limits: Limits
-    task: asyncio.Task[None] | None = None
-    # Set while the task waits for its next turn, so that it may be woken.
-    resting: bool = False
-    next_scrape_ms: int | None = None
-    held_until_ms: int = 0
-    refusals: int = 0
-    # Whether the last scrape brought more series than are held of one target.
-    limited: bool = False
-
-    @property
-    def deployment(self) -> Deployment:
-        """The deployment the target belongs to."""
-        return self.target.identity.deployment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +263,7 @@ class Collector:
         await self._refill(ring, target.target_id)
         if self.derives_figures:
             self._deriver.take_up(target.identity.deployment(), ring)
-        return Watched(target, self._reader(target), ring, _unscraped(target), _limits(target))
+        return Watched(target, self._reader(target), ring)
 
     def _ring(self, target: Target) -> Ring:
         settings = self.settings
@@ -329,12 +306,7 @@ class Collector:
         """The same target at another address, or read in another way."""
         if target.source != watched.target.source:
             watched.reader = self._reader(target)
-        paced_anew = target.scraping != watched.target.scraping
-        watched.target, watched.limits = target, _limits(target)
-        watched.status = replace(watched.status, url=target.url)
-        if paced_anew and watched.resting:
-            # A scrape under way is not disturbed: what comes after it is at the new pace anyway.
-            _stop(watched)
+        watched.change(target)
 
     def _let_go(self, target_id: str) -> None:
         watched = self._part_with(target_id)
@@ -344,7 +316,7 @@ class Collector:
 
     def _part_with(self, target_id: str) -> Watched:
         watched = self._leaving[target_id] = self._watched.pop(target_id)
-        _stop(watched)
+        watched.stop()
         return watched
 
     def _forget_spent(self) -> None:
@@ -454,8 +426,7 @@ class Collector:
         else:
             watched.refusals = 0
         self.telemetry.count_scrape(scrape)
-        _tell_change(watched, scrape)
-        watched.status = _status_after(watched, scrape)
+        watched.take_note(scrape)
         return scrape
 
     def _hold(self, watched: Watched, scrape: Scrape) -> Scrape:
@@ -711,95 +682,3 @@ def _check_window(configuration: Configuration) -> None:
     else:
         return
     raise ConfigurationError(f"{configuration.origin}: {wrong}; another window takes a restart")
-
-
-def _limits(target: Target) -> Limits:
-    scraping = target.scraping
-    return Limits(
-        scraping.timeout_ms / 1000,
-        scraping.max_body_bytes,
-        scraping.max_series,
-        scraping.max_labels,
-        scraping.max_label_bytes,
-        scraping.max_line_bytes,
-    )
-
-
-def _stop(watched: Watched) -> None:
-    if watched.task is not None:
-        watched.task.cancel()
-        watched.task = None
-
-
-def _unscraped(target: Target) -> TargetStatus:
-    return TargetStatus(
-        target_id=target.target_id,
-        url=target.url,
-        identity=target.identity,
-        source=target.source or "",
-        versions="",
-        healthy=False,
-        last_scrape_ms=None,
-        last_success_ms=None,
-        duration_seconds=None,
-        samples=0,
-        error=None,
-    )
-
-
-def _status_after(watched: Watched, scrape: Scrape) -> TargetStatus:
-    former, reader = watched.status, watched.reader
-    healthy = scrape.snapshot is not None
-    return replace(
-        former,
-        source=reader.source or former.source,
-        versions=reader.versions,
-        healthy=healthy,
-        last_scrape_ms=scrape.time_ms,
-        last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
-        duration_seconds=scrape.duration_seconds,
-        samples=len(scrape.snapshot.series) if scrape.snapshot is not None else 0,
-        error=scrape.error,
-        coverage=reader.coverage if healthy else former.coverage,
-        warnings=_warnings(watched) if healthy else [],
-        missing_metrics=reader.missing,
-    )
-
-
-def _warnings(watched: Watched) -> list[str]:
-    """What is wrong with a scrape that succeeded."""
-    left_out = watched.ring.left_out
-    if not left_out:
-        return list(watched.reader.warnings)
-    limited = (
-        f"{left_out} new series are left out, as {len(watched.ring)} are held already, "
-        f"which is max_held_series; there is room again when old ones have left the window"
-    )
-    return [*watched.reader.warnings, limited]
-
-
-def _tell_change(watched: Watched, scrape: Scrape) -> None:
-    """Log a target's failure once, and its recovery."""
-    former = watched.status
-    if scrape.error is not None and (former.error is None or former.healthy):
-        _logger.warning("%s: %s", watched.target.target_id, scrape.error)
-    elif scrape.error is None and former.error is not None:
-        _logger.info("%s answers again", watched.target.target_id)
-    left_out = scrape.dropped.get("series_limit", 0)
-    if bool(left_out) != watched.limited and scrape.snapshot is not None:
-        watched.limited = bool(left_out)
-        told = f"{left_out} new series are left out (max_held_series)" if left_out else "all its series are held again"
-        _logger.warning("%s: %s", watched.target.target_id, told)
-    _tell_missing(watched.target.target_id, former.missing_metrics, watched.reader.missing)
-
-
-def _tell_missing(target_id: str, former: Mapping[str, str], missing: Mapping[str, str]) -> None:
-    """Log once which metrics a target shows no more, and which are back."""
-    if missing is former:
-        return
-    gone = [f"{name} (was {native})" for name, native in missing.items() if name not in former]
-    if gone:
-        _logger.warning("%s: metrics that were there are not there any more: %s", target_id, ", ".join(gone))
-    back = [name for name in former if name not in missing]
-    if back:
-        _logger.info("%s: metrics are there again: %s", target_id, ", ".join(back))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
-from servescope.collector.collector import Collector, Options, Watched
+from servescope.collector.collector import Collector, Options
 from servescope.collector.config import Configuration
 from servescope.collector.deployments import ScrapeSettings
 from servescope.collector.exposition import Gauges
@@ -18,6 +18,7 @@ from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.store import Store, StoreError, TargetStatus
 from servescope.collector.targets import Target
 from servescope.collector.telemetry import watch_event_loop
+from servescope.collector.watched import Watched
 from servescope.errors import ConfigurationError
 from servescope.samples import Series, Snapshot
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Unpack
 
-from servescope.collector.collector import Collector, Options, Watched
+from servescope.collector.collector import Collector, Options
 from servescope.collector.config import Configuration
 from servescope.collector.layers import ByDepth, Supply
 from servescope.collector.membership import MemberClient, Membership
@@ -18,6 +18,7 @@ from servescope.collector.relay import PAGE_VALUES, Layouts, Relayed, RelayError
 from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.store import Store
 from servescope.collector.targets import Target
+from servescope.collector.watched import Watched
 from servescope.errors import ConfigurationError
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.samples import Snapshot

@@ -15,14 +15,16 @@ settings         how figures were derived, from when on
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import itertools
+import json
 import os
 import sqlite3
 import time
 from pathlib import Path
 from typing import IO, Final
 
-from servescope.collector.store.records import StoreError
+from servescope.collector.store.records import RefusedError, StoreError
 
 APPLICATION_ID: Final = 0x53565343  # "SVSC"
 SCHEMA_VERSION: Final = 2
@@ -143,6 +145,28 @@ def is_damage(error: sqlite3.Error, *, of_ours: bool = False) -> bool:
     # Extended codes have the primary one in their lowest byte: https://www.sqlite.org/rescode.html
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code == sqlite3.SQLITE_CORRUPT or (code == sqlite3.SQLITE_NOTADB and not of_ours)
+
+
+def checked_time(time_ms: int) -> int:
+    """A time that can be stored; raises RefusedError for any other."""
+    if not 0 <= time_ms <= LATEST_MS:
+        raise RefusedError(f"the time {time_ms!r} ms cannot be stored, expected 0 … {LATEST_MS}")
+    return time_ms
+
+
+def clamped_time(time_ms: int) -> int:
+    """The nearest time that can be stored, for the ends of what is read."""
+    return min(max(time_ms, 0), LATEST_MS)
+
+
+def write_text(value: object) -> str:
+    """A value as it is stored, the same text for the same value."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(text: str) -> bytes:
+    """By what a text is found again that is stored once."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> int:

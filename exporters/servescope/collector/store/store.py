@@ -2,72 +2,56 @@
 
 One process writes, any number read meanwhile (WAL). Every stored number is finite; what was absent is not stored. Rows
 come one by one, so that none is ever lost, and are packed by the run once there are enough of them.
+
+`Store` is the file and the only door to it: who may write, what is one transaction, what is read together. Each kind of
+thing in it has a class of its own: `Owners`, `Layouts`, `RecentRows`, `Runs`; a `Packer` turns recent rows into runs.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import logging
 import os
 import sqlite3
 import threading
-import zlib
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import IO, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.store.codec import Matrix, decode_block, decode_stamps
-from servescope.collector.store.packing import (
-    FAILED,
-    RUN_ROWS,
-    Keys,
-    Row,
-    Shape,
-    divide_rows,
-    make_shape,
-    pack,
-    parse_key,
-    rows_until_gap,
-)
+from servescope.collector.store.layouts import Layouts
+from servescope.collector.store.owners import Owners
+from servescope.collector.store.packer import Owner, Packer
+from servescope.collector.store.packing import Keys, Row
+from servescope.collector.store.recent import RecentRows
 from servescope.collector.store.records import FigureTable, RecordedSettings, RefusedError, StoreError, TargetStatus
+from servescope.collector.store.runs import Runs
 from servescope.collector.store.schema import (
-    CHUNK_BITS,
     FIGURES,
-    LAST_OWNER,
     LATEST_MS,
-    RECENT,
     SCHEMA_VERSION,
     SCRAPES,
     TIME_BITS,
+    checked_time,
     is_damage,
     lock_for_writing,
     open_file,
     set_aside,
+    write_text,
 )
-from servescope.collector.store.segments import Picked, Segment, assemble, pick, sample_names, wanted_places
+from servescope.collector.store.segments import Picked, Segment, assemble, sample_names
 from servescope.collector.store.upgrade import upgrade
-from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
+from servescope.identity import Deployment
 from servescope.samples import Series, Snapshot, Window
 
 _logger = logging.getLogger(__name__)
 
-# A layout in use is marked so once an hour, which is what its retention is counted from.
-_LAYOUT_MARK_MS = 3_600_000
 _PRUNE_ROWS = 2_000
-# What is known of layouts and shapes, at most, and their keys: a key with its labels takes up to a kilobyte.
-_LAYOUTS_HELD = 256
-_KEYS_HELD = 100_000
-# The keys of all layouts that are packed at once, at most; what is beyond waits for the next time.
-_KEYS_PACKED = 50_000
 # Free pages are given back to the system above this share of the file, so many at a time.
 _FREE_SHARE = 0.25
 _FREE_PAGES = 256
@@ -75,40 +59,8 @@ _FEWEST_FREE_PAGES = 1024
 # What no file is: whatever is at the path is another one.
 _NO_FILE = (-1, -1)
 
-_DELETE_UNUSED_TARGETS = f"""
-DELETE FROM targets WHERE NOT listed
-AND NOT EXISTS (SELECT 1 FROM runs WHERE kind = {SCRAPES} AND owner = targets.id)
-AND NOT EXISTS (
-    SELECT 1 FROM recent_scrapes
-    WHERE recent_scrapes.id BETWEEN targets.id << {TIME_BITS} AND ((targets.id + 1) << {TIME_BITS}) - 1
-)
-"""  # noqa: S608  constants
-_DELETE_UNUSED_DEPLOYMENTS = f"""
-DELETE FROM deployments WHERE NOT EXISTS (SELECT 1 FROM targets WHERE deployment = deployments.id)
-AND NOT EXISTS (SELECT 1 FROM runs WHERE kind = {FIGURES} AND owner = deployments.id)
-AND NOT EXISTS (
-    SELECT 1 FROM recent_figures
-    WHERE recent_figures.id BETWEEN deployments.id << {TIME_BITS} AND ((deployments.id + 1) << {TIME_BITS}) - 1
-)
-"""  # noqa: S608  constants
-_DELETE_UNUSED = (
-    _DELETE_UNUSED_TARGETS,
-    "DELETE FROM statuses WHERE target NOT IN (SELECT id FROM targets)",
-    "DELETE FROM coverages WHERE id NOT IN (SELECT coverage FROM statuses)",
-    _DELETE_UNUSED_DEPLOYMENTS,
-)
-
 P = ParamSpec("P")
 R = TypeVar("R")
-K = TypeVar("K", Keys, Shape)
-
-
-class _Run(NamedTuple):
-    id: int
-    start_ms: int
-    end_ms: int
-    shape: int
-    stamps: bytes
 
 
 def _guarded(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
@@ -140,7 +92,6 @@ class Store:
         self._lock = threading.RLock()
         self._writer_lock: IO[bytes] | None = None
         self._closed = False
-        self._forget()
         if not read_only:
             self._writer_lock = lock_for_writing(self.path)
         try:
@@ -183,7 +134,6 @@ class Store:
         if self._closed:
             return
         self._disconnect()
-        self._forget()
         if not self.read_only:
             # The lock file may have gone with its directory, and then keeps nobody out any more.
             self._release_writer_lock()
@@ -202,6 +152,7 @@ class Store:
     def _connect(self) -> None:
         self._connection, version = open_file(self.path, read_only=self.read_only)
         self._file: tuple[int, int] | None = _file_identity(self.path)
+        self._forget()
         if version == SCHEMA_VERSION:
             return
         try:
@@ -210,7 +161,7 @@ class Store:
                     f"store {self.path}: written by an older servescope (schema {version}, this one reads "
                     f"{SCHEMA_VERSION}); start `servescope collect` on it once, which upgrades it"
                 )
-            upgrade(self._connection, self.path, self._write_runs)
+            upgrade(self._connection, self.path, self._runs.write)
         except sqlite3.Error as error:
             self._disconnect()
             raise StoreError(
@@ -227,21 +178,11 @@ class Store:
 
     def _forget(self) -> None:
         """Forget all that was known of the file."""
-        self._forget_names()
-        self._layout_of_target: dict[str, tuple[tuple[Series, ...], bytes]] = {}
-        self._shapes: OrderedDict[int, Shape] = OrderedDict()
-        self._layouts: OrderedDict[int, Keys] = OrderedDict()
-        # Recent rows by kind and owner, about: what counts is whether there are enough of them for a run.
-        self._recent: Counter[tuple[int, int]] | None = None
-        self._rows_due: dict[tuple[int, int], int] = {}
-        self._due: set[tuple[int, int]] = set()
-
-    def _forget_names(self) -> None:
-        """Forget which rows those are that others refer to."""
-        self._deployments: dict[Deployment, int] = {}
-        self._targets: dict[str, int] = {}
-        self._coverage: dict[str, Mapping[str, Mapping[str, str | None]]] = {}
-        self._layout_ids: dict[bytes, tuple[int, int]] = {}
+        self._owners = Owners(self._connection, self.path)
+        self._layouts = Layouts(self._connection, self.path)
+        self._runs = Runs(self._connection, self.path, self._layouts)
+        self._recent = RecentRows(self._connection, self.path, self._layouts)
+        self._packer = Packer(self._recent, self._runs)
 
     def _release_writer_lock(self) -> None:
         if self._writer_lock is not None:
@@ -279,11 +220,11 @@ class Store:
         Scrapes may come in any order, those of the past as well. The target must have been given to `set_target`
         before. Raises RefusedError when a value is not finite, or the time is not within 1970 … 2109.
         """
-        target = self._target_row(target_id)
+        target = self._owners.known_target(target_id)
         layout, body = None, None
         if snapshot is not None:
             _check_finite(snapshot.values, target_id)
-            layout = self._layout_of_series(target_id, snapshot.series, time_ms)
+            layout = self._layouts.row_of_series(target_id, snapshot.series, time_ms)
             body = snapshot.values.astype("<f8", copy=False).tobytes()
         self._append(SCRAPES, target, time_ms, layout, body)
 
@@ -293,62 +234,29 @@ class Store:
         keys = sorted(values)
         body = np.array([values[key] for key in keys], dtype="<f8")
         _check_finite(body, deployment.deployment_id)
-        row = self._deployment_row(deployment)
-        self._append(FIGURES, row, time_ms, self._layout(_text(keys), time_ms), body.tobytes())
+        row = self._owners.keep_deployment(deployment)
+        self._append(FIGURES, row, time_ms, self._layouts.row_of_figures(keys, time_ms), body.tobytes())
 
     def _append(self, kind: int, owner: int, time_ms: int, layout: int | None, body: bytes | None) -> None:
-        self._connection.execute(
-            f"INSERT OR REPLACE INTO {RECENT[kind]} VALUES (?, ?, ?)",  # noqa: S608  constants
-            (owner << TIME_BITS | _checked_time(time_ms), layout, body),
-        )
-        if self._recent is not None:
-            self._recent[kind, owner] += 1
-            self._note_due(kind, owner)
+        self._recent.append(kind, owner, time_ms, layout, body)
+        self._packer.note(kind, owner)
 
     @_guarded
     def set_target(self, status: TargetStatus) -> None:
         """Keep the latest status of a target, in place of its former one."""
-        deployment = self._deployment_row(status.identity.deployment())
-        (target,) = self._connection.execute(
-            "INSERT INTO targets (target_id, deployment, listed) VALUES (?, ?, 1) "
-            "ON CONFLICT (target_id) DO UPDATE SET deployment = excluded.deployment, listed = 1 RETURNING id",
-            (status.target_id, deployment),
-        ).fetchone()
-        self._check_owner(target)
-        self._connection.execute(
-            "INSERT INTO statuses VALUES (?, ?, 0) ON CONFLICT (target) DO UPDATE SET status = excluded.status",
-            (target, _status_fields(status)),
-        )
-        if self._coverage.get(status.target_id) != status.coverage:
-            coverage = self._coverage_row(_text(status.coverage))
-            self._connection.execute("UPDATE statuses SET coverage = ? WHERE target = ?", (coverage, target))
-            self._coverage[status.target_id] = status.coverage
-
-    def _coverage_row(self, text: str) -> int:
-        digest = _digest(text)
-        self._connection.execute("INSERT OR IGNORE INTO coverages (digest, text) VALUES (?, ?)", (digest, text))
-        (row,) = self._connection.execute("SELECT id FROM coverages WHERE digest = ?", (digest,)).fetchone()
-        return int(row)
+        self._owners.keep_target(status)
 
     @_guarded
     def unlist_targets(self, keep: Iterable[str]) -> None:
         """Have `targets()` show only those of `keep`; the scrapes of the others stay for their retention."""
-        kept = set(keep)
-        gone = [
-            name
-            for (name,) in self._connection.execute("SELECT target_id FROM targets WHERE listed")
-            if name not in kept
-        ]
-        self._connection.executemany("UPDATE targets SET listed = 0 WHERE target_id = ?", [(name,) for name in gone])
-        for name in gone:
-            self._layout_of_target.pop(name, None)
+        self._layouts.let_go(self._owners.unlist(keep))
 
     @_guarded
     def record_settings(self, time_ms: int, settings: RecordedSettings) -> None:
         """Keep how figures are derived from this time on; nothing is written while it stays the same."""
         if self._settings_at(time_ms) != settings:
             self._connection.execute(
-                "INSERT OR REPLACE INTO settings VALUES (?, ?)", (_checked_time(time_ms), _text(asdict(settings)))
+                "INSERT OR REPLACE INTO settings VALUES (?, ?)", (checked_time(time_ms), write_text(asdict(settings)))
             )
 
     # --- Retention ----------------------------------------------------------------------------------------------------
@@ -360,10 +268,10 @@ class Store:
         A run goes as a whole once all of it is older. Call it again while it returns `rows` or more.
         """
         gone = 0
-        for kind, table in ((FIGURES, "deployments"), (SCRAPES, "targets")):
-            for (owner,) in self._connection.execute(f"SELECT id FROM {table}").fetchall():  # noqa: S608  constants
-                gone += self._delete_recent(kind, owner, before_ms, rows - gone)
-        gone += self._delete_runs("WHERE end_ms < ?", (before_ms,), rows - gone)
+        for kind in (FIGURES, SCRAPES):
+            for owner in self._owners.rows(kind):
+                gone += self._recent.delete(kind, owner, before_ms, rows - gone)
+        gone += self._runs.delete_oldest(rows - gone, before_ms=before_ms)
         if gone < rows:
             self._delete_unused(before_ms)
             self._delete_spent_keys()
@@ -379,7 +287,7 @@ class Store:
         gone = 0
         while gone < rows and self._used_bytes() > limit_bytes:
             former = gone
-            gone += self._delete_runs("", (), 1) or self._delete_oldest_recent()
+            gone += self._runs.delete_oldest(1) or self._recent.delete_oldest()
             if gone == former:
                 break
             # A target that always shows other series may need more room for their names than for their numbers.
@@ -396,80 +304,20 @@ class Store:
     def _pragma(self, name: str) -> int:
         return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
 
-    def _delete_recent(self, kind: int, owner: int, before_ms: int, rows: int) -> int:
-        first = owner << TIME_BITS
-        table = RECENT[kind]
-        gone = self._connection.execute(
-            f"DELETE FROM {table} WHERE id IN "  # noqa: S608  constants
-            f"(SELECT id FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?)",
-            (first, first + min(max(before_ms, 0), LATEST_MS), max(rows, 0)),
-        ).rowcount
-        if gone and self._recent is not None:
-            self._recent[kind, owner] -= gone
-        return gone
-
-    def _delete_oldest_recent(self) -> int:
-        """Delete the oldest tenth of the time that recent rows cover, when there is nothing else to delete."""
-        owners = list(self._count_recent())
-        spans = [span for span in (self._recent_span(*owner) for owner in owners) if span is not None]
-        if not spans:
-            return 0
-        first, last = min(start for start, _ in spans), max(end for _, end in spans)
-        return sum(self._delete_recent(*owner, first + (last - first) // 10 + 1, 1 << 40) for owner in owners)
-
-    def _recent_span(self, kind: int, owner: int) -> tuple[int, int] | None:
-        first = owner << TIME_BITS
-        ends = [
-            self._connection.execute(
-                f"SELECT {end}(id) FROM {RECENT[kind]} WHERE id BETWEEN ? AND ?",  # noqa: S608  constants
-                (first, first + LATEST_MS),
-            ).fetchone()[0]
-            for end in ("min", "max")
-        ]
-        return None if ends[0] is None else (ends[0] - first, ends[1] - first)
-
-    def _delete_runs(self, where: str, values: tuple[int, ...], rows: int) -> int:
-        """Delete the runs that end first, until `rows` are gone; at least one when there are any."""
-        if rows <= 0:
-            return 0
-        gone: int = 0
-        oldest = f"SELECT id, count FROM runs {where} ORDER BY end_ms LIMIT 100"  # noqa: S608  constants
-        for run, count in self._connection.execute(oldest, values).fetchall():
-            self._delete_run(run)
-            gone += int(count)
-            if gone >= rows:
-                break
-        return gone
-
-    def _delete_run(self, run: int) -> None:
-        first = run << CHUNK_BITS
-        self._connection.execute("DELETE FROM chunks WHERE id BETWEEN ? AND ?", (first, first + (1 << CHUNK_BITS) - 1))
-        self._connection.execute("DELETE FROM runs WHERE id = ?", (run,))
-
     def _delete_unused(self, before_ms: int) -> None:
         """Delete the targets, deployments and settings that nothing refers to any more."""
-        gone = sum(self._connection.execute(statement).rowcount for statement in _DELETE_UNUSED)
+        self._owners.delete_unused()
         # The settings that hold at the start of what is kept began before it.
         self._connection.execute(
             "DELETE FROM settings WHERE time_ms < (SELECT max(time_ms) FROM settings WHERE time_ms <= ?)", (before_ms,)
         )
-        if gone:
-            self._forget_names()
-        # Targets that left are not counted any more.
-        counted = self._count_recent()
-        self._recent = Counter({owner: count for owner, count in counted.items() if count > 0})
-        self._rows_due = {owner: rows for owner, rows in self._rows_due.items() if owner in self._recent}
+        self._recent.forget_empty()
+        self._packer.forget_others(self._recent.counts())
 
     def _delete_spent_keys(self) -> None:
-        """Delete the layouts that were last used before the oldest recent row, the shapes before the oldest run."""
-        spans = [self._recent_span(*owner) for owner in self._count_recent()]
-        oldest_row = min((span[0] for span in spans if span is not None), default=LATEST_MS)
-        (oldest_run,) = self._connection.execute("SELECT min(end_ms) FROM runs").fetchone()
-        # No run ends after the last use of its shape; a row may be of up to a mark after that of its layout.
-        self._connection.execute("DELETE FROM shapes WHERE used_ms < ?", (oldest_run or LATEST_MS,))
-        before_ms = oldest_row - _LAYOUT_MARK_MS
-        if self._connection.execute("DELETE FROM layouts WHERE used_ms < ?", (before_ms,)).rowcount:
-            self._layout_ids = {digest: known for digest, known in self._layout_ids.items() if known[1] >= before_ms}
+        """Delete the layouts and shapes that nothing bears any more."""
+        oldest_row, oldest_run = self._recent.first_ms(), self._runs.first_end()
+        self._layouts.delete_spent(LATEST_MS if oldest_row is None else oldest_row, oldest_run or LATEST_MS)
 
     def _give_back_pages(self) -> None:
         free = self._pragma("freelist_count")
@@ -483,200 +331,19 @@ class Store:
     @_guarded
     def pack_due(self) -> bool:
         """Pack the rows of one target, or deployment, that has enough of them for a run; False when none has."""
-        self._count_recent()
-        if not self._due:
-            return False
-        kind, owner = self._due.pop()
-        with self.transaction():
-            self._pack_oldest(kind, owner)
-        return True
+        return self._pack(self._packer.take_due())
 
     @_guarded
     def pack_idle(self, before_ms: int) -> bool:
         """Pack the rows of one target, or deployment, that got none since `before_ms`; False when none has any."""
-        for (kind, owner), count in self._count_recent().items():
-            span = self._recent_span(kind, owner) if count else None
-            if span is not None and span[1] < before_ms:
-                with self.transaction():
-                    self._pack_oldest(kind, owner)
-                return True
-        return False
+        return self._pack(self._packer.find_idle(before_ms))
 
-    def _count_recent(self) -> Counter[tuple[int, int]]:
-        if self._recent is None:
-            self._recent = Counter()
-            for kind, table in RECENT.items():
-                counted = f"SELECT id >> {TIME_BITS}, count(*) FROM {table} GROUP BY 1"  # noqa: S608  constants
-                for owner, count in self._connection.execute(counted).fetchall():
-                    self._recent[kind, owner] = count
-                    self._note_due(kind, owner)
-        return self._recent
-
-    def _note_due(self, kind: int, owner: int) -> None:
-        """Remember whether the rows of an owner are enough for a run; each one's first run has its own length, lest all
-        come at once.
-        """
-        count = self._recent[kind, owner] if self._recent is not None else 0
-        if count < RUN_ROWS // 2:
-            return
-        if (kind, owner) not in self._rows_due:
-            any_run = "SELECT 1 FROM runs WHERE kind = ? AND owner = ? LIMIT 1"
-            has_run = self._connection.execute(any_run, (kind, owner)).fetchone()
-            self._rows_due[kind, owner] = RUN_ROWS if has_run else RUN_ROWS // 2 + owner * 37 % (RUN_ROWS // 2)
-        if count >= self._rows_due[kind, owner]:
-            self._due.add((kind, owner))
-
-    def _pack_oldest(self, kind: int, owner: int) -> None:
-        """Turn the oldest recent rows into runs: those before the next run, or those within one and it together."""
-        rows = self._rows_to_pack(kind, owner)
-        if rows:
-            first = rows[0].time_ms
-            around = self._runs(kind, owner, first, first)
-            if around:
-                taken = self._merge(kind, owner, rows, around[0])
-            else:
-                taken = rows_until_gap(rows, self._next_run_start(kind, owner, first))
-                self._write_runs(kind, owner, taken)
-            self._delete_recent(kind, owner, taken[-1].time_ms + 1, len(taken))
-        if self._recent is not None:
-            counted = self._connection.execute(
-                f"SELECT count(*) FROM {RECENT[kind]} WHERE id BETWEEN ? AND ?",  # noqa: S608  constants
-                (owner << TIME_BITS, owner << TIME_BITS | LATEST_MS),
-            ).fetchone()[0]
-            self._recent[kind, owner] = counted
-        self._rows_due[kind, owner] = RUN_ROWS
-        self._note_due(kind, owner)
-
-    def _rows_to_pack(self, kind: int, owner: int) -> list[Row]:
-        """The oldest recent rows, at most as many as make a run, and fewer where each shows other series.
-
-        Damaged ones would keep the others from ever being packed, and are given up.
-        """
-        rows: list[Row] = []
-        layouts: dict[int, Keys] = {}
-        damaged: list[tuple[int]] = []
-        for key, layout, body in self._recent_rows(kind, owner, 0, LATEST_MS, RUN_ROWS):
-            if rows and layout not in layouts and sum(map(len, layouts.values())) > _KEYS_PACKED:
-                break
-            try:
-                rows.append(self._row(key - (owner << TIME_BITS), layout, body, layouts))
-            except StoreError as error:
-                if not damaged:
-                    _logger.error("%s; it is given up, and others that are damaged as well", error)  # noqa: TRY400
-                damaged.append((key,))
-        self._connection.executemany(f"DELETE FROM {RECENT[kind]} WHERE id = ?", damaged)  # noqa: S608  constants
-        return rows
-
-    def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: _Run) -> list[Row]:
-        """Write a run anew with the rows that lie within it; where both have an instant, the later word counts."""
-        taken = [row for row in rows if row.time_ms <= run.end_ms]
-        try:
-            former = self._unpack(run)
-        except StoreError as error:
-            if error.damaged:
-                raise
-            # Nobody can read it as it is; left there it would keep these rows from ever being packed.
-            _logger.error("%s; it is given up, and what came for its time takes its place", error)  # noqa: TRY400
-            former = []
-        merged = {row.time_ms: row for row in (*former, *taken)}
-        self._delete_run(run.id)
-        self._write_runs(kind, owner, [merged[time_ms] for time_ms in sorted(merged)])
-        return taken
-
-    def _next_run_start(self, kind: int, owner: int, after_ms: int) -> int:
-        (start,) = self._connection.execute(
-            "SELECT min(start_ms) FROM runs WHERE kind = ? AND owner = ? AND start_ms > ?", (kind, owner, after_ms)
-        ).fetchone()
-        return LATEST_MS + 1 if start is None else int(start)
-
-    def _write_runs(self, kind: int, owner: int, rows: Sequence[Row]) -> None:
-        for part in divide_rows(rows):
-            self._write_run(kind, owner, part)
-
-    def _write_run(self, kind: int, owner: int, rows: Sequence[Row]) -> None:
-        layouts = list({id(row.keys): row.keys for row in rows if row.keys is not None}.values())
-        shape = make_shape(layouts)
-        packed = pack(shape, rows, layouts)
-        start_ms, end_ms = rows[0].time_ms, rows[-1].time_ms
-        (run,) = self._connection.execute(
-            "INSERT INTO runs (kind, owner, start_ms, end_ms, count, shape, stamps) VALUES (?, ?, ?, ?, ?, ?, ?) "
-            "RETURNING id",
-            (kind, owner, start_ms, end_ms, len(rows), self._keys_row("shapes", shape.text(), end_ms), packed.stamps),
-        ).fetchone()
-        self._connection.executemany(
-            "INSERT INTO chunks VALUES (?, ?)",
-            ((run << CHUNK_BITS | number, body) for number, body in enumerate(packed.chunks)),
-        )
-
-    def _unpack(self, run: _Run) -> list[Row]:
-        """The rows of a run, as they were appended."""
-        shape = self._shape(run.shape)
-        times, layouts = self._stamps(run)
-        values = np.empty((len(shape.keys), len(times)))
-        for number, places in enumerate(shape.chunks):
-            values[places] = self._chunk(run, number, (len(places), len(times)))
-        keys = {layout: shape.layout_keys(layout) for layout in set(layouts.tolist()) if layout != FAILED}
-        return [
-            Row(time_ms, None, None)
-            if layout == FAILED
-            else Row(time_ms, keys[layout], values[shape.layouts[layout], column])
-            for column, (time_ms, layout) in enumerate(zip(times.tolist(), layouts.tolist(), strict=True))
-        ]
-
-    # --- Rows that others refer to ------------------------------------------------------------------------------------
-
-    def _deployment_row(self, deployment: Deployment) -> int:
-        if deployment not in self._deployments:
-            labels = _labels_text(deployment)
-            self._connection.execute("INSERT OR IGNORE INTO deployments (labels) VALUES (?)", (labels,))
-            (row,) = self._connection.execute("SELECT id FROM deployments WHERE labels = ?", (labels,)).fetchone()
-            self._check_owner(row)
-            self._deployments[deployment] = row
-        return self._deployments[deployment]
-
-    def _check_owner(self, row: int) -> None:
-        if row > LAST_OWNER:
-            raise RefusedError(f"store {self.path}: it holds {row} targets or deployments, of at most {LAST_OWNER}")
-
-    def _target_row(self, target_id: str) -> int:
-        if target_id not in self._targets:
-            found = self._connection.execute("SELECT id FROM targets WHERE target_id = ?", (target_id,)).fetchone()
-            if found is None:
-                raise RefusedError(f"store {self.path}: unknown target {target_id!r}; set_target comes first")
-            self._targets[target_id] = found[0]
-        return self._targets[target_id]
-
-    def _layout_of_series(self, target_id: str, series: tuple[Series, ...], time_ms: int) -> int:
-        former = self._layout_of_target.get(target_id)
-        if former is None or former[0] is not series:
-            text = _text(series)
-            self._layout_of_target[target_id] = (series, _digest(text))
-            return self._layout(text, time_ms)
-        known = self._layout_ids.get(former[1])
-        if known is not None and time_ms - known[1] < _LAYOUT_MARK_MS:
-            return known[0]
-        return self._layout(_text(series), time_ms)
-
-    def _layout(self, keys: str, time_ms: int) -> int:
-        digest = _digest(keys)
-        known = self._layout_ids.get(digest)
-        if known is None or time_ms - known[1] >= _LAYOUT_MARK_MS:
-            known = (self._keys_row("layouts", keys, _checked_time(time_ms)), time_ms)
-            self._layout_ids[digest] = known
-        return known[0]
-
-    def _keys_row(self, table: str, keys: str, used_ms: int) -> int:
-        digest = _digest(keys)
-        row = self._connection.execute(
-            f"UPDATE {table} SET used_ms = max(used_ms, ?) WHERE digest = ? RETURNING id",  # noqa: S608  constants
-            (used_ms, digest),
-        ).fetchone()
-        if row is None:
-            row = self._connection.execute(
-                f"INSERT INTO {table} (digest, used_ms, keys) VALUES (?, ?, ?) RETURNING id",  # noqa: S608  constants
-                (digest, used_ms, zlib.compress(keys.encode(), 6)),
-            ).fetchone()
-        return int(row[0])
+    def _pack(self, owner: Owner | None) -> bool:
+        if owner is None:
+            return False
+        with self.transaction():
+            self._packer.pack_oldest(*owner)
+        return True
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -684,31 +351,25 @@ class Store:
     def deployments(self) -> list[Deployment]:
         """Every deployment seen within retention, sorted."""
         with self._snapshot():
-            rows = self._connection.execute("SELECT labels FROM deployments").fetchall()
-        return sorted(_deployment(labels) for (labels,) in rows)
+            return sorted(deployment for _, deployment in self._owners.deployments())
 
     @_guarded
     def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
         """Each deployment's last instant, in milliseconds, and its figures then."""
         latest = {}
         with self._snapshot():
-            for owner, labels in self._connection.execute("SELECT id, labels FROM deployments").fetchall():
+            for owner, deployment in self._owners.deployments():
                 row = self._latest_row(FIGURES, owner)
                 if row is not None and row.values is not None:
                     keys = map(str, row.keys or ())
-                    latest[_deployment(labels)] = (row.time_ms, dict(zip(keys, row.values.tolist(), strict=True)))
+                    latest[deployment] = (row.time_ms, dict(zip(keys, row.values.tolist(), strict=True)))
         return latest
 
     def _latest_row(self, kind: int, owner: int) -> Row | None:
-        span = self._recent_span(kind, owner)
-        # Runs of one owner do not overlap: the last to begin is the last to end.
-        found = self._connection.execute(
-            "SELECT end_ms FROM runs WHERE kind = ? AND owner = ? ORDER BY start_ms DESC LIMIT 1", (kind, owner)
-        ).fetchone()
-        last = None if found is None else int(found[0])
+        span, last = self._recent.span(kind, owner), self._runs.last_end(kind, owner)
         if span is not None and (last is None or span[1] >= last):
-            return next(self._rows(kind, owner, span[1], span[1]))
-        return None if last is None else self._unpack(self._runs(kind, owner, last, last)[-1])[-1]
+            return next(self._recent.rows(kind, owner, span[1], span[1]))
+        return None if last is None else self._runs.unpack(self._runs.between(kind, owner, last, last)[-1])[-1]
 
     @_guarded
     def read_figures(
@@ -728,7 +389,7 @@ class Store:
         width = None if max_points is None else _bucket_width(end_ms - start_ms, max_points)
         wanted = None if names is None else frozenset(names)
         with self._snapshot():
-            owner = self._find_deployment(deployment)
+            owner = self._owners.find_deployment(deployment)
             segments = [] if owner is None else self._segments(FIGURES, owner, start_ms, end_ms, wanted, {})
         keys, times, values = assemble(segments)
         if width is not None and len(times):
@@ -746,11 +407,7 @@ class Store:
     def targets(self) -> list[TargetStatus]:
         """The latest status of every target of the running configuration, by target id."""
         with self._snapshot():
-            rows = self._connection.execute(
-                "SELECT target_id, status, text FROM targets JOIN statuses ON target = targets.id "
-                "LEFT JOIN coverages ON coverages.id = coverage WHERE listed ORDER BY target_id"
-            ).fetchall()
-        return [_status(target_id, status, coverage or "{}") for target_id, status, coverage in rows]
+            return self._owners.statuses()
 
     @_guarded
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
@@ -763,11 +420,7 @@ class Store:
         picked: dict[int, Picked] = {}
         windows = []
         with self._snapshot():
-            owner = self._find_deployment(deployment)
-            targets = self._connection.execute(
-                "SELECT id FROM targets WHERE deployment = ? ORDER BY target_id", (owner,)
-            )
-            for (target,) in targets.fetchall():
+            for target in self._owners.targets_of(self._owners.find_deployment(deployment)):
                 segments = self._segments(SCRAPES, target, start_ms, end_ms, wanted, picked)
                 keys, times, values = assemble(segments)
                 windows.append(Window(tuple(key for key in keys if isinstance(key, Series)), times, values))
@@ -779,12 +432,12 @@ class Store:
         known: dict[Keys, tuple[Series, ...]] = {}
         scrapes: dict[int, Snapshot | None] = {}
         with self._snapshot():
-            found = self._connection.execute("SELECT id FROM targets WHERE target_id = ?", (target_id,)).fetchone()
+            target = self._owners.find_target(target_id)
             rows: list[Row] = []
-            if found:
-                for run in self._runs(SCRAPES, found[0], start_ms, end_ms):
-                    rows += (row for row in self._unpack(run) if start_ms <= row.time_ms <= end_ms)
-                rows += self._rows(SCRAPES, found[0], start_ms, end_ms)
+            if target is not None:
+                for run in self._runs.between(SCRAPES, target, start_ms, end_ms):
+                    rows += (row for row in self._runs.unpack(run) if start_ms <= row.time_ms <= end_ms)
+                rows += self._recent.rows(SCRAPES, target, start_ms, end_ms)
         latest: tuple[Keys, tuple[Series, ...]] = ((), ())
         for row in rows:
             if row.keys is None or row.values is None:
@@ -813,11 +466,9 @@ class Store:
     def _ends(self, kind: int) -> list[int]:
         """Instants among which are the first and the last of a kind."""
         ends: list[int] = []
-        owners = "deployments" if kind == FIGURES else "targets"
-        for (owner,) in self._connection.execute(f"SELECT id FROM {owners}").fetchall():  # noqa: S608  constants
-            ends += self._recent_span(kind, owner) or ()
-        packed = self._connection.execute("SELECT min(start_ms), max(end_ms) FROM runs WHERE kind = ?", (kind,))
-        return [*ends, *(end for end in packed.fetchone() if end is not None)]
+        for owner in self._owners.rows(kind):
+            ends += self._recent.span(kind, owner) or ()
+        return [*ends, *self._runs.ends(kind)]
 
     @_guarded
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
@@ -848,124 +499,9 @@ class Store:
 
         `wanted` are the names, or figure keys, to read, all when None; `picked` keeps by shape which those are.
         """
-        segments = [
-            self._read_run(run, start_ms, end_ms, wanted, picked) for run in self._runs(kind, owner, start_ms, end_ms)
-        ]
-        return segments + self._read_recent(kind, owner, start_ms, end_ms, wanted)
-
-    def _runs(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[_Run]:
-        rows = self._connection.execute(
-            "SELECT id, start_ms, end_ms, shape, stamps FROM runs "
-            "WHERE kind = ? AND owner = ? AND start_ms <= ? AND end_ms >= ? ORDER BY start_ms",
-            (kind, owner, _clamped(end_ms), _clamped(start_ms)),
-        )
-        return [_Run(*row) for row in rows]
-
-    def _read_run(
-        self, run: _Run, start_ms: int, end_ms: int, wanted: frozenset[str] | None, picked: dict[int, Picked]
-    ) -> Segment:
-        shape = self._shape(run.shape)
-        if run.shape not in picked:
-            picked[run.shape] = pick(shape, wanted)
-        of_shape = picked[run.shape]
-        times, layouts = self._stamps(run)
-        blocks = [
-            self._chunk(run, number, (len(shape.chunks[number]), len(times)))[rows] for number, rows in of_shape.chunks
-        ]
-        values = np.concatenate(blocks)[of_shape.order] if blocks else np.empty((0, len(times)))
-        for layout in np.unique(layouts).tolist():
-            if layout == FAILED:
-                values[:, layouts == FAILED] = np.nan
-            elif (absent := shape.absent(layout)) is not None:
-                values[np.ix_(absent[of_shape.places], layouts == layout)] = np.nan
-        if run.start_ms < start_ms or run.end_ms > end_ms:
-            inside = (times >= start_ms) & (times <= end_ms)
-            times, values = times[inside], values[:, inside]
-        return Segment(times, of_shape.keys, values)
-
-    def _read_recent(
-        self, kind: int, owner: int, start_ms: int, end_ms: int, wanted: frozenset[str] | None
-    ) -> list[Segment]:
-        first = owner << TIME_BITS
-        rows = self._recent_rows(kind, owner, start_ms, end_ms)
-        segments = []
-        for layout, group in groupby(rows, key=lambda row: row[1]):
-            stretch = list(group)
-            times = np.array([key - first for key, _, _ in stretch], dtype=np.int64)
-            if layout is None:
-                segments.append(Segment(times, (), np.empty((0, len(stretch)))))
-                continue
-            keys = self._layout_keys(layout)
-            places = wanted_places(keys, wanted)
-            stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
-            segments.append(Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T))
-        return segments
-
-    def _rows(self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1) -> Iterator[Row]:
-        """The recent rows of an owner, ascending; those of one layout share their keys."""
-        layouts: dict[int, Keys] = {}
-        for key, layout, body in self._recent_rows(kind, owner, start_ms, end_ms, most):
-            yield self._row(key - (owner << TIME_BITS), layout, body, layouts)
-
-    def _row(self, time_ms: int, layout: int | None, body: bytes, layouts: dict[int, Keys]) -> Row:
-        if layout is None:
-            return Row(time_ms, None, None)
-        if layout not in layouts:
-            layouts[layout] = self._layout_keys(layout)
-        return Row(time_ms, layouts[layout], self._numbers(time_ms, body, layouts[layout]))
-
-    def _numbers(self, time_ms: int, body: bytes | None, keys: Keys) -> NDArray[np.float64]:
-        if body is None or len(body) != 8 * len(keys):
-            raise StoreError(f"store {self.path}: the row of time {time_ms} is damaged: it has not {len(keys)} numbers")
-        return np.frombuffer(body, "<f8")
-
-    def _recent_rows(
-        self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1
-    ) -> list[tuple[int, int | None, bytes]]:
-        first = owner << TIME_BITS
-        if end_ms < 0 or start_ms > LATEST_MS:
-            return []
-        return self._connection.execute(
-            f"SELECT id, layout, body FROM {RECENT[kind]} WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",  # noqa: S608
-            (first + _clamped(start_ms), first + _clamped(end_ms), most),
-        ).fetchall()
-
-    def _find_deployment(self, deployment: Deployment) -> int | None:
-        found = self._connection.execute(
-            "SELECT id FROM deployments WHERE labels = ?", (_labels_text(deployment),)
-        ).fetchone()
-        return None if found is None else int(found[0])
-
-    def _layout_keys(self, row: int) -> Keys:
-        return _held(self._layouts, row, lambda: tuple(map(parse_key, json.loads(self._keys_text("layouts", row)))))
-
-    def _shape(self, row: int) -> Shape:
-        return _held(self._shapes, row, lambda: Shape.parse(self._keys_text("shapes", row)))
-
-    def _keys_text(self, table: str, row: int) -> str:
-        found = self._connection.execute(f"SELECT keys FROM {table} WHERE id = ?", (row,)).fetchone()  # noqa: S608
-        try:
-            return zlib.decompress(found[0]).decode()
-        except (TypeError, ValueError, zlib.error) as error:
-            raise StoreError(f"store {self.path}: row {row} of {table} is damaged: {error}") from error
-
-    def _stamps(self, run: _Run) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        try:
-            return decode_stamps(run.stamps)
-        except StoreError as error:
-            raise StoreError(f"store {self.path}: run {run.id}: {error}") from error
-
-    def _chunk(self, run: _Run, number: int, shape: tuple[int, int]) -> Matrix:
-        found = self._connection.execute(
-            "SELECT body FROM chunks WHERE id = ?", (run.id << CHUNK_BITS | number,)
-        ).fetchone()
-        try:
-            values = decode_block(found[0] if found else b"")
-        except StoreError as error:
-            raise StoreError(f"store {self.path}: run {run.id}, chunk {number}: {error}") from error
-        if values.shape != shape:
-            raise StoreError(f"store {self.path}: run {run.id}, chunk {number} holds {values.shape}, expected {shape}")
-        return values
+        runs = self._runs.between(kind, owner, start_ms, end_ms)
+        segments = [self._runs.read(run, start_ms, end_ms, wanted, picked) for run in runs]
+        return segments + self._recent.read(kind, owner, start_ms, end_ms, wanted)
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
@@ -1010,37 +546,6 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _held(held: OrderedDict[int, K], row: int, read: Callable[[], K]) -> K:
-    """What is held for a row, read when it is not there; rows are never numbered twice, and the oldest give way."""
-    if row not in held:
-        held[row] = read()
-        while len(held) > 1 and (len(held) > _LAYOUTS_HELD or sum(map(_count_keys, held.values())) > _KEYS_HELD):
-            held.popitem(last=False)
-    return held[row]
-
-
-def _count_keys(known: Keys | Shape) -> int:
-    return len(known.keys if isinstance(known, Shape) else known)
-
-
-def _clamped(time_ms: int) -> int:
-    return min(max(time_ms, 0), LATEST_MS)
-
-
-def _checked_time(time_ms: int) -> int:
-    if not 0 <= time_ms <= LATEST_MS:
-        raise RefusedError(f"the time {time_ms!r} ms cannot be stored, expected 0 … {LATEST_MS}")
-    return time_ms
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
 def _check_finite(values: NDArray[np.float64], whose: str) -> None:
     if not np.isfinite(values).all():
         raise RefusedError(f"a value of {whose!r} is not finite; absent values are left out instead")
@@ -1051,36 +556,3 @@ def _bucket_width(span_ms: int, max_points: int) -> int:
     if max_points < 1:
         raise StoreError(f"max_points {max_points!r} is below 1")
     return max(span_ms, 0) // max(max_points - 1, 1) + 1 if max_points > 1 else 1 << TIME_BITS
-
-
-def _labels_text(deployment: Deployment) -> str:
-    return _text({name: getattr(deployment, name) for name in DEPLOYMENT_LABELS})
-
-
-def _deployment(labels: str) -> Deployment:
-    return Deployment(**json.loads(labels))
-
-
-def _status_fields(status: TargetStatus) -> str:
-    return _text(
-        {
-            "url": status.url,
-            "identity": {name: getattr(status.identity, name) for name in IDENTITY_LABELS},
-            "source": status.source,
-            "versions": status.versions,
-            "healthy": status.healthy,
-            "last_scrape_ms": status.last_scrape_ms,
-            "last_success_ms": status.last_success_ms,
-            "duration_seconds": status.duration_seconds,
-            "samples": status.samples,
-            "error": status.error,
-            "warnings": status.warnings,
-            "missing_metrics": status.missing_metrics,
-        }
-    )
-
-
-def _status(target_id: str, status: str, coverage: str) -> TargetStatus:
-    fields: dict[str, Any] = json.loads(status)
-    identity = Identity(**fields.pop("identity"))
-    return TargetStatus(target_id=target_id, identity=identity, coverage=json.loads(coverage), **fields)

@@ -9,13 +9,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from servescope.emulator.clock import VirtualClock
+from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM, name_document
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.requests import Request, Send
-
-# A stream is text that goes on without branching; its blocks are numbered by their place in the prompt. Streams that
-# stand for no particular text are numbered one by one, those of documents by all that is before them and what they are.
-_BLOCKS_PER_STREAM = 1 << 20
-_DOCUMENT_STREAMS = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +80,17 @@ class _Conversation:
         for index in range(len(self.block_ids), self.tokens // block_tokens):
             while segments[position][0] < (index + 1) * block_tokens:
                 position += 1
-            self.block_ids.append(segments[position][1] * _BLOCKS_PER_STREAM + index)
+            self.block_ids.append(segments[position][1] * BLOCKS_PER_STREAM + index)
         return tuple(self.block_ids)
 
 
 class Conversations:
     """Conversations of a mix, each turn sent when the one before was answered and thought about.
 
-    A conversation stays with the deployment it started with, which `choose` gives; `number` counts requests. After a
-    request that did not end well (where the answer is part of the next prompt), and when its context is full, a client
-    starts afresh for the turns it has left. The same seed and the same answers make the same conversations.
+    A conversation stays with the deployment it started with, which `choose` gives; `number` counts requests. Streams of
+    text are numbered from `first_stream`. After a request that did not end well (where the answer is part of the next
+    prompt), and when its context is full, a client starts afresh for the turns it has left. The same seed and the same
+    answers make the same conversations.
     """
 
     def __init__(
@@ -105,25 +102,25 @@ class Conversations:
         block_tokens: int,
         choose: Callable[[], Send],
         number: Callable[[], int],
+        first_stream: int = 0,
     ) -> None:
         self._clock = clock
         self._block_tokens = block_tokens
         self._choose = choose
         self._number = number
         self._random = random.Random(f"workload-{seed}")
-        self._streams = 0
+        self._streams = first_stream
         self._populations: dict[Mix, _Population] = {}
         self._bursting = False
-        self._rate_factor = 1.0
+        self._rate_factor = 0.0
         self._abort_share = mix.abort_share
         self._arrivals = 0  # goes up when the arrival that lies ahead no longer holds
         self._mix = mix
         self._population = self._find_population(mix)
 
     def start(self) -> None:
-        """Let conversations arrive from now on."""
+        """Let bursts come and go from now on, and conversations arrive once `follow` says of which mix."""
         self._clock.schedule(self._random.expovariate(1 / self._mix.calm_seconds), self._toggle_burst)
-        self._await_arrival()
 
     def follow(self, mix: Mix, *, rate_factor: float = 1.0, abort_share: float | None = None) -> None:
         """Be of a mix from now on, arrive `rate_factor` times as often, and hang up by `abort_share` where it is given.
@@ -204,7 +201,7 @@ class Conversations:
         segments = [(tokens, stream)]
         for document in self._pick_documents(population):
             tokens += population.document_tokens[document]
-            stream = _DOCUMENT_STREAMS + _blend(stream, document) % _DOCUMENT_STREAMS
+            stream = name_document(stream, document)
             segments.append((tokens, stream))
         conversation.segments = segments
         conversation.shared_tokens = tokens
@@ -297,14 +294,3 @@ class Conversations:
     def _draw(self, mean: float, spread: float) -> int:
         """A log-normal number of tokens, 1 or more."""
         return max(1, round(self._random.lognormvariate(math.log(mean) - spread * spread / 2, spread)))
-
-
-def _blend(stream: int, document: int) -> int:
-    """A number that stands for a stream and the document after it, well spread over 64 bits (splitmix64)."""
-    mixed = (stream * 0x9E3779B97F4A7C15 + document + 1) & _64_BITS
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _64_BITS
-    return mixed ^ (mixed >> 31)
-
-
-_64_BITS = (1 << 64) - 1

@@ -1,0 +1,156 @@
+"""One target under watch: how it is read, its recent scrapes, its health, and what the log tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+
+from servescope.collector.lapses import Lapses
+from servescope.collector.reader import Reader
+from servescope.collector.ring import Ring
+from servescope.collector.scrape import Limits, Scrape
+from servescope.collector.store import TargetStatus
+from servescope.collector.targets import Target
+from servescope.identity import Deployment
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One target under watch, of one event loop."""
+
+    target: Target
+    reader: Reader
+    ring: Ring
+    status: TargetStatus = field(init=False)
+    limits: Limits = field(init=False)
+    task: asyncio.Task[None] | None = None
+    # Set while the task waits for its next turn, so that it may be woken.
+    resting: bool = False
+    next_scrape_ms: int | None = None
+    held_until_ms: int = 0
+    refusals: int = 0
+    # What is wrong with it as a whole, and its metrics that are missing, as the log was told.
+    lapses: Lapses = field(default_factory=Lapses)
+    missed: Lapses = field(default_factory=Lapses)
+
+    def __post_init__(self) -> None:
+        self.status, self.limits = _unscraped(self.target), _limits(self.target)
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment the target belongs to."""
+        return self.target.identity.deployment()
+
+    def change(self, target: Target) -> None:
+        """Go by another address or pace from the next scrape on."""
+        paced_anew = target.scraping != self.target.scraping
+        self.target, self.limits = target, _limits(target)
+        self.status = replace(self.status, url=target.url)
+        if paced_anew and self.resting:
+            # A scrape under way is not disturbed: what comes after it is at the new pace anyway.
+            self.stop()
+
+    def stop(self) -> None:
+        """End the task that scrapes it."""
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+
+    def take_note(self, scrape: Scrape) -> None:
+        """Have the status, and the log, tell of a scrape that is in the ring."""
+        self._tell_change(scrape)
+        former, healthy = self.status, scrape.snapshot is not None
+        self.status = replace(
+            former,
+            source=self.reader.source or former.source,
+            versions=self.reader.versions,
+            healthy=healthy,
+            last_scrape_ms=scrape.time_ms,
+            last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
+            duration_seconds=scrape.duration_seconds,
+            samples=len(scrape.snapshot.series) if scrape.snapshot is not None else 0,
+            error=scrape.error,
+            coverage=self.reader.coverage if healthy else former.coverage,
+            warnings=self._warnings() if healthy else [],
+            missing_metrics=self.reader.missing,
+        )
+
+    def _warnings(self) -> list[str]:
+        """What is wrong with a scrape that succeeded."""
+        left_out = self.ring.left_out
+        if not left_out:
+            return list(self.reader.warnings)
+        limited = (
+            f"{left_out} new series are left out, as {len(self.ring)} are held already, "
+            f"which is max_held_series; there is room again when old ones have left the window"
+        )
+        return [*self.reader.warnings, limited]
+
+    def _tell_change(self, scrape: Scrape) -> None:
+        """Log that the target fails, and that it recovers; ever more rarely when it does nothing else."""
+        name, now_ms = self.target.target_id, scrape.time_ms
+        if told := self.lapses.note("scrape", now_ms, is_wrong=scrape.error is not None):
+            if told.is_wrong:
+                _logger.warning("%s: %s%s", name, scrape.error, told.counted("failed "))
+            else:
+                _logger.info("%s answers again%s", name, told.counted("failed "))
+        if scrape.snapshot is not None:
+            left_out = scrape.dropped.get("series_limit", 0)
+            if told := self.lapses.note("series", now_ms, is_wrong=bool(left_out)):
+                held = (
+                    f"{left_out} new series are left out (max_held_series)"
+                    if left_out
+                    else "all its series are held again"
+                )
+                _logger.warning("%s: %s%s", name, held, told.counted("left out "))
+        self._tell_missing(now_ms)
+
+    def _tell_missing(self, now_ms: int) -> None:
+        """Log which metrics the target shows no more, and which are back."""
+        missing = self.reader.missing
+        if not missing and not self.missed:
+            return
+        gone, back = [], []
+        for name in {**missing, **dict.fromkeys(self.missed)}:
+            told = self.missed.note(name, now_ms, is_wrong=name in missing)
+            if told and told.is_wrong:
+                gone.append(f"{name} (was {missing[name]}{told.counted('missing ')})")
+            elif told:
+                counted = told.counted("missing ").removeprefix("; ")
+                back.append(f"{name} ({counted})" if counted else name)
+        if gone:
+            listed = ", ".join(gone)
+            _logger.warning("%s: metrics that were there are not there any more: %s", self.target.target_id, listed)
+        if back:
+            _logger.info("%s: metrics are there again: %s", self.target.target_id, ", ".join(back))
+
+
+def _limits(target: Target) -> Limits:
+    scraping = target.scraping
+    return Limits(
+        scraping.timeout_ms / 1000,
+        scraping.max_body_bytes,
+        scraping.max_series,
+        scraping.max_labels,
+        scraping.max_label_bytes,
+        scraping.max_line_bytes,
+    )
+
+
+def _unscraped(target: Target) -> TargetStatus:
+    return TargetStatus(
+        target_id=target.target_id,
+        url=target.url,
+        identity=target.identity,
+        source=target.source or "",
+        versions="",
+        healthy=False,
+        last_scrape_ms=None,
+        last_success_ms=None,
+        duration_seconds=None,
+        samples=0,
+        error=None,
+    )

@@ -13,7 +13,18 @@ from servescope.emulator.openai_errors import ApiError
 from servescope.emulator.tokens import HIGHEST_ID, ROLES, tokenize, tokenize_conversation
 
 # Parameters whose values are read below.
-_SHARED = {"model", "n", "max_tokens", "min_tokens", "ignore_eos", "stop", "seed", "stream", "stream_options", "priority"}
+_SHARED = {
+    "model",
+    "n",
+    "max_tokens",
+    "min_tokens",
+    "ignore_eos",
+    "stop",
+    "seed",
+    "stream",
+    "stream_options",
+    "priority",
+}
 _CHAT = {"messages", "max_completion_tokens", "tools", "tool_choice", "response_format", "logprobs", "top_logprobs"}
 _COMPLETION = {"prompt", "logprobs", "echo", "suffix", "best_of"}
 _EMBEDDING = {"model", "input", "dimensions", "encoding_format"}
@@ -118,7 +129,9 @@ def read_chat(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     most = fields.whole("max_completion_tokens", 1)
     if most is None:
         most = fields.whole("max_tokens", 1)
-    return _read_generation(fields, (tuple(tokenize_conversation(conversation, tools=tools)),), "messages", most, limits)
+    return _read_generation(
+        fields, (tuple(tokenize_conversation(conversation, tools=tools)),), "messages", most, limits
+    )
 
 
 def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
@@ -140,7 +153,9 @@ def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     )
     best_of = fields.whole("best_of", 1, limits.choices)
     if best_of is not None and best_of != generation.choices:
-        raise errors.unsupported("best_of", "The emulator has no answer that is better than others: expected the same as 'n'.")
+        raise errors.unsupported(
+            "best_of", "The emulator has no answer that is better than others: expected the same as 'n'."
+        )
     return generation
 
 
@@ -162,7 +177,9 @@ def _read_generation(
         raise ApiError(
             400, "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
         )
-    within = _Fields(options or {}, {"include_usage", "include_obfuscation", "continuous_usage_stats"}, "stream_options.")
+    within = _Fields(
+        options or {}, {"include_usage", "include_obfuscation", "continuous_usage_stats"}, "stream_options."
+    )
     fewest = fields.whole("min_tokens", 0) or 0
     if most is not None and fewest > most:
         raise errors.out_of_range("min_tokens", fewest, high=most)

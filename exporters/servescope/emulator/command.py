@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servescope.emulator import serving_options
+from servescope.emulator.control_client import TOKEN_VARIABLE
 from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.faults import Faults, parse_fault
+from servescope.emulator.sizing import fit_to_trace
 from servescope.emulator.stack import V1, V2, EmulatedStack
-from servescope.emulator.workload import GeneratedTraffic, Mix
+from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
+from servescope.emulator.workload import ReplayedTraffic, TrafficPlan, survey_trace
 from servescope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,19 +69,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--traffic",
         choices=("generated", "none"),
         default="generated",
-        help="what is served beside the clients of the API: generated conversations, or nothing (default: %(default)s)",
+        help="what is served beside the clients of the API: conversations or a trace, as the options below have it, or "
+        "nothing (default: %(default)s)",
     )
-    parser.add_argument(
-        "--requests-per-second",
-        type=float,
-        default=Mix().requests_per_second,
-        metavar="R",
-        help="over both deployments, on average (default: %(default)g)",
-    )
+    configure_traffic(parser)
     parser.add_argument(
         "--share-v2", type=float, metavar="SHARE", help="share of the traffic v2 gets, with v1 beside it (default: 0.5)"
     )
     serving_options.configure(parser)
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]",
+        help="have this fault from the start, any number of them; `servescope faults kinds` lists what there is",
+    )
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
 
 
@@ -85,12 +91,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for the seconds asked for."""
     _require_extra()
     from servescope.emulator import server
+    from servescope.emulator.control import Control
 
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
     stack = _build_stack(arguments)
     served = serving_options.prepare(arguments, stack)
     try:
+        faults = Faults(stack)
+        for text in arguments.fault:
+            faults.switch_on(parse_fault(text))
+        control = Control(faults, token=os.environ.get(TOKEN_VARIABLE) or None)
         running = server.start(
             arguments.directory,
             address=arguments.address,
@@ -98,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             speed_up=arguments.speed_up,
             stack=stack,
-            add_routes=served.add_routes,
+            add_routes=[*served.add_routes, control.add_routes],
             pages=served.pages,
         )
         try:
@@ -112,17 +123,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
-    mix = replace(Mix(), requests_per_second=arguments.requests_per_second)
-    quiet = arguments.traffic == "none"
-    plans = _STACKS[arguments.stack]
-    if len(plans) > 1:
-        share_v2 = 0.5 if arguments.share_v2 is None else arguments.share_v2
-        return EmulatedStack(seed=arguments.seed, mix=mix, share_v2=share_v2, quiet=quiet)
-    if arguments.share_v2 is not None:
+    plans = list(_STACKS[arguments.stack])
+    if len(plans) < 2 and arguments.share_v2 is not None:
         raise UsageError(f"--share-v2 goes with --stack both, not with --stack {arguments.stack}")
-    return EmulatedStack.of(
-        [(plan, 1.0) for plan in plans], traffic=GeneratedTraffic(mix), seed=arguments.seed, quiet=quiet
-    )
+    share_v2 = 0.5 if arguments.share_v2 is None else arguments.share_v2
+    traffic = _plan_traffic(arguments)
+    if isinstance(traffic, ReplayedTraffic):
+        survey = survey_trace(traffic.trace)
+        plans = [fit_to_trace(plan, survey) for plan in plans]
+    quiet = arguments.traffic == "none"
+    if len(plans) > 1:
+        v1, v2 = plans
+        return EmulatedStack(seed=arguments.seed, traffic=traffic, share_v2=share_v2, v1=v1, v2=v2, quiet=quiet)
+    return EmulatedStack.of([(plans[0], 1.0)], traffic=traffic, seed=arguments.seed, quiet=quiet)
+
+
+def _plan_traffic(arguments: argparse.Namespace) -> TrafficPlan:
+    traffic = plan_traffic(arguments)
+    asked = [name for name in ("preset", "requests_per_second", "trace") if getattr(arguments, name) is not None]
+    if arguments.traffic == "none" and asked:
+        raise UsageError(f"--{asked[0].replace('_', '-')} has no meaning beside --traffic none")
+    return traffic
 
 
 def _tell(running: RunningEmulator, stack: EmulatedStack) -> None:
@@ -132,6 +153,7 @@ def _tell(running: RunningEmulator, stack: EmulatedStack) -> None:
     for path in running.file_sd_paths:
         _say(f"targets: {path}")
     _say(f"collect them: servescope collect --config {running.config_path}")
+    _say(f"switch faults: servescope faults --url {running.url}")
 
 
 def _require_extra() -> None:

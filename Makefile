@@ -51,6 +51,7 @@ soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; noth
 
 real: $(VENV)/.develop  ## run real vLLM and real Dynamo on loopback and check the contract against the client's counts
 	$(BIN)/python -m tests.real
+	$(BIN)/python -m tests.real.load
 
 capture: $(VENV)/.develop  ## save the /metrics of the real engines to .cache/captures
 	$(BIN)/python -m tests.real --capture .cache/captures

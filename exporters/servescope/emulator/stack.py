@@ -38,7 +38,8 @@ class EmulatedStack:
     """Deployments under one stream of traffic: by default a v1 and a v2, `share_v2` of new conversations going to v2.
 
     The traffic is generated of `mix`, unless `traffic` plans another. Nothing moves but by `clock.run_until`, in one
-    thread at a time. The same seed gives the same history.
+    thread at a time. The same seed gives the same history. A `quiet` stack has no traffic of its own until
+    `traffic.start`; it serves only what is sent to its deployments.
     """
 
     def __init__(
@@ -50,19 +51,31 @@ class EmulatedStack:
         share_v2: float = 0.5,
         v1: DeploymentPlan = V1,
         v2: DeploymentPlan = V2,
+        quiet: bool = False,
     ) -> None:
         if not 0 <= share_v2 <= 1:
             raise UsageError(f"share of v2 is {share_v2!r}, expected a share in [0, 1]")
-        self._assemble([(v1, 1 - share_v2), (v2, share_v2)], traffic or GeneratedTraffic(mix or Mix()), seed)
+        self._assemble(
+            [(v1, 1 - share_v2), (v2, share_v2)], traffic or GeneratedTraffic(mix or Mix()), seed, quiet=quiet
+        )
 
     @classmethod
-    def of(cls, plans: Sequence[tuple[DeploymentPlan, float]], *, traffic: TrafficPlan, seed: int = 1) -> EmulatedStack:
+    def of(
+        cls,
+        plans: Sequence[tuple[DeploymentPlan, float]],
+        *,
+        traffic: TrafficPlan,
+        seed: int = 1,
+        quiet: bool = False,
+    ) -> EmulatedStack:
         """A stack of any deployments, each with its share of the traffic; shares need not add up to 1."""
         stack = cls.__new__(cls)
-        stack._assemble(plans, traffic, seed)
+        stack._assemble(plans, traffic, seed, quiet=quiet)
         return stack
 
-    def _assemble(self, plans: Sequence[tuple[DeploymentPlan, float]], traffic: TrafficPlan, seed: int) -> None:
+    def _assemble(
+        self, plans: Sequence[tuple[DeploymentPlan, float]], traffic: TrafficPlan, seed: int, *, quiet: bool
+    ) -> None:
         block_tokens = _check_plans([plan for plan, _ in plans])
         self.clock = VirtualClock()
         self.deployments = [Deployment(plan, clock=self.clock, seed=seed) for plan, _ in plans]
@@ -74,7 +87,8 @@ class EmulatedStack:
             sends={deployment.plan.identity.deployment_id: deployment.send for deployment in self.deployments},
             shares={plan.identity.deployment_id: share for plan, share in plans},
         )
-        self.traffic.start()
+        if not quiet:
+            self.traffic.start()
 
     @property
     def generation(self) -> int:

@@ -9,7 +9,7 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.router import KvRouterParameters
-from servescope.emulator.speculation import Speculation
+from servescope.emulator.speculation import speculate
 from servescope.emulator.workload import GeneratedTraffic, Mix, Traffic, TrafficPlan
 from servescope.errors import UsageError
 from servescope.identity import Deployment as DeploymentIdentity
@@ -17,8 +17,8 @@ from servescope.identity import Deployment as DeploymentIdentity
 MODEL = "llama-3.3-70b"
 
 # Drafts of the v1 engine's lookahead are n-grams of what it has written; v2's come from a trained Eagle head.
-LOOKAHEAD = Speculation(acceptance=(0.66, 0.60, 0.56))
-EAGLE = Speculation(acceptance=(0.93, 0.90, 0.87))
+LOOKAHEAD = speculate("lookahead", acceptance=(0.66, 0.60, 0.56))
+EAGLE = speculate("Eagle", acceptance=(0.93, 0.90, 0.87))
 
 V1 = DeploymentPlan(
     identity=DeploymentIdentity(MODEL, "chat-v1", "v1", environment="production"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from servescope.emulator import server
-from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import Mix
+from servescope.emulator.control_client import TOKEN_VARIABLE
+from servescope.emulator.faults import Faults, parse_fault
+from servescope.emulator.sizing import fit_to_trace
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
+from servescope.emulator.workload import ReplayedTraffic, survey_trace
 from servescope.errors import UsageError
 
+_ADDRESS = "127.0.0.1"
 # Longer than that no thread can wait.
 _MOST_SECONDS = 1e9
 
@@ -21,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=0, help="port of all /metrics (default: a free one)")
     parser.add_argument(
         "--address",
-        default=server.ADDRESS,
+        default=_ADDRESS,
         metavar="HOST",
         help="address to listen on; 0.0.0.0 is every one of the machine (default: %(default)s)",
     )
@@ -46,25 +50,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "as high (default: 1)",
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
-    parser.add_argument(
-        "--requests-per-second",
-        type=float,
-        default=Mix().requests_per_second,
-        metavar="R",
-        help="over both deployments, on average (default: %(default)g)",
-    )
+    configure_traffic(parser)
     parser.add_argument(
         "--share-v2", type=float, default=0.5, metavar="SHARE", help="share of the traffic v2 gets (default: 0.5)"
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]",
+        help="have this fault from the start, any number of them; `servescope faults kinds` lists what there is",
     )
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for the seconds asked for."""
+    _require_extra()
+    from servescope.emulator import server
+    from servescope.emulator.control import Control
+
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    mix = replace(Mix(), requests_per_second=arguments.requests_per_second)
-    stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
+    stack = _build_stack(arguments)
+    faults = Faults(stack)
+    for text in arguments.fault:
+        faults.switch_on(parse_fault(text))
+    control = Control(faults, token=os.environ.get(TOKEN_VARIABLE) or None)
     running = server.start(
         arguments.directory,
         address=arguments.address,
@@ -72,16 +84,33 @@ def run(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         speed_up=arguments.speed_up,
         stack=stack,
+        add_routes=[control.add_routes],
     )
     try:
         _say(f"emulated v1 and v2 deployments at {running.url}, which lists their /metrics")
         for path in running.file_sd_paths:
             _say(f"targets: {path}")
         _say(f"collect them: servescope collect --config {running.config_path}")
+        _say(f"switch faults: servescope faults --url {running.url}")
         running.wait(arguments.seconds)
     finally:
         running.close()
     return 0
+
+
+def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
+    traffic, v1, v2 = plan_traffic(arguments), V1, V2
+    if isinstance(traffic, ReplayedTraffic):
+        survey = survey_trace(traffic.trace)
+        v1, v2 = fit_to_trace(v1, survey), fit_to_trace(v2, survey)
+    return EmulatedStack(seed=arguments.seed, traffic=traffic, share_v2=arguments.share_v2, v1=v1, v2=v2)
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("aiohttp") is None:
+        raise UsageError("extra 'emulator' is not installed: pip install 'servescope[emulator]'")
 
 
 def _say(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -56,13 +57,22 @@ class Bench:
             publish=self.changes.append,
         )
 
-    def submit(self, input_tokens: int, output_tokens: int, *, stream: int | None = None) -> Serving:
+    def submit(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        stream: int | None = None,
+        priority: int = 0,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> Serving:
         """Send one request; those with the same stream begin with the same text."""
         self.numbers += 1
         number = self.numbers
         blocks = (input_tokens + output_tokens) // self.parameters.block_tokens
         base = (number if stream is None else 1000 + stream) * 100_000
-        request = Request(number, input_tokens, output_tokens, tuple(range(base, base + blocks)))
+        ids = tuple(range(base, base + blocks))
+        request = Request(number, input_tokens, output_tokens, ids, priority=priority, on_tokens=on_tokens)
 
         def finished(outcome: str) -> None:
             assert number not in self.outcomes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -41,7 +41,7 @@ def run_real(setting: Setting, prompts: Sequence[Prompt], *, environments: Path,
 def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterator[str]:
     environment = ensure_environment(environments, DYNAMO)
     model = ensure_model(environments, environment)
-    frontend_port, worker_port = pick_ports(2)
+    frontend_port, *worker_ports = pick_ports(1 + WORKERS)
     base = f"http://127.0.0.1:{frontend_port}"
     python = str(environment / "bin" / "python")
     planes = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
@@ -62,21 +62,22 @@ def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterato
     ]  # fmt: skip
     worker = [
         python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", MODEL_NAME,
-        "--num-workers", str(WORKERS), "--num-gpu-blocks-override", str(setting.cache_blocks),
+        "--num-gpu-blocks-override", str(setting.cache_blocks),
         "--block-size", str(BLOCK_TOKENS), "--max-num-seqs", str(MAX_BATCH_SIZE),
         "--max-num-batched-tokens", str(MAX_NUM_TOKENS), "--max-model-len", str(MAX_SEQ_LEN), *planes,
     ]  # fmt: skip
-    with (
-        running(f"frontend-{frontend_port}", frontend, logs, environment=settings) as first,
-        running(
-            f"mocker-{frontend_port}", worker, logs, environment={**settings, "DYN_SYSTEM_PORT": str(worker_port)}
-        ) as second,
-    ):
+    with ExitStack() as stack:
+        started = [stack.enter_context(running(f"frontend-{frontend_port}", frontend, logs, environment=settings))]
+        # Workers of one process do not always describe their model alike, and the router turns away those that differ
+        # from the first: hence a process each.
+        for port in worker_ports:
+            mine = {**settings, "DYN_SYSTEM_PORT": str(port)}
+            started.append(stack.enter_context(running(f"worker-{port}", worker, logs, environment=mine)))
         wait_until(
             lambda: serves(base) and registered_workers(base) == WORKERS,
             "dynamo",
             seconds=START_SECONDS,
-            processes=[first, second],
+            processes=started,
         )
         time.sleep(_EVENTS_CONNECT_SECONDS)
         yield base

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from servescope.emulator.control_client import TOKEN_VARIABLE
 from servescope.emulator.faults import Faults, parse_fault
-from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import Mix
+from servescope.emulator.sizing import fit_to_trace
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
+from servescope.emulator.workload import ReplayedTraffic, survey_trace
 from servescope.errors import UsageError
 
 _ADDRESS = "127.0.0.1"
@@ -49,13 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "as high (default: 1)",
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
-    parser.add_argument(
-        "--requests-per-second",
-        type=float,
-        default=Mix().requests_per_second,
-        metavar="R",
-        help="over both deployments, on average (default: %(default)g)",
-    )
+    configure_traffic(parser)
     parser.add_argument(
         "--share-v2", type=float, default=0.5, metavar="SHARE", help="share of the traffic v2 gets (default: 0.5)"
     )
@@ -77,8 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    mix = replace(Mix(), requests_per_second=arguments.requests_per_second)
-    stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
+    stack = _build_stack(arguments)
     faults = Faults(stack)
     for text in arguments.fault:
         faults.switch_on(parse_fault(text))
@@ -102,6 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         running.close()
     return 0
+
+
+def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
+    traffic, v1, v2 = plan_traffic(arguments), V1, V2
+    if isinstance(traffic, ReplayedTraffic):
+        survey = survey_trace(traffic.trace)
+        v1, v2 = fit_to_trace(v1, survey), fit_to_trace(v2, survey)
+    return EmulatedStack(seed=arguments.seed, traffic=traffic, share_v2=arguments.share_v2, v1=v1, v2=v2)
 
 
 def _require_extra() -> None:

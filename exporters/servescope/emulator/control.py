@@ -164,9 +164,7 @@ class Control:
                 raise web.HTTPForbidden(text="a page of a web site may not do this; send it without an Origin header")
             if self._token is not None:
                 scheme, _, offered = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-                if scheme.lower() != "bearer" or not hmac.compare_digest(
-                    offered.strip().encode(), self._token.encode()
-                ):
+                if scheme.lower() != "bearer" or not _is_same(offered.strip(), self._token):
                     raise web.HTTPUnauthorized(
                         text="a bearer token is needed: send 'Authorization: Bearer TOKEN'",
                         headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="servescope"'},
@@ -201,6 +199,11 @@ def is_loopback(address: str | None) -> bool:
         return False
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return (mapped or found).is_loopback
+
+
+def _is_same(offered: str, token: str) -> bool:
+    # A header may hold any bytes, which arrive here as surrogates.
+    return hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), token.encode())
 
 
 def _tell_scheduled(fault: Fault) -> dict[str, object]:

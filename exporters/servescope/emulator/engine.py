@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from servescope.emulator.cache import BlockCache, CacheChanges
@@ -88,6 +88,22 @@ class InFlightTokens(NamedTuple):
     handed_over: int
 
 
+@dataclass(slots=True)
+class TokenCounts:
+    """Where the KV an engine ever held came from, and where it went, in tokens.
+
+    `prefilled` were computed as prompts, recomputation after a preemption included; `reused` were found in the cache,
+    `transferred` came from another engine, and `decoded` were computed as they were generated. `dropped` left with
+    their sequence; all others are held: prefilled + reused + transferred + decoded = dropped + held, always.
+    """
+
+    prefilled: int = 0
+    reused: int = 0
+    transferred: int = 0
+    decoded: int = 0
+    dropped: int = 0
+
+
 class Engine:
     """Serves requests step by step: each step prefills chunks of prompts and decodes all running sequences at once.
 
@@ -126,6 +142,7 @@ class Engine:
         self._leaps = leaps
         self._arrived = 0
         self._steps = 0
+        self._tokens = TokenCounts()
         self._running: list[Serving] = []
         self._waiting: deque[Serving] = deque()
         self._handed_over: list[Serving] = []
@@ -178,6 +195,11 @@ class Engine:
         """Steps that have ended: an engine with requests in flight whose number stands still makes no progress."""
         self._catch_up()
         return self._steps
+
+    def count_tokens(self) -> TokenCounts:
+        """The tokens whose KV was here so far; a copy."""
+        self._catch_up()
+        return replace(self._tokens)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -362,7 +384,9 @@ class Engine:
     def _catch_up(self) -> None:
         """Write down the steps that have ended by now."""
         if self._stretch is not None:
-            self._steps += self._stretch.write(self._clock, self.instruments, self._gpu, len(self._reach))
+            written = self._stretch.write(self._clock, self.instruments, self._gpu, len(self._reach))
+            self._steps += written.steps
+            self._tokens.decoded += written.tokens
 
     def _interrupt(self) -> None:
         """Let the step in progress be the last one that is planned."""
@@ -509,6 +533,7 @@ class Engine:
         serving.lease = self.cache.open(block_ids, reusable=reusable)
         self.cache.grow(serving.lease, cached + tokens)
         serving.computed = cached
+        self._tokens.reused += cached
         if serving.cached_tokens is None:
             serving.cached_tokens = cached
         return tokens
@@ -526,6 +551,7 @@ class Engine:
         self.cache.grow(serving.lease, computed + tokens)
         serving.arrives_computed = False
         serving.computed = computed
+        self._tokens.transferred += computed
         self._commit(serving)
         return tokens
 
@@ -547,6 +573,7 @@ class Engine:
 
     def _end_prefill_chunk(self, serving: Serving, tokens: int) -> None:
         serving.computed += tokens
+        self._tokens.prefilled += tokens
         self._commit(serving)
         if serving.generated == 0 and serving.tokens_to_prefill == 0:
             self._emit(serving, 1)
@@ -581,6 +608,7 @@ class Engine:
                     serving.request.on_first_token(serving.cached_tokens or 0)
             else:
                 serving.observed.tokens(tokens)
+                self._tokens.decoded += tokens
             serving.generated += tokens
             if serving.request.on_tokens is not None:
                 serving.request.on_tokens(tokens)
@@ -614,6 +642,7 @@ class Engine:
     def _release(self, serving: Serving) -> None:
         assert serving.lease is not None  # noqa: S101 - what runs holds a lease
         self.cache.close(serving.lease)
+        self._tokens.dropped += serving.computed
         serving.lease = None
         serving.computed = 0
 

@@ -46,7 +46,8 @@ V2_DISAGGREGATED = replace(
 class EmulatedStack:
     """Deployments under one stream of traffic: by default a v1 and a v2, `share_v2` of new conversations going to v2.
 
-    Nothing moves but by `clock.run_until`, in one thread at a time. The same seed gives the same history.
+    The traffic is generated of `mix`, unless `traffic` plans another. Nothing moves but by `clock.run_until`, in one
+    thread at a time. The same seed gives the same history.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class EmulatedStack:
         *,
         seed: int = 1,
         mix: Mix | None = None,
+        traffic: TrafficPlan | None = None,
         share_v2: float = 0.5,
         v1: DeploymentPlan = V1,
         v2: DeploymentPlan = V2,
     ) -> None:
         if not 0 <= share_v2 <= 1:
             raise UsageError(f"share of v2 is {share_v2!r}, expected a share in [0, 1]")
-        self._assemble([(v1, 1 - share_v2), (v2, share_v2)], GeneratedTraffic(mix or Mix()), seed)
+        self._assemble([(v1, 1 - share_v2), (v2, share_v2)], traffic or GeneratedTraffic(mix or Mix()), seed)
 
     @classmethod
     def of(cls, plans: Sequence[tuple[DeploymentPlan, float]], *, traffic: TrafficPlan, seed: int = 1) -> EmulatedStack:

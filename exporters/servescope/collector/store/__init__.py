@@ -1,6 +1,13 @@
 """The embedded store, in one SQLite file: written by one collector, read by any number of processes meanwhile."""
 
-from servescope.collector.store.records import FigureTable, RecordedSettings, RefusedError, StoreError, TargetStatus
+from servescope.collector.store.records import (
+    FigureTable,
+    RecordedSettings,
+    RefusedError,
+    StoreError,
+    TargetStatus,
+    TooLargeError,
+)
 from servescope.collector.store.store import Store
 from servescope.collector.store.writer import Round, StoreWriter
 
@@ -13,4 +20,5 @@ __all__ = [
     "StoreError",
     "StoreWriter",
     "TargetStatus",
+    "TooLargeError",
 ]

@@ -108,21 +108,21 @@ class RecentRows:
         spans = [self.span(*owner) for owner in self.counts()]
         return min((span[0] for span in spans if span is not None), default=None)
 
-    def read(self, kind: int, owner: int, start_ms: int, end_ms: int, wanted: frozenset[str] | None) -> list[Segment]:
+    def read(
+        self, kind: int, owner: int, start_ms: int, end_ms: int, wanted: frozenset[str] | None
+    ) -> Iterator[Segment]:
         """What is wanted of an owner's rows from start to end, both included."""
         first = owner << TIME_BITS
-        segments = []
         for layout, group in groupby(self._stored(kind, owner, start_ms, end_ms), key=lambda row: row[1]):
             stretch = list(group)
             times = np.array([key - first for key, _, _ in stretch], dtype=np.int64)
             if layout is None:
-                segments.append(Segment(times, (), np.empty((0, len(stretch)))))
+                yield Segment(times, (), np.empty((0, len(stretch))))
                 continue
             keys = self._layouts.keys(layout)
             places = wanted_places(keys, wanted)
             stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
-            segments.append(Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T))
-        return segments
+            yield Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T)
 
     def rows(self, kind: int, owner: int, start_ms: int, end_ms: int) -> Iterator[Row]:
         """The rows of an owner, ascending; those of one layout share their keys."""

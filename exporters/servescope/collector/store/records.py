@@ -27,6 +27,10 @@ class RefusedError(StoreError):
     """What was to be stored can be in no store, however often it is tried: a value that is not finite, for one."""
 
 
+class TooLargeError(StoreError):
+    """What was asked for holds more numbers than are read at once; a shorter time can be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
     """The latest health of one target; times in milliseconds, None before there is one.

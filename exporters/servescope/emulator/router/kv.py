@@ -216,10 +216,6 @@ class KvRouter:
         self._show_queue()
         return partial(self._take_back, waiting)
 
-    def place(self, request: Request, workers: Sequence[str]) -> Placement:
-        """Choose one of `workers` at once, whatever waits."""
-        return self._choose_worker(Waiting(request, lambda _: None, number=0, arrived=self._clock.now), workers)
-
     def _take_back(self, waiting: Waiting) -> None:
         if self._unplaced.pop(waiting.number, None) is not None:
             waiting.taken_back = True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
+from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.router import KvRouterParameters
 from servescope.emulator.speculation import speculate
@@ -31,6 +33,13 @@ V2 = DeploymentPlan(
     # Far below the sensible start of 50 000, so that a handful of requests per second already keeps three replicas.
     scaling=TokenScaling(target_in_flight_tokens=16_000, min_replica=2, initial_replicas=3, max_replica=6),
     routing=KvRouterParameters(),
+)
+V2_DISAGGREGATED = replace(
+    V2,
+    # Prompts come in bursts, and fewer workers than of an aggregated deployment take them.
+    engine=replace(V2.engine, max_queue=16),
+    scaling=TokenScaling(target_in_flight_tokens=10_000, min_replica=2, initial_replicas=2, max_replica=4),
+    disaggregation=Disaggregation(prefill_workers_per_replica=1, decode_workers_per_replica=2),
 )
 
 

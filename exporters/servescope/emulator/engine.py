@@ -115,6 +115,8 @@ class Engine:
 
     Steps that follow from the one before are not gone through one by one but written down together, when somebody reads
     the instruments or asks for anything here; nobody sees a difference but in speed. Without `leaps` they are not.
+
+    `reused_tokens` counts the prompt tokens that were found in the cache, when the first token of their request comes.
     For one thread at a time, on `clock`.
     """
 
@@ -151,6 +153,9 @@ class Engine:
         self._failed = False
         self._effects = EngineEffects()
         self._churning = False
+        self._watchers: list[Callable[[Serving, str], None]] = []
+        self._change_watchers: list[Callable[[CacheChanges], None]] = []
+        self.reused_tokens = 0
         self._follow_effects()
         gpu.watch_reading(self._catch_up)
 
@@ -195,6 +200,19 @@ class Engine:
         """Steps that have ended: an engine with requests in flight whose number stands still makes no progress."""
         self._catch_up()
         return self._steps
+
+    @property
+    def now(self) -> float:
+        """The time of the emulation, in seconds."""
+        return self._clock.now
+
+    def watch_ended(self, watch: Callable[[Serving, str], None]) -> None:
+        """Have `watch` called with each request that ends from now on, and its outcome, before its client hears."""
+        self._watchers.append(watch)
+
+    def watch_changes(self, watch: Callable[[CacheChanges], None]) -> None:
+        """Have `watch` called with what comes into the cache and leaves it from now on, as `publish` is."""
+        self._change_watchers.append(watch)
 
     def count_tokens(self) -> TokenCounts:
         """The tokens whose KV was here so far; a copy."""
@@ -352,6 +370,7 @@ class Engine:
 
     def _meet(self, serving: Serving) -> Serving:
         self._interrupt()
+        serving.arrived_at = self._clock.now
         return serving
 
     def _draw_failure(self, serving: Serving) -> int | None:
@@ -521,6 +540,8 @@ class Engine:
                 prefills.append((serving, tokens))
             self._running.append(self._waiting.popleft())
             serving.preempted = False
+            if serving.admitted_at is None:
+                serving.admitted_at = self._clock.now
             budget -= tokens
 
     def _start_prefill(self, serving: Serving, budget: int) -> int:
@@ -608,6 +629,8 @@ class Engine:
         if tokens > 0:
             if first:
                 serving.observed.first_token()
+                serving.first_token_at = self._clock.now
+                self.reused_tokens += serving.cached_tokens or 0
                 serving.first_token(serving.cached_tokens or 0)
                 if serving.request.on_first_token is not None:
                     serving.request.on_first_token(serving.cached_tokens or 0)
@@ -642,6 +665,8 @@ class Engine:
         elif serving in self._waiting:
             self._waiting.remove(serving)
         serving.observed.finish(outcome, serving.generated)
+        for watch in self._watchers:
+            watch(serving, outcome)
         serving.finished(outcome)
 
     def _release(self, serving: Serving) -> None:
@@ -655,6 +680,8 @@ class Engine:
         changes = self.cache.take_changes()
         if changes.stored or changes.removed:
             self._publish(changes)
+            for watch in self._change_watchers:
+                watch(changes)
 
     def _show_state(self) -> None:
         if self._effects.frozen or self._failed:

@@ -69,8 +69,10 @@ def test_calibration_decides_the_cost(tmp_path: Path) -> None:
 
 def test_speculation_is_as_documented() -> None:
     """The documented block decides kind and length; chances can be said beside it."""
-    speculation = parse({"acceptance": [0.9, 0.5]}, speculation=dict(EAGLE)).parameters.speculation
+    engine = {"acceptance": [0.9, 0.5], "acceptance_drift": 0.1}
+    speculation = parse(engine, speculation=dict(EAGLE)).parameters.speculation
     assert speculation is not None
+    assert speculation.drift_per_hour == 0.1
     assert (speculation.decoding_type, speculation.acceptance) == ("Eagle", (0.9, 0.5))
 
 
@@ -91,6 +93,8 @@ def test_speculation_is_as_documented() -> None:
         ({"max_queue": -1}, {}, None, "max_queue: -1 is wrong"),
         ({"calibration": "none.csv"}, {}, None, "engine.calibration: cannot read .*none.csv"),
         ({"acceptance": [0.5]}, {}, None, "acceptance: .* only beside a speculative_config"),
+        ({"acceptance_drift": 0.1}, {}, None, "acceptance_drift: .* only beside a speculative_config"),
+        ({"acceptance_drift": 1}, {}, EAGLE, "acceptance_drift: 1 is wrong, expected a share of 0 or more and below 1"),
         ({"acceptance": [1.5]}, {}, EAGLE, "acceptance: .* a list of chances"),
         ({}, {}, {"decoding_type": "medusa"}, "unknown speculative_config.decoding_type 'medusa', supported: Eagle"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ ENGINE_SETTINGS: Final = (
     Setting("block_tokens", "32"),
     Setting("error_share", "0.002"),
     Setting("acceptance", ""),
+    Setting("acceptance_drift", "0"),
 )
 """The keys of `[deployments.engine]`."""
 
@@ -141,15 +142,19 @@ def _calibration(engine: Table, directory: Path) -> Calibration | None:
 def _speculation(engine: Table, speculation: Mapping[str, object] | None) -> Speculation | None:
     acceptance = engine.values.get("acceptance")
     if speculation is None:
-        if acceptance is not None:
-            raise engine.wrong("acceptance", "it only beside a speculative_config")
+        for key in ("acceptance", "acceptance_drift"):
+            if key in engine.values:
+                raise engine.wrong(key, "it only beside a speculative_config")
         return None
+    drift = _share(engine, "acceptance_drift", 0.0)
+    if drift == 1:
+        raise engine.wrong("acceptance_drift", "a share of 0 or more and below 1")
     if acceptance is None:
-        return _parsed(engine, speculation, None)
+        return replace(_parsed(engine, speculation, None), drift_per_hour=drift)
     numbers = acceptance if isinstance(acceptance, list) else []
     if not numbers or not all(isinstance(each, int | float) and 0 <= each <= 1 for each in numbers):
         raise engine.wrong("acceptance", "a list of chances from 0 to 1, one for each position of the draft")
-    return _parsed(engine, speculation, [float(each) for each in numbers])
+    return replace(_parsed(engine, speculation, [float(each) for each in numbers]), drift_per_hour=drift)
 
 
 def _parsed(engine: Table, speculation: Mapping[str, object], acceptance: list[float] | None) -> Speculation:

@@ -1,7 +1,8 @@
 """How fast the emulator replays a public trace: `servescope replay` with its defaults, on one core.
 
 The trace is Mooncake's of conversations, which is not part of the project; `--trace` says where it lies. Every row is
-a process of its own that may run on one core, as a user would start it: reading the trace is in its time.
+a process of its own that may run on one core, as a user would start it: reading the trace is in its time. Dynamo's
+simulation of its router and mock workers, which is compiled, is timed from within, without its start.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks._dynamo import find_dynamo, replay_with_dynamo
 
 _TRACE = "traces/conversation_trace.jsonl"
 _MIB = 1 << 20
@@ -55,6 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", type=Path, default=folder / _TRACE, help="a Mooncake trace for `emulator` (default: %(default)s)"
     )
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=Path(".cache/real"),
+        help="where `make real` has put Dynamo, which `emulator` is shown beside (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -84,6 +93,34 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{report['seconds'] / leaping.seconds:.0f} times as fast as time;", end=" ")
     print(f"1/{_TARGET_SECONDS / leaping.seconds:.0f} of the {_TARGET_SECONDS:.0f} s and", end=" ")
     print(f"1/{_TARGET_MIB / leaping.peak_mib:.0f} of the {_TARGET_MIB:.0f} MiB it may take")
+    _print_dynamo(arguments, leaping)
+
+
+def _print_dynamo(arguments: argparse.Namespace, ours: Replayed) -> None:
+    python = find_dynamo(arguments.environments)
+    if python is None:
+        print(f"Dynamo is not in {arguments.environments}: left out; `make real` puts it there")
+        return
+    workers = ours.report["replay"]
+    theirs = replay_with_dynamo(
+        python,
+        arguments.trace,
+        workers=workers["workers"],
+        cache_blocks=workers["cache_blocks"],
+        block_tokens=workers["block_tokens"],
+        max_batch_size=workers["max_batch_size"],
+        max_num_tokens=workers["max_num_tokens"],
+    )
+    hit_rate = ours.report["figures"]["kv_cache_hit_rate"]
+    tokens = theirs.prompt_tokens / theirs.seconds / 1e6
+    figures = (
+        f"{theirs.seconds:9.1f}{'':9}{theirs.requests / theirs.seconds:12.0f}{tokens:11.1f}{theirs.peak_mib:10.0f}"
+    )
+    print(f"{'NVIDIA Dynamo':<24}{figures}  hit rate {theirs.hit_rate:.1%}, ours {hit_rate:.1%}")
+    print(
+        f"Dynamo's takes {theirs.seconds / ours.seconds:.2f} times as long, {theirs.peak_mib / ours.peak_mib:.1f} times"
+    )
+    print("the memory; it keeps each request's times, not a page of counters and histograms for each worker")
 
 
 def replay(trace: Path, *options: str, leaps: bool = True) -> Replayed:

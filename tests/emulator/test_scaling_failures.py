@@ -83,8 +83,8 @@ def peak_and_need(cold_start_factor: float) -> tuple[int, int]:
     scaling = replace(QUICK, max_replica=40)
     deployment, clock = deploy(replace(PLAN, scaling=scaling))
     deployment.apply_effects(DeploymentEffects(cold_start_factor=cold_start_factor))
-    load(deployment, clock, rate=4.0, seconds=450.0)
-    asked = follow(deployment, clock, until=450.0)
+    load(deployment, clock, rate=6.0, seconds=600.0)
+    asked = follow(deployment, clock, until=600.0)
     return max(asked), asked[-1]
 
 

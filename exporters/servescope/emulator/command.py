@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from servescope.emulator.control_client import TOKEN_VARIABLE
-from servescope.emulator.faults import Faults, parse_fault
+from servescope.emulator.faults import Fault, Faults, parse_fault
 from servescope.emulator.sizing import fit_to_trace
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
@@ -16,6 +17,10 @@ from servescope.emulator.workload import ReplayedTraffic, survey_trace
 from servescope.errors import UsageError
 
 _ADDRESS = "127.0.0.1"
+_SAID_BY_SCENARIO = (
+    "seed", "share_v2", "trace", "preset", "requests_per_second", "trace_speed", "trace_scale", "trace_repeat",
+    "trace_jitter",
+)  # fmt: skip
 # Longer than that no thread can wait.
 _MOST_SECONDS = 1e9
 
@@ -61,6 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]",
         help="have this fault from the start, any number of them; `servescope faults kinds` lists what there is",
     )
+    parser.add_argument(
+        "--scenario",
+        type=Path,
+        metavar="FILE",
+        help="take deployments, traffic, faults and seed from a TOML file, as examples/*.toml are; --fault adds more",
+    )
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
 
 
@@ -72,8 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    stack = _build_stack(arguments)
-    faults = Faults(stack)
+    stack, scheduled = _build_stack(arguments)
+    faults = Faults(stack, scheduled)
     for text in arguments.fault:
         faults.switch_on(parse_fault(text))
     control = Control(faults, token=os.environ.get(TOKEN_VARIABLE) or None)
@@ -87,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
         add_routes=[control.add_routes],
     )
     try:
-        _say(f"emulated v1 and v2 deployments at {running.url}, which lists their /metrics")
+        names = ", ".join(deployment.plan.identity.deployment_id for deployment in stack.deployments)
+        _say(f"emulated deployments {names} at {running.url}, which lists their /metrics")
         for path in running.file_sd_paths:
             _say(f"targets: {path}")
         _say(f"collect them: servescope collect --config {running.config_path}")
@@ -98,12 +110,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
+def _build_stack(arguments: argparse.Namespace) -> tuple[EmulatedStack, Sequence[Fault]]:
+    """The stack that was asked for, and the faults its scenario has for it."""
+    if arguments.scenario is not None:
+        return _build_scenario(arguments)
     traffic, v1, v2 = plan_traffic(arguments), V1, V2
     if isinstance(traffic, ReplayedTraffic):
         survey = survey_trace(traffic.trace)
         v1, v2 = fit_to_trace(v1, survey), fit_to_trace(v2, survey)
-    return EmulatedStack(seed=arguments.seed, traffic=traffic, share_v2=arguments.share_v2, v1=v1, v2=v2)
+    stack = EmulatedStack(seed=arguments.seed, traffic=traffic, share_v2=arguments.share_v2, v1=v1, v2=v2)
+    return stack, ()
+
+
+def _build_scenario(arguments: argparse.Namespace) -> tuple[EmulatedStack, Sequence[Fault]]:
+    from servescope.emulator.scenario import read_scenario
+
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    usual = vars(parser.parse_args([]))
+    for option in _SAID_BY_SCENARIO:
+        if usual.get(option) != vars(arguments).get(option):
+            raise UsageError(f"--{option.replace('_', '-')} is given beside --scenario, expected it in the file")
+    scenario = read_scenario(arguments.scenario)
+    return scenario.build(), scenario.faults
 
 
 def _require_extra() -> None:

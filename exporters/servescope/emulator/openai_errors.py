@@ -122,16 +122,11 @@ def too_large(limit_bytes: int) -> ApiError:
     )
 
 
-def too_long(param: str, limit: int, prompt: int, answer: int | None) -> ApiError:
-    """Prompt and answer do not fit the context; `answer` is what was asked for, None when nothing was."""
-    asked = (
-        f"{prompt} tokens"
-        if answer is None
-        else f"{prompt + answer} tokens ({prompt} in the {param}, {answer} in the completion)"
-    )
+def too_long(param: str, limit: int, prompt: int, answer: int) -> ApiError:
+    """Prompt and answer do not fit the context of `limit` tokens."""
     message = (
-        f"This model's maximum context length is {limit} tokens. However, you requested {asked}. "
-        f"Please reduce the length of the {param}{'' if answer is None else ' or completion'}."
+        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + answer} tokens "
+        f"({prompt} in the {param}, {answer} in the completion). Please reduce the length of the {param} or completion."
     )
     return ApiError(400, message, param=param, code="context_length_exceeded")
 

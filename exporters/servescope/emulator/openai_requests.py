@@ -72,12 +72,11 @@ class ApiLimits:
 class Generation:
     """What to generate: `choices` answers to each of `prompts`, which are tokens.
 
-    `most_tokens` is None when the client leaves the length to the model. `source` is the parameter the prompts are from.
+    `most_tokens` is None when the client leaves the length to the model.
     """
 
     model: str
     prompts: tuple[tuple[int, ...], ...]
-    source: str
     choices: int
     most_tokens: int | None
     fewest_tokens: int
@@ -86,6 +85,7 @@ class Generation:
     seed: int | None
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     priority: int
 
 
@@ -129,9 +129,8 @@ def read_chat(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     most = fields.whole("max_completion_tokens", 1)
     if most is None:
         most = fields.whole("max_tokens", 1)
-    return _read_generation(
-        fields, (tuple(tokenize_conversation(conversation, tools=tools)),), "messages", most, limits
-    )
+    prompt = tuple(tokenize_conversation(conversation, tools=tools))
+    return _read_generation(fields, (prompt,), most, limits)
 
 
 def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
@@ -147,7 +146,6 @@ def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     generation = _read_generation(
         fields,
         _read_texts(fields, "prompt", limits.prompts),
-        "prompt",
         _COMPLETION_TOKENS if most is None else most,
         limits,
     )
@@ -169,7 +167,7 @@ def read_embedding(body: Mapping[str, Any], limits: ApiLimits) -> Embedding:
 
 
 def _read_generation(
-    fields: _Fields, prompts: tuple[tuple[int, ...], ...], source: str, most: int | None, limits: ApiLimits
+    fields: _Fields, prompts: tuple[tuple[int, ...], ...], most: int | None, limits: ApiLimits
 ) -> Generation:
     stream = fields.flag("stream")
     options = fields.object("stream_options")
@@ -186,7 +184,6 @@ def _read_generation(
     return Generation(
         model=fields.model(),
         prompts=prompts,
-        source=source,
         choices=fields.whole("n", 1, limits.choices) or 1,
         most_tokens=most,
         fewest_tokens=fewest,
@@ -195,6 +192,7 @@ def _read_generation(
         seed=fields.whole("seed", _LOWEST_SEED, _HIGHEST_SEED),
         stream=stream,
         include_usage=within.flag("include_usage"),
+        continuous_usage=within.flag("continuous_usage_stats"),
         priority=fields.whole("priority", -(2**31), 2**31 - 1) or 0,
     )
 

@@ -206,6 +206,16 @@ def change(path: str, value: object) -> Mapping[str, object]:
         ("deployments.0.autoscaling.concurrency_target", 9, "llm_config.b10_autoscaling_config"),
         ("deployments.0.router.kind", "random", "deployments[0].router.kind: 'random' is wrong, expected one of kv, "),
         ("deployments.0.router.kind", "least-load", "b10_routing_config: a table is wrong, expected none beside"),
+        (
+            "deployments.0.router.max_queued",
+            2.5,
+            "router.max_queued: 2.5 is wrong, expected a whole number of 0 or more",
+        ),
+        (
+            "deployments.0.autoscaling.min_replica",
+            9,
+            "deployments[0]: min_replica 9, initial_replicas 9, max_replica 5",
+        ),
         ("deployments.0.router.replicas", 1000, "deployments[0].router: replicas of the router are 1000"),
         ("deployments.0.health_check.period", "0s", "deployments[0].health_check: period_seconds is 0.0"),
         ("deployments.0.speculator", {}, "deployments[0].speculator: a table is wrong, expected it in a v1 deployment"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -412,6 +413,30 @@ def test_arrivals_are_in_order_and_within_their_moment(
         within = moment * speed % span
         least, most = (recorded - distinct[0]) / 1000, (ends[recorded] - distinct[0]) / 1000
         assert least - 1e-6 <= within <= most + 1e-6 or span - within < 1e-6
+
+
+def test_a_trace_is_never_held_whole(tmp_path: Path) -> None:
+    """Looking at a trace and replaying it needs no more memory than a few of its lines."""
+    ids = list(range(200))
+    path = tmp_path / "trace"
+    with path.open("w") as file:
+        for moment in range(2000):
+            file.write(altered(timestamp=moment, input_length=512 * len(ids), hash_ids=ids) + "\n")
+    clock = VirtualClock()
+    tracemalloc.start()
+    try:
+        traffic = Traffic(
+            ReplayedTraffic(path), clock=clock, seed=1, block_tokens=512,
+            sends={"none": lambda request, finished: None}, shares={"none": 1.0},
+        )  # fmt: skip
+        traffic.start()
+        clock.run_until(3.0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert traffic.requests_sent == 2000
+    assert path.stat().st_size > 1_500_000
+    assert most < 200_000
 
 
 @pytest.mark.reference

@@ -24,6 +24,7 @@ COMMANDS = {
     ),
     "inspect": ("servescope.inspection", "say what an exposition is and what the contract gets from it"),
     "emulate": ("servescope.emulator.command", "run an emulated v1 and v2 deployment with their /metrics"),
+    "faults": ("servescope.emulator.faults_command", "switch faults of a running emulator on and off"),
 }
 
 

@@ -165,6 +165,7 @@ class EngineInstruments(Instruments):
         self._first_tokens = self._journal(self._book_first_tokens)
         self._steps = self._journal(self._book_steps, window_seconds=window_seconds)
         self._preempted = self._journal(self._book_preemptions)
+        self._transferred = self._journal(self._book_transfers)
         self._moved = self._journal(self._book_moves, droppable=False)
         self._moved_in = 0
         self._started = self._journal(self._book_starts)
@@ -250,6 +251,21 @@ class EngineInstruments(Instruments):
         """Count requests preempted to free KV cache."""
         try:
             self._preempted.write(whole("preemptions", count))
+        except Exception as error:
+            self._refuse_error(error)
+
+    def record_kv_transfer(self, seconds: float, *, waited_seconds: float, size_bytes: int) -> None:
+        """Record KV that has come to this worker, `waited_seconds` of it spent between first token and transfer."""
+        try:
+            times = finite("seconds", seconds), finite("waited_seconds", waited_seconds)
+            self._transferred.write((*times, whole("size_bytes", size_bytes, _MOST_BYTES)))
+        except Exception as error:
+            self._refuse_error(error)
+
+    def set_pending_kv_transfers(self, count: int) -> None:
+        """Set how many requests have their prompt computed here and their KV still to be sent to another worker."""
+        try:
+            self._pending_transfers.value = whole("pending KV transfers", count)
         except Exception as error:
             self._refuse_error(error)
 
@@ -443,11 +459,23 @@ class EngineInstruments(Instruments):
         self._kv_cache_usage = scalar(METRICS["kv_cache_usage"])
         self._preemptions = scalar(METRICS["preemptions_total"], 0)
         self._decode_seconds = scalar(METRICS["decode_seconds_total"], 0)
+        self._transfer_seconds = distribution(METRICS["kv_transfer_seconds"], shown=False)
+        self._transfer_wait_seconds = distribution(METRICS["kv_transfer_wait_seconds"], shown=False)
+        self._transfer_bytes = scalar(METRICS["kv_transfer_bytes_total"])
+        self._pending_transfers = scalar(METRICS["kv_transfers_pending"])
         self._show_refusals()
 
     def _book_moves(self, moves: list[int], _: list[Mark]) -> None:
         self._in_flight_known = True
         self._moved_in += sum(moves)
+
+    def _book_transfers(self, records: list[tuple[float, float, int]], _: list[Mark]) -> None:
+        import numpy as np
+
+        seconds, waits, sizes = zip(*records, strict=True)
+        self._transfer_seconds.observe(np.array(seconds))
+        self._transfer_wait_seconds.observe(np.array(waits))
+        self._transfer_bytes.add(sum(sizes))
 
     def _book_starts(self, records: list[None], _: list[Mark]) -> None:
         self._in_flight_known = True

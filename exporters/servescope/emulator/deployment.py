@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ from servescope.emulator.autoscaler import (
 )
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
+from servescope.emulator.costs import TransferCost
+from servescope.emulator.disaggregation import Disaggregation, KvNetwork, Transfer, WorkerRole
 from servescope.emulator.effects import DeploymentEffects
 from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.fleet import Fleet, FleetHooks
@@ -59,6 +61,9 @@ class DeploymentPlan:
     The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router, `router` says how the
     processes of a KV-aware one run. A cache event takes `event_seconds` to reach them. A draining replica that has not
     served its requests after `drain_seconds` is ended with them.
+
+    With `disaggregation` a replica is a unit of prefill and decode workers, between which `kv_transfer` says how KV
+    goes; every worker is built as `engine` says, but that prefill workers draft nothing.
     """
 
     identity: DeploymentIdentity
@@ -71,11 +76,20 @@ class DeploymentPlan:
     back_off: BackOff = field(default_factory=BackOff)
     event_seconds: float = 0.02
     drain_seconds: float = 600.0
+    disaggregation: Disaggregation | None = None
+    kv_transfer: TransferCost = field(default_factory=TransferCost)
 
     def __post_init__(self) -> None:
         for name in ("event_seconds", "drain_seconds"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of seconds, 0 or more")
+        if self.disaggregation is not None and not isinstance(self.scaling, TokenScaling):
+            raise UsageError("a disaggregated deployment scales on its tokens in flight, expected TokenScaling")
+
+    @property
+    def roles(self) -> tuple[WorkerRole, ...]:
+        """The role of each worker of one replica."""
+        return ("aggregated",) if self.disaggregation is None else self.disaggregation.roles
 
 
 class Target(NamedTuple):
@@ -93,10 +107,13 @@ class Target(NamedTuple):
 class Flight:
     """One request on its way through a deployment, until it has ended in one outcome.
 
-    `replicas` are the workers it needs to end well: the engine that serves it, and what holds its KV.
+    `replicas` are the workers it needs to end well. Between prefill and decode its KV is at `sender`, and waits for its
+    `transfer` to `receiver` or is on its way.
     """
 
-    __slots__ = ("finished", "placement", "replicas", "request", "serving", "take_back")
+    __slots__ = (
+        "finished", "placement", "receiver", "replicas", "request", "sender", "serving", "take_back", "transfer",
+    )  # fmt: skip
 
     def __init__(self, request: Request, finished: Finished) -> None:
         self.request = request
@@ -105,11 +122,9 @@ class Flight:
         self.placement: Placement | None = None
         self.replicas: list[Replica] = []
         self.serving: tuple[Engine, Serving] | None = None
-
-    def need(self, replica: Replica) -> None:
-        """From now on it needs this worker."""
-        self.replicas.append(replica)
-        replica.requests += 1
+        self.sender: Replica | None = None
+        self.transfer: Transfer | None = None
+        self.receiver: Replica | None = None
 
 
 class Deployment:
@@ -130,6 +145,8 @@ class Deployment:
         self._seed = f"{plan.identity.deployment_id}-{seed}"
         self._flights: dict[Flight, None] = {}
         self._watchers: list[Callable[[Replica], None]] = []
+        self._network = KvNetwork(clock=clock)
+        self._unreceived: dict[Flight, None] = {}
         self.router = self._build_router()
         self.autoscaler = self._build_autoscaler()
         self.fleet = self._build_fleet()
@@ -164,12 +181,17 @@ class Deployment:
             return
         replica = self.replicas[placement.worker]
         flight.placement = placement
-        flight.need(replica)
+        self._attach(flight, replica)
         engine = replica.engine
         serving = engine.submit(
-            flight.request, first_token=placement.report, finished=lambda outcome: self._end(flight, outcome)
+            flight.request,
+            first_token=placement.report,
+            finished=lambda outcome: self._end(flight, outcome),
+            handed_over=(lambda serving: self._hand_over(flight, serving)) if engine.role == "prefill" else None,
         )
-        flight.serving = engine, serving
+        # What it handed over at once may be elsewhere already.
+        if flight.serving is None:
+            flight.serving = engine, serving
 
     def _turn_away(self, flight: Flight) -> None:
         attempt = self.router.instruments.route(
@@ -197,15 +219,78 @@ class Deployment:
         if finished is None:
             return
         del self._flights[flight]
+        self._unreceived.pop(flight, None)
         self.outcomes[outcome] += 1
         if flight.placement is not None:
             flight.placement.end()
-        for replica in flight.replicas:
-            replica.requests -= 1
-            # Not at once: the engine is in the middle of the step that ended the request.
-            if replica.status == "draining":
-                self._clock.schedule(0.0, partial(self.fleet.discard_if_drained, replica))
+        if flight.transfer is not None:
+            self._network.cancel(flight.transfer)
+        self._sent(flight)
+        for replica in [*flight.replicas]:
+            self._detach(flight, replica)
         finished(outcome)
+
+    def _attach(self, flight: Flight, replica: Replica) -> None:
+        flight.replicas.append(replica)
+        replica.requests += 1
+
+    def _detach(self, flight: Flight, replica: Replica) -> None:
+        flight.replicas.remove(replica)
+        replica.requests -= 1
+        # Not at once: the engine is in the middle of the step that ended the request.
+        if replica.status == "draining":
+            self._clock.schedule(0.0, partial(self.fleet.discard_if_drained, replica))
+
+    # --- from prefill to decode ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, flight: Flight, serving: Serving) -> None:
+        """The prompt is computed and its KV can go."""
+        sender = flight.replicas[0]
+        flight.serving = sender.engine, serving
+        flight.sender = sender
+        sender.sending += 1
+        sender.engine.instruments.set_pending_kv_transfers(sender.sending)
+        # The router has done its part: what the worker is busy with from now on is not the request's prompt.
+        if flight.placement is not None:
+            flight.placement.end()
+        self._send_kv(flight)
+
+    def _send_kv(self, flight: Flight) -> None:
+        decoding = self.fleet.active("decode")
+        if not decoding:
+            self._unreceived[flight] = None
+            return
+        receiver = min((self.replicas[name] for name in decoding), key=lambda replica: replica.requests)
+        self._attach(flight, receiver)
+        flight.receiver = receiver
+        assert flight.serving is not None and flight.sender is not None  # noqa: S101,PT018 - it was handed over
+        tokens, cost = flight.serving[1].computed, self.plan.kv_transfer
+        size_bytes = round(tokens * cost.bytes_per_token)
+        flight.transfer = self._network.send(
+            flight.sender.name,
+            receiver.name,
+            cost.seconds(tokens),
+            lambda waited, took: self._receive(flight, waited, took, size_bytes),
+        )
+
+    def _receive(self, flight: Flight, waited: float, took: float, size_bytes: int) -> None:
+        sender, receiver = flight.replicas
+        assert flight.serving is not None  # noqa: S101 - it was handed over by an engine
+        engine, serving = flight.serving
+        receiver.engine.instruments.record_kv_transfer(took, waited_seconds=waited, size_bytes=size_bytes)
+        flight.transfer = None
+        self._sent(flight)
+        prefilled = engine.release(serving)
+        self._detach(flight, sender)
+        going_on = receiver.engine.submit_prefilled(prefilled, finished=lambda outcome: self._end(flight, outcome))
+        flight.serving = receiver.engine, going_on
+
+    def _sent(self, flight: Flight) -> None:
+        """The worker that prefilled it holds its KV no more."""
+        sender, flight.sender = flight.sender, None
+        if sender is not None:
+            sender.sending -= 1
+            sender.engine.instruments.set_pending_kv_transfers(sender.sending)
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -247,6 +332,7 @@ class Deployment:
         _check_effects(effects)
         self.effects = effects
         self.autoscaler.most_replicas = effects.max_replica
+        self._network.set_factor(effects.transfer_factor)
         self.fleet.apply_effects(effects)
 
     def restart(self, name: str) -> None:
@@ -273,6 +359,9 @@ class Deployment:
             watch(replica)
 
     def _joined(self, replica: Replica) -> None:
+        if replica.identity.role == "decode":
+            self._send_unreceived()
+            return
         engine, parameters = replica.engine, self.plan.engine
         capacity = WorkerCapacity(requests=parameters.max_batch_size, blocks=parameters.cache_blocks)
         self._streams += 1
@@ -288,6 +377,26 @@ class Deployment:
 
     def _died(self, replica: Replica) -> None:
         replica.engine.fail()
+        # What is left needs the worker without being served by it: KV on its way to it.
+        for flight in [flight for flight in self._flights if flight.receiver is replica and flight.transfer]:
+            self._give_back(flight)
+
+    def _give_back(self, flight: Flight) -> None:
+        """The receiver is gone before the KV came: another one gets it, from the worker that still holds it."""
+        assert flight.transfer is not None  # noqa: S101 - asked by the caller
+        assert flight.receiver is not None  # noqa: S101 - it has a transfer
+        transfer, flight.transfer = flight.transfer, None
+        self._network.cancel(transfer)
+        self._detach(flight, flight.receiver)
+        flight.receiver = None
+        # Later, when the worker that is gone counts no more among those that serve.
+        self._unreceived[flight] = None
+        self._clock.schedule(0.0, self._send_unreceived)
+
+    def _send_unreceived(self) -> None:
+        waiting, self._unreceived = self._unreceived, {}
+        for flight in waiting:
+            self._send_kv(flight)
 
     def _left(self, replica: Replica) -> None:
         self.router.remove_worker(replica.name)
@@ -312,13 +421,24 @@ class Deployment:
     # --- scaling ------------------------------------------------------------------------------------------------------
 
     def _evaluate(self) -> None:
-        engines = [replica.engine for replica in self.replicas.values() if replica.serves_metrics]
+        decode_tokens = sum(engine.in_flight_tokens for engine in self._engines("decode"))
+        # Weighed where they will decode: what is computed and not there yet.
+        decode_tokens += sum(engine.in_flight_tokens_by_phase().handed_over for engine in self._engines("prefill"))
+        prefill_tokens = sum(engine.in_flight_tokens for engine in self._engines("prefill", "aggregated"))
         load = Load(
-            in_flight_tokens=sum(engine.in_flight_tokens for engine in engines) + self.router.queued_tokens,
+            in_flight_tokens=prefill_tokens + decode_tokens + self.router.queued_tokens,
             requests=self.in_flight,
             workers=self.fleet.count_workers()["active"],
+            decode_tokens=decode_tokens,
         )
         self.fleet.scale_to(self.autoscaler.evaluate(self._clock.now, load))
+
+    def _engines(self, *roles: WorkerRole) -> list[Engine]:
+        return [
+            replica.engine
+            for replica in self.replicas.values()
+            if replica.serves_metrics and replica.identity.role in roles
+        ]
 
     # --- building -----------------------------------------------------------------------------------------------------
 
@@ -330,7 +450,7 @@ class Deployment:
         plan = self.plan
         return Fleet(
             self._identify,
-            roles=("aggregated",),
+            roles=plan.roles,
             clock=self._clock,
             cold_start=plan.cold_start,
             health_check=plan.health_check,
@@ -348,7 +468,9 @@ class Deployment:
         )
 
     def _build_engine(self, identity: Identity, process: int) -> Engine:
-        parameters = self.plan.engine
+        role = next(role for role in self.plan.roles if role == identity.role)
+        # Prefill workers decode nothing, so that they have nothing to draft.
+        parameters = replace(self.plan.engine, speculation=None) if role == "prefill" else self.plan.engine
         gpu = EmulatedGpu(clock=self._clock, memory_bytes=parameters.gpu_memory_bytes)
         instruments = EngineInstruments(
             identity,
@@ -364,6 +486,7 @@ class Deployment:
             gpu=gpu,
             seed=f"{identity.replica}{life}-{self._seed}",
             publish=lambda changes: self._publish(identity.replica, engine, changes),
+            role=role,
         )
         return engine
 
@@ -394,7 +517,7 @@ class Deployment:
     def _build_autoscaler(self) -> Autoscaler:
         instruments = AutoscalerInstruments(self._identify(_AUTOSCALER, "autoscaler"), clock=self._clock.read)
         if isinstance(self.plan.scaling, TokenScaling):
-            return TokenAutoscaler(self.plan.scaling, instruments=instruments)
+            return TokenAutoscaler(self.plan.scaling, instruments=instruments, disaggregation=self.plan.disaggregation)
         return ConcurrencyAutoscaler(self.plan.scaling, instruments=instruments)
 
 

@@ -11,17 +11,18 @@ from functools import partial
 
 from servescope.catalog import REPLICA_STATUSES
 from servescope.emulator.clock import VirtualClock
+from servescope.emulator.disaggregation import WorkerRole
 from servescope.emulator.effects import DeploymentEffects
 from servescope.emulator.engine import Engine
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica, Start, Status
 from servescope.errors import UsageError
-from servescope.identity import Identity, Role
+from servescope.identity import Identity
 
 # What makes of the workers' statuses that of their unit: the first of these that one of them has.
 _WORST_FIRST: tuple[Status, ...] = ("draining", "failed", "unhealthy", "starting", "active")
 # A unit that serves least is given up first.
 _GIVEN_UP_FIRST: tuple[Status, ...] = ("failed", "starting", "unhealthy", "active")
-_STEMS: dict[Role, str] = {"aggregated": "engine", "prefill": "prefill", "decode": "decode"}
+_STEMS: dict[WorkerRole, str] = {"aggregated": "engine", "prefill": "prefill", "decode": "decode"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,9 @@ class Fleet:
 
     def __init__(
         self,
-        identify: Callable[[str, Role], Identity],
+        identify: Callable[[str, WorkerRole], Identity],
         *,
-        roles: tuple[Role, ...],
+        roles: tuple[WorkerRole, ...],
         clock: VirtualClock,
         cold_start: ColdStart,
         health_check: HealthCheck,
@@ -89,7 +90,7 @@ class Fleet:
         found = re.fullmatch(r"([a-z]+)-(\d{1,9})", name)
         return found is not None and int(found[2]) < self._born[found[1]] and name not in self.replicas
 
-    def active(self, *roles: Role) -> list[str]:
+    def active(self, *roles: WorkerRole) -> list[str]:
         """The names of the workers that take requests in one of these roles."""
         return [
             name

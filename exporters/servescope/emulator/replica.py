@@ -159,14 +159,15 @@ class Replica:
     """One worker, which keeps its name over all the processes it has been.
 
     `engine` is that of its present process, or of its last one while it has `failed`. `unit` numbers the replication
-    unit it belongs to. `requests` are those that need it to end well; `events` tells of its
+    unit it belongs to. `requests` are those that need it to end well, `sending` those of
+    them whose KV it has still to send; `events` tells of its
     cache, since the router knows it. `failures` counts those in a row. For the fleet
     and the deployment it belongs to; others read.
     """
 
     __slots__ = (
         "active_since", "bad_checks", "engine", "events", "failures", "identity", "processes", "progress",
-        "progressed_at", "requests", "start", "status", "unhealthy_since", "unit",
+        "progressed_at", "requests", "sending", "start", "status", "unhealthy_since", "unit",
     )  # fmt: skip
 
     def __init__(self, identity: Identity, engine: Engine, *, unit: int) -> None:
@@ -176,6 +177,7 @@ class Replica:
         self.status: Status = "starting"
         self.start: Start | None = None
         self.requests = 0
+        self.sending = 0
         self.events: EventPublisher | None = None
         self.processes = 1
         self.failures = 0
@@ -201,8 +203,9 @@ class Replica:
         return self.status not in ("starting", "failed")
 
     def is_stalled(self, now: float, seconds: float) -> bool:
-        """Whether it has requests, and has ended no step in the last `seconds`."""
-        if self.engine.steps != self.progress or self.engine.in_flight == 0:
+        """Whether it has something to compute, and has ended no step in the last `seconds`."""
+        # Those whose KV only waits to be sent have no tokens in flight.
+        if self.engine.steps != self.progress or self.engine.in_flight_tokens == 0:
             self.progress = self.engine.steps
             self.progressed_at = now
         return now - self.progressed_at >= seconds

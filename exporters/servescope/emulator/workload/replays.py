@@ -168,7 +168,7 @@ class Replay:
 
         Those the trace has stay in its order, within the jitter; copies come anywhere until the next moment.
         """
-        jitter = self._survey.quantum_seconds if self._plan.jitter_seconds is None else self._plan.jitter_seconds
+        jitter = self._plan.find_jitter(self._survey)
         copies: list[list[_Arrival]] = []
         for copy in range(math.ceil(self._plan.scale)):
             share = min(self._plan.scale - copy, 1.0)

@@ -315,25 +315,27 @@ def families(clients: list[Client]) -> list[set[int]]:
 
 
 def test_prompts_that_begin_alike_go_to_one_deployment(tmp_path: Path) -> None:
-    """The split follows the shares and keeps prompts of the same beginning together; of a change few move."""
+    """New beginnings follow the shares, at any time; what began somewhere stays there, as conversations do."""
     lines = [
         altered(timestamp=turn * 1000, input_length=1024, hash_ids=[0, family])
         for turn in range(4)
-        for family in range(1, 1001)
+        for family in range(1, 1001 if turn < 2 else 2001)
     ]
     traffic, clock, clients = replay(ReplayedTraffic(write(tmp_path, "\n".join(lines))), shares=(0.7, 0.3))
     clock.run_until(1.999)
     first, second = families(clients)
     assert first.isdisjoint(second)
     assert len(second) == pytest.approx(300, abs=50)
-    traffic.set_share("1", 0.5)
+    traffic.set_share("1", 0.8)
     for client in clients:
         client.requests.clear()
     clock.run_until(10.0)
     assert traffic.ended
-    later = families(clients)[1]
-    assert second < later
-    assert len(later) == pytest.approx(500, abs=50)
+    later_first, later_second = families(clients)
+    assert later_first.isdisjoint(later_second)
+    assert first < later_first
+    assert second < later_second
+    assert len(later_second - second) == pytest.approx(800, abs=50)
 
 
 def test_effects_change_a_replay() -> None:

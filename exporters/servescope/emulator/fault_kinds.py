@@ -288,7 +288,7 @@ _SERVING: Final = (
         "longer, requests wait.",
         _share("share by which the largest batch shrinks", 0.6, highest=0.99),
         lambda share: Effects(engine=EngineEffects(batch_factor=1 - share)),
-        lambda share: (Truth("queued_requests", above_times=1 + share),),
+        lambda _: (Truth("queued_requests", above=1.0, above_times=2.0),),
         needs="load that fills what is left of the batches",
         shows_after_seconds=120.0,
     ),
@@ -313,9 +313,13 @@ _SERVING: Final = (
     FaultKind(
         "kv-transfer-slow",
         "KV takes longer from prefill to decode workers, as over a network that lost its fast path.",
-        Intensity("times as long as usual", 50, 1.1, 10_000),
+        Intensity("times as long as usual", 20, 1.1, 10_000),
         lambda factor: Effects(deployment=DeploymentEffects(transfer_factor=factor)),
-        lambda factor: (Truth("time_per_output_token_p50", above_times=1.1),) if factor >= 20 else (),
+        lambda factor: (
+            Truth("kv_transfer_mean", above_times=1 + 0.7 * (factor - 1)),
+            # Decoding begins later, so the tokens of a request come further apart; the first one does not.
+            *((Truth("time_per_output_token_mean", above_times=1.1),) if factor >= 10 else ()),
+        ),
         scopes=_DEPLOYMENTS,
         part=KV_TRANSFER,
     ),

@@ -397,6 +397,6 @@ def parts_of(plan: DeploymentPlan) -> set[str]:
         DRAFT: plan.engine.speculation is not None,
         KV_ROUTER: plan.routing is not None,
         SCALES_BY_TOKENS: isinstance(plan.scaling, TokenScaling),
-        KV_TRANSFER: getattr(plan, "disaggregation", None) is not None,
+        KV_TRANSFER: plan.disaggregation is not None,
     }
     return {part for part, there in has.items() if there}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from servescope.collector.derive import count_targets, derive_figures
 from servescope.collector.observed import TARGET_UP
 from servescope.collector.reader import Reader
 from servescope.collector.ring import Ring
-from servescope.collector.store import Store, TargetStatus
+from servescope.collector.store import Store, StoreError, TargetStatus
 from servescope.collector.targets import Target
 from servescope.expressions import Level
 from servescope.identity import IDENTITY_LABELS, Deployment, Identity
@@ -202,6 +203,26 @@ def test_row_groups_are_bounded(store: Path, tmp_path: Path, monkeypatch: pytest
     sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     assert sum(sizes) == written > 1_000
     assert max(sizes) <= 500
+
+
+@pytest.mark.parametrize("write", [exporting.write_samples, exporting.write_openmetrics])
+def test_a_store_too_large_to_be_read_at_once_is_exported_in_parts(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., int]
+) -> None:
+    """The file has the same in it, failed scrapes included."""
+    start_ms, end_ms = span(store)
+    selection = exporting.Selection((CHAT,), ("time_to_first_token_seconds", "cpu_usage"), start_ms - 60_000, end_ms)
+    with Store(store, read_only=True) as opened:
+        whole = write(opened, selection, tmp_path / "whole")
+        monkeypatch.setattr("servescope.collector.store.store.MOST_NUMBERS", 1_500)
+        with pytest.raises(StoreError, match="too many to be read at once"):
+            opened.read_samples(CHAT, list(METRICS), start_ms, end_ms)
+        assert write(opened, selection, tmp_path / "parts") == whole > 1_000
+    if write is exporting.write_openmetrics:
+        texts = [sorted((tmp_path / name).read_text().splitlines()) for name in ("whole", "parts")]
+    else:
+        texts = [sorted(map(repr, pq.read_table(tmp_path / name).to_pylist())) for name in ("whole", "parts")]
+    assert texts[0] == texts[1]
 
 
 def test_a_failed_export_leaves_the_former_file(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -473,6 +473,19 @@ def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path, query: str
     assert narrowed == 200
 
 
+def test_samples_that_are_too_many_to_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """400, as less can be asked for; the store is not at fault."""
+    monkeypatch.setattr("servescope.collector.store.store.MOST_NUMBERS", 20)
+
+    async def act(opened: Door) -> tuple[int, Any]:
+        await fill(opened.scene)
+        return (await opened.ask("/api/v1/samples?deployment_id=v1&name=requests_total"))[:2]
+
+    status, answer = play(tmp_path, bounds(), act)
+    assert status == 400
+    assert answer["error"].endswith("too many to be read at once; ask for fewer names or a shorter time")
+
+
 def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
     """Each would do, both are too much."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from servescope.catalog import METRICS
-from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus
+from servescope.collector.store import Round, Store, StoreError, StoreWriter, TargetStatus, TooLargeError
 from servescope.collector.store.codec import decode_block, decode_stamps, encode_block, encode_stamps
 from servescope.collector.store.packing import Row
 from servescope.identity import Deployment, Identity
@@ -397,6 +397,42 @@ def test_a_flood_of_series_is_packed_a_little_at_a_time(store: Store, monkeypatc
     assert [each.series for _, each in found if each] == appended
     assert max(written) <= 1200
     assert sum(map(len, store._layouts._keys.values())) <= 500
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_flood_of_series_is_not_read_at_once(store: Store, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    """It is refused with what to ask for instead, before most of it is read; less of it is read."""
+    monkeypatch.setattr("servescope.collector.store.store.MOST_NUMBERS", 100_000)
+    with store.transaction():
+        for step in range(240):
+            flood = tuple(Series("output_tokens_total", (("n", f"{step}-{number}"),)) for number in range(20))
+            store.append_scrape("chat/r0", NOW + step * STEP, Snapshot((*SERIES, *flood), np.full(27, float(step))))
+    if packed:
+        pack_all(store)
+
+    with pytest.raises(TooLargeError, match="too many to be read at once; ask for fewer names or a shorter time"):
+        store.read_samples(CHAT, ["output_tokens_total"], NOW, NOW * 2)
+    (part,) = store.read_samples(CHAT, ["output_tokens_total"], NOW + 220 * STEP, NOW + 239 * STEP)
+    assert part.times.tolist() == [NOW + step * STEP for step in range(220, 240)]
+    assert np.isfinite(part.values).sum() == 20 * 20 + 20 * sum(each.name == "output_tokens_total" for each in SERIES)
+    (other,) = store.read_samples(CHAT, [HISTOGRAM], NOW, NOW * 2)
+    assert len(other.times) == 240
+
+
+def test_figures_of_a_long_time_are_read_a_point_a_stretch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, a picture of them has so many points, each the last of its stretch."""
+    monkeypatch.setattr("servescope.collector.store.store.MOST_NUMBERS", 100)
+    with store.transaction():
+        for step in range(2000):
+            store.append_figures(CHAT, NOW + step * STEP, {"a": float(step), "b": 1.0})
+    pack_all(store)
+
+    with pytest.raises(TooLargeError, match="shorter time"):
+        store.read_figures(CHAT, NOW, NOW + 1999 * STEP)
+    table = store.read_figures(CHAT, NOW, NOW + 1999 * STEP, max_points=20)
+    assert 10 < len(table.times) <= 20
+    assert table.times[-1] == NOW + 1999 * STEP
+    assert table.values["a"].tolist() == ((table.times - NOW) / STEP).tolist()
 
 
 def test_layouts_that_are_shown_again_are_there_again(store: Store) -> None:

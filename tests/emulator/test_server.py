@@ -197,6 +197,11 @@ def test_command_says_where_things_are(tmp_path: Path) -> None:
         (["--seconds", "-1"], "--seconds is -1.0"),
         (["--seconds", "nan"], "--seconds is nan"),
         (["--seconds", "1e300"], "--seconds is 1e+300"),
+        (["--stack", "v2", "--share-v2", "0.5"], "--share-v2 goes with --stack both, not with --stack v2"),
+        (["--stack", "v3"], "invalid choice: 'v3'"),
+        (["--api-key", ""], "the API key has 0 characters, expected 1 to 1024"),
+        (["--kv-events", "5557"], "--kv-events is '5557', expected tcp://HOST:PORT"),
+        (["--kv-events-replay", "tcp://127.0.0.1:1"], "--kv-events-replay and --kv-events-topic go with --kv-events"),
         (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
     ],
 )
@@ -272,3 +277,30 @@ def test_others_may_add_routes(tmp_path: Path) -> None:
         assert get(emulator.url)
     finally:
         emulator.close()
+
+
+def test_one_stack_without_traffic(tmp_path: Path) -> None:
+    """`--stack v2 --traffic none` is v2 alone, which serves nothing until a client comes; in vLLM's names if asked."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servescope.cli", "emulate", "--directory", str(tmp_path), "--stack", "v2",
+         "--traffic", "none", "--metrics", "vllm", "--api-key", "k", "--kv-events", "tcp://127.0.0.1:0"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split(" at ")[1].split(",")[0]
+        assert process.stdout.readline() == f"servescope: OpenAI API: {url}/v1\n"
+        targets = listed(tmp_path / "targets" / "chat-v2.json")
+        assert {path.name for path in (tmp_path / "targets").iterdir()} == {"chat-v2.json"}
+        assert {labels["role"] for labels in targets.values()} == {"aggregated"}
+        page = get(targets["engine-0"]["url"])
+        assert 'vllm:prompt_tokens_total{engine="0",model_name="llama-3.3-70b"} 0.0' in page
+        assert len(json.loads(get(f"{url}/kv-events"))) == 3
+        with pytest.raises(HTTPError) as locked:
+            get(f"{url}/v1/models")
+        assert locked.value.code == 401
+        locked.value.close()
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 130

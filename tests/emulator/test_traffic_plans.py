@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import tomllib
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from servescope.collector.tables import Table
-from servescope.emulator.workload import PRESETS, GeneratedTraffic, Mix, ReplayedTraffic, TrafficPlan, parse_traffic
-from servescope.errors import ConfigurationError
+from servescope.emulator.sizing import fit_to_trace
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
+from servescope.emulator.workload import (
+    PRESETS,
+    GeneratedTraffic,
+    Mix,
+    ReplayedTraffic,
+    TrafficPlan,
+    parse_traffic,
+    survey_trace,
+)
+from servescope.errors import ConfigurationError, UsageError
 
 
 def parse(text: str) -> TrafficPlan:
@@ -71,3 +85,62 @@ def test_wrong_traffic_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parse(text)
     assert complaint in str(raised.value)
+
+
+def plan(*words: str) -> TrafficPlan:
+    """The traffic those arguments of `servescope emulate` ask for."""
+    parser = argparse.ArgumentParser()
+    configure_traffic(parser)
+    return plan_traffic(parser.parse_args(words))
+
+
+def test_arguments_ask_for_a_preset_or_a_trace() -> None:
+    """Without arguments the traffic is a chat; a preset has a rate, a trace what is done to it."""
+    assert plan() == GeneratedTraffic(Mix())
+    assert plan("--requests-per-second", "2") == GeneratedTraffic(Mix(requests_per_second=2.0))
+    assert plan("--preset", "agents") == GeneratedTraffic(PRESETS["agents"])
+    assert plan("--trace", "a.csv", "--trace-speed", "2", "--trace-repeat", "3") == (
+        ReplayedTraffic(Path("a.csv"), speed=2.0, repeat=3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--preset", "nope"], "unknown preset 'nope', known: agents"),
+        (["--trace", "a", "--preset", "chat"], "--preset has no meaning beside --trace"),
+        (["--trace", "a", "--requests-per-second", "1"], "--requests-per-second has no meaning beside --trace"),
+        (["--trace-jitter", "1"], "--trace-jitter has no meaning without --trace"),
+        (["--trace", "a", "--trace-scale", "0"], r"scale is 0\.0, expected above 0"),
+    ],
+)
+def test_arguments_that_contradict_are_refused(words: list[str], complaint: str) -> None:
+    """What has no meaning together is refused by name."""
+    with pytest.raises(UsageError, match=complaint):
+        plan(*words)
+
+
+def test_engines_are_sized_for_a_trace() -> None:
+    """A deployment that gets a trace can take its longest request, and keeps its bounds and its speculation."""
+    survey = survey_trace(Path(__file__).parent / "traces" / "mooncake.jsonl")
+    longest = replace(survey, longest_tokens=200_000)
+    for before in (V1, V2):
+        after = fit_to_trace(before, longest)
+        assert after.engine.block_tokens == 512
+        assert after.engine.cache_blocks * 512 > 200_000 + after.engine.tokens_per_decode
+        assert after.engine.max_seq_len >= 200_000
+        assert after.engine.speculation == before.engine.speculation
+        assert after.scaling.max_replica == before.scaling.max_replica
+
+
+def test_a_trace_is_served_by_the_emulated_stack() -> None:
+    """All requests of a trace are served by v1 and v2, each by its share."""
+    trace = ReplayedTraffic(Path(__file__).parent / "traces" / "mooncake.jsonl", repeat=10)
+    survey = survey_trace(trace.trace)
+    stack = EmulatedStack(traffic=trace, v1=fit_to_trace(V1, survey), v2=fit_to_trace(V2, survey))
+    while not stack.traffic.ended or any(deployment.in_flight for deployment in stack.deployments):
+        stack.clock.run_until(stack.clock.now + 10.0)
+    outcomes = [deployment.outcomes for deployment in stack.deployments]
+    assert sum(map(Counter.total, outcomes)) == stack.traffic.requests_sent == 120
+    assert all(each["ok"] > 20 for each in outcomes)
+    assert sum(each["ok"] + each["error"] for each in outcomes) == 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -13,7 +13,7 @@ import aiohttp
 from servescope.errors import ServescopeError
 from tests.real.engines import MODEL_NAME, START_SECONDS, registered_workers, serves
 from tests.real.environments import DYNAMO, ensure_environment, ensure_model
-from tests.real.processes import pick_ports, read, running, wait_until
+from tests.real.processes import Started, pick_ports, read, running, wait_until
 from tests.truth.figures import Figures
 from tests.truth.settings import (
     BLOCK_TOKENS,
@@ -27,21 +27,25 @@ from tests.truth.settings import (
 )
 
 _REQUEST_SECONDS = 60.0
+_TURNED_AWAY = "Rejected incompatible workers"
 _EVENTS_CONNECT_SECONDS = 1.5  # the workers' event streams connect just after they register
 
 
 def run_real(setting: Setting, prompts: Sequence[Prompt], *, environments: Path, logs: Path) -> Figures:
     """The figures of Dynamo's router when the prompts are sent in their order."""
-    with _running_dynamo(setting, environments, logs) as base:
+    with _running_dynamo(setting, environments, logs) as (base, frontend):
         asyncio.run(_send_all(base, prompts))
-        return _read_figures(base)
+        figures = _read_figures(base)
+    if _TURNED_AWAY in frontend.log.read_text(encoding="utf-8", errors="replace"):
+        raise ServescopeError(f"dynamo's router turned workers away, so it chose between fewer: {frontend.log}")
+    return figures
 
 
 @contextmanager
-def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterator[str]:
+def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterator[tuple[str, Started]]:
     environment = ensure_environment(environments, DYNAMO)
     model = ensure_model(environments, environment)
-    frontend_port, worker_port = pick_ports(2)
+    frontend_port, *worker_ports = pick_ports(1 + WORKERS)
     base = f"http://127.0.0.1:{frontend_port}"
     python = str(environment / "bin" / "python")
     planes = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
@@ -51,7 +55,7 @@ def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterato
     settings = {
         "HF_HUB_OFFLINE": "1",
         "DYN_FILE_KV": str(discovery),
-        "DYN_LOG": "info",
+        "DYN_LOG": "warn",
         **dict.fromkeys(hosts, "127.0.0.1"),
     }
     frontend = [
@@ -62,24 +66,25 @@ def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterato
     ]  # fmt: skip
     worker = [
         python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", MODEL_NAME,
-        "--num-workers", str(WORKERS), "--num-gpu-blocks-override", str(setting.cache_blocks),
+        "--num-gpu-blocks-override", str(setting.cache_blocks),
         "--block-size", str(BLOCK_TOKENS), "--max-num-seqs", str(MAX_BATCH_SIZE),
         "--max-num-batched-tokens", str(MAX_NUM_TOKENS), "--max-model-len", str(MAX_SEQ_LEN), *planes,
     ]  # fmt: skip
-    with (
-        running(f"frontend-{frontend_port}", frontend, logs, environment=settings) as first,
-        running(
-            f"mocker-{frontend_port}", worker, logs, environment={**settings, "DYN_SYSTEM_PORT": str(worker_port)}
-        ) as second,
-    ):
+    with ExitStack() as stack:
+        started = [stack.enter_context(running(f"frontend-{frontend_port}", frontend, logs, environment=settings))]
+        # Workers of one process do not always describe their model alike, and the router turns away those that differ
+        # from the first: hence a process each.
+        for port in worker_ports:
+            mine = {**settings, "DYN_SYSTEM_PORT": str(port)}
+            started.append(stack.enter_context(running(f"worker-{port}", worker, logs, environment=mine)))
         wait_until(
             lambda: serves(base) and registered_workers(base) == WORKERS,
             "dynamo",
             seconds=START_SECONDS,
-            processes=[first, second],
+            processes=started,
         )
         time.sleep(_EVENTS_CONNECT_SECONDS)
-        yield base
+        yield base, started[0]
 
 
 def _weigh(setting: Setting) -> list[str]:

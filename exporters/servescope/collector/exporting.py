@@ -21,7 +21,7 @@ from servescope import openmetrics
 from servescope.catalog import FIGURES, METRICS, Metric
 from servescope.collector.importing import read_span
 from servescope.collector.observed import TARGET_UP
-from servescope.collector.store import Store
+from servescope.collector.store import Store, TargetStatus, TooLargeError
 from servescope.errors import UsageError
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment
 from servescope.samples import Labels, Series, Window, format_series, format_value, make_labels
@@ -291,21 +291,37 @@ def _health_of(
     found: dict[Labels, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = {}
     listed = [target for target in store.targets() if target.identity.deployment() == deployment]
     for first_ms, last_ms in _stretches(start_ms, end_ms, _HEALTH_MS):
-        seen = set()
-        # Targets that were taken from the configuration since are known by their series alone.
-        for window in store.read_samples(deployment, list(METRICS), first_ms, last_ms):
-            if window.series:
-                identity = tuple(pair for pair in window.series[0].labels if pair[0] in IDENTITY_LABELS)
-                seen.add(identity)
-                found.setdefault(identity, []).append((window.times, np.isfinite(window.values).sum(axis=0) > 0))
-        for target in listed:
-            identity = target.identity.labels()
-            scrapes = [] if identity in seen else store.read_scrapes(target.target_id, first_ms, last_ms)
-            if scrapes:
-                times = np.array([time_ms for time_ms, _ in scrapes], dtype=np.int64)
-                brought = np.array([snapshot is not None for _, snapshot in scrapes], dtype=np.bool_)
-                found.setdefault(identity, []).append((times, brought))
+        for identity, health in _health_within(store, deployment, listed, first_ms, last_ms):
+            found.setdefault(identity, []).append(health)
     return found
+
+
+def _health_within(
+    store: Store, deployment: Deployment, listed: Sequence[TargetStatus], first_ms: int, last_ms: int
+) -> Iterator[tuple[Labels, tuple[NDArray[np.int64], NDArray[np.bool_]]]]:
+    """The same of a stretch that is read at once, or in halves."""
+    try:
+        windows = store.read_samples(deployment, list(METRICS), first_ms, last_ms)
+    except TooLargeError:
+        if first_ms == last_ms:
+            raise
+        middle_ms = (first_ms + last_ms) // 2
+        yield from _health_within(store, deployment, listed, first_ms, middle_ms)
+        yield from _health_within(store, deployment, listed, middle_ms + 1, last_ms)
+        return
+    seen = set()
+    # Targets that were taken from the configuration since are known by their series alone.
+    for window in windows:
+        if window.series:
+            identity = tuple(pair for pair in window.series[0].labels if pair[0] in IDENTITY_LABELS)
+            seen.add(identity)
+            yield identity, (window.times, np.isfinite(window.values).sum(axis=0) > 0)
+    for target in listed:
+        identity = target.identity.labels()
+        scrapes = [] if identity in seen else store.read_scrapes(target.target_id, first_ms, last_ms)
+        if scrapes:
+            times = np.array([time_ms for time_ms, _ in scrapes], dtype=np.int64)
+            yield identity, (times, np.array([snapshot is not None for _, snapshot in scrapes], dtype=np.bool_))
 
 
 def _format_moment(time_ms: int) -> str:
@@ -320,7 +336,13 @@ def _windows(store: Store, deployment: Deployment, name: str, start_ms: int, end
     first_ms, span_ms = start_ms, _SHORTEST_MS
     while first_ms <= end_ms:
         last_ms = min(first_ms + span_ms - 1, end_ms)
-        windows = store.read_samples(deployment, [name], first_ms, last_ms)
+        try:
+            windows = store.read_samples(deployment, [name], first_ms, last_ms)
+        except TooLargeError:
+            if first_ms == last_ms:
+                raise
+            span_ms = (last_ms - first_ms + 1) // 2
+            continue
         size = sum(window.values.size for window in windows)
         yield from (window for window in windows if window.series)
         first_ms = last_ms + 1

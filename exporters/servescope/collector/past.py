@@ -43,6 +43,8 @@ STRETCH_MS: Final = 1_800_000
 """How much time is taken at once: what bounds the memory, and what an interrupted import loses."""
 # How far beyond both ends of a stretch is looked for what is stored there by somebody else.
 _AROUND_MS = 120_000
+# A deployment's samples of one stretch, at most: 1 GB.
+_MOST_NUMBERS = 128_000_000
 _REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
 
@@ -181,7 +183,8 @@ class Import:
             self._touched_until[deployment] = max(written) + self._hold_ms
         if not due:
             return
-        windows = self._store.read_samples(deployment, list(METRICS), first_ms - self._hold_ms, last_ms)
+        names, from_ms = list(METRICS), first_ms - self._hold_ms
+        windows = self._store.read_samples(deployment, names, from_ms, last_ms, most=_MOST_NUMBERS)
         beats = [_Beat.of(window) for window in windows] + _silent_beats(passages)
         for at_ms in due:
             if not any(beat.within(at_ms - self._hold_ms, at_ms) for beat in beats):

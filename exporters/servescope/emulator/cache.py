@@ -42,7 +42,8 @@ class CacheChanges(NamedTuple):
 class BlockCache:
     """A cache of `capacity` blocks, of `block_tokens` tokens each; for one thread at a time.
 
-    A block is held by the sequences that use it, or idle in the order of its last use, or free.
+    A block is held by the sequences that use it, or idle in the order of its last use, or free. Whoever sets `parents`
+    to a dict has the block before each one that is stored from then on put there, None for the first of a sequence.
     """
 
     def __init__(self, *, capacity: int, block_tokens: int) -> None:
@@ -56,6 +57,7 @@ class BlockCache:
         self._idle: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
         self._private = 0
         self._changes: dict[int, bool] = {}  # block id -> is cached, where that changed
+        self.parents: dict[int, int | None] | None = None
 
     @property
     def held(self) -> int:
@@ -119,6 +121,8 @@ class BlockCache:
             block = lease.block_ids[lease.shared]
             if block not in self._holders and block not in self._idle:
                 self._changes[block] = True
+                if self.parents is not None:
+                    self.parents[block] = lease.block_ids[lease.shared - 1] if lease.shared else None
             self._hold(block)
             lease.shared += 1
             lease.private -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from servescope.emulator.cache import BlockCache, CacheChanges
@@ -88,6 +88,22 @@ class InFlightTokens(NamedTuple):
     handed_over: int
 
 
+@dataclass(slots=True)
+class TokenCounts:
+    """Where the KV an engine ever held came from, and where it went, in tokens.
+
+    `prefilled` were computed as prompts, recomputation after a preemption included; `reused` were found in the cache,
+    `transferred` came from another engine, and `decoded` were computed as they were generated. `dropped` left with
+    their sequence; all others are held: prefilled + reused + transferred + decoded = dropped + held, always.
+    """
+
+    prefilled: int = 0
+    reused: int = 0
+    transferred: int = 0
+    decoded: int = 0
+    dropped: int = 0
+
+
 class Engine:
     """Serves requests step by step: each step prefills chunks of prompts and decodes all running sequences at once.
 
@@ -99,6 +115,8 @@ class Engine:
 
     Steps that follow from the one before are not gone through one by one but written down together, when somebody reads
     the instruments or asks for anything here; nobody sees a difference but in speed. Without `leaps` they are not.
+
+    `reused_tokens` counts the prompt tokens that were found in the cache, when the first token of their request comes.
     For one thread at a time, on `clock`.
     """
 
@@ -126,6 +144,7 @@ class Engine:
         self._leaps = leaps
         self._arrived = 0
         self._steps = 0
+        self._tokens = TokenCounts()
         self._running: list[Serving] = []
         self._waiting: deque[Serving] = deque()
         self._handed_over: list[Serving] = []
@@ -134,6 +153,9 @@ class Engine:
         self._failed = False
         self._effects = EngineEffects()
         self._churning = False
+        self._watchers: list[Callable[[Serving, str], None]] = []
+        self._change_watchers: list[Callable[[CacheChanges], None]] = []
+        self.reused_tokens = 0
         self._follow_effects()
         gpu.watch_reading(self._catch_up)
 
@@ -178,6 +200,24 @@ class Engine:
         """Steps that have ended: an engine with requests in flight whose number stands still makes no progress."""
         self._catch_up()
         return self._steps
+
+    @property
+    def now(self) -> float:
+        """The time of the emulation, in seconds."""
+        return self._clock.now
+
+    def watch_ended(self, watch: Callable[[Serving, str], None]) -> None:
+        """Have `watch` called with each request that ends from now on, and its outcome, before its client hears."""
+        self._watchers.append(watch)
+
+    def watch_changes(self, watch: Callable[[CacheChanges], None]) -> None:
+        """Have `watch` called with what comes into the cache and leaves it from now on, as `publish` is."""
+        self._change_watchers.append(watch)
+
+    def count_tokens(self) -> TokenCounts:
+        """The tokens whose KV was here so far; a copy."""
+        self._catch_up()
+        return replace(self._tokens)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -328,6 +368,7 @@ class Engine:
 
     def _meet(self, serving: Serving) -> Serving:
         self._interrupt()
+        serving.arrived_at = self._clock.now
         return serving
 
     def _draw_failure(self, serving: Serving) -> int | None:
@@ -362,7 +403,9 @@ class Engine:
     def _catch_up(self) -> None:
         """Write down the steps that have ended by now."""
         if self._stretch is not None:
-            self._steps += self._stretch.write(self._clock, self.instruments, self._gpu, len(self._reach))
+            written = self._stretch.write(self._clock, self.instruments, self._gpu, len(self._reach))
+            self._steps += written.steps
+            self._tokens.decoded += written.tokens
 
     def _interrupt(self) -> None:
         """Let the step in progress be the last one that is planned."""
@@ -388,20 +431,23 @@ class Engine:
         queued = len(self._waiting)
         budget, prefills, decodes = self._plan_running(self.parameters.max_num_tokens)
         # What was just preempted would take back the room that was made.
-        if len(self._waiting) == queued:
+        preempted = len(self._waiting) != queued
+        if not preempted:
             self._admit(budget, prefills, decodes)
         if prefills or decodes:
             self._stepping = True
-            stretch = self._plan_step(prefills, decodes)
+            # After a preemption nobody was admitted, but in the next step somebody may be.
+            stretch = self._plan_step(prefills, decodes, alone=preempted)
             self._gpu.work(stretch.seconds[0])
             self._follow(stretch)
 
-    def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving]) -> Stretch:
-        """The step to take now, and those after it that will be like it."""
+    def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving], *, alone: bool) -> Stretch:
+        """The step to take now, and those after it that will be like it, unless it is to stay `alone`."""
         base = self._decode_base(decodes) if decodes else 0.0
         per_context_token = self.parameters.cost.per_context_token * self._effects.decode_factor
         # Who is told of every token is told at its time.
-        if self._leaps and not prefills and all(serving.request.on_tokens is None for serving in decodes):
+        alone = alone or not self._leaps or bool(prefills)
+        if not alone and all(serving.request.on_tokens is None for serving in decodes):
             return plan_stretch(
                 decodes,
                 begins=self._clock.now,
@@ -492,6 +538,8 @@ class Engine:
                 prefills.append((serving, tokens))
             self._running.append(self._waiting.popleft())
             serving.preempted = False
+            if serving.admitted_at is None:
+                serving.admitted_at = self._clock.now
             budget -= tokens
 
     def _start_prefill(self, serving: Serving, budget: int) -> int:
@@ -509,6 +557,7 @@ class Engine:
         serving.lease = self.cache.open(block_ids, reusable=reusable)
         self.cache.grow(serving.lease, cached + tokens)
         serving.computed = cached
+        self._tokens.reused += cached
         if serving.cached_tokens is None:
             serving.cached_tokens = cached
         return tokens
@@ -526,6 +575,7 @@ class Engine:
         self.cache.grow(serving.lease, computed + tokens)
         serving.arrives_computed = False
         serving.computed = computed
+        self._tokens.transferred += computed
         self._commit(serving)
         return tokens
 
@@ -547,6 +597,7 @@ class Engine:
 
     def _end_prefill_chunk(self, serving: Serving, tokens: int) -> None:
         serving.computed += tokens
+        self._tokens.prefilled += tokens
         self._commit(serving)
         if serving.generated == 0 and serving.tokens_to_prefill == 0:
             self._emit(serving, 1)
@@ -576,11 +627,14 @@ class Engine:
         if tokens > 0:
             if first:
                 serving.observed.first_token()
+                serving.first_token_at = self._clock.now
+                self.reused_tokens += serving.cached_tokens or 0
                 serving.first_token(serving.cached_tokens or 0)
                 if serving.request.on_first_token is not None:
                     serving.request.on_first_token(serving.cached_tokens or 0)
             else:
                 serving.observed.tokens(tokens)
+                self._tokens.decoded += tokens
             serving.generated += tokens
             if serving.request.on_tokens is not None:
                 serving.request.on_tokens(tokens)
@@ -609,11 +663,14 @@ class Engine:
         elif serving in self._waiting:
             self._waiting.remove(serving)
         serving.observed.finish(outcome, serving.generated)
+        for watch in self._watchers:
+            watch(serving, outcome)
         serving.finished(outcome)
 
     def _release(self, serving: Serving) -> None:
         assert serving.lease is not None  # noqa: S101 - what runs holds a lease
         self.cache.close(serving.lease)
+        self._tokens.dropped += serving.computed
         serving.lease = None
         serving.computed = 0
 
@@ -621,6 +678,8 @@ class Engine:
         changes = self.cache.take_changes()
         if changes.stored or changes.removed:
             self._publish(changes)
+            for watch in self._change_watchers:
+                watch(changes)
 
     def _show_state(self) -> None:
         if self._effects.frozen or self._failed:

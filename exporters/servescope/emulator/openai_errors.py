@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 _LONGEST_QUOTE = 80
 
@@ -12,7 +11,13 @@ class ApiError(Exception):
     """A request is refused or has failed; `body` is the answer's."""
 
     def __init__(
-        self, status: int, message: str, *, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -105,20 +110,23 @@ def unknown_url(method: str, path: str) -> ApiError:
 
 def bad_body(why: str) -> ApiError:
     """The body is no JSON object."""
-    return ApiError(400, f"We could not parse the JSON body of your request. ({why}) The OpenAI API expects a JSON object.")
+    return ApiError(
+        400, f"We could not parse the JSON body of your request. ({why}) The OpenAI API expects a JSON object."
+    )
 
 
 def too_large(limit_bytes: int) -> ApiError:
     """The body is longer than is read."""
-    return ApiError(413, f"The request body is too large: at most {limit_bytes} bytes are read.", code="request_too_large")
+    return ApiError(
+        413, f"The request body is too large: at most {limit_bytes} bytes are read.", code="request_too_large"
+    )
 
 
-def too_long(param: str, limit: int, prompt: int, answer: int | None) -> ApiError:
-    """Prompt and answer do not fit the context; `answer` is what was asked for, None when nothing was."""
-    asked = f"{prompt} tokens" if answer is None else f"{prompt + answer} tokens ({prompt} in the {param}, {answer} in the completion)"
+def too_long(param: str, limit: int, prompt: int, answer: int) -> ApiError:
+    """Prompt and answer do not fit the context of `limit` tokens."""
     message = (
-        f"This model's maximum context length is {limit} tokens. However, you requested {asked}. "
-        f"Please reduce the length of the {param}{'' if answer is None else ' or completion'}."
+        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + answer} tokens "
+        f"({prompt} in the {param}, {answer} in the completion). Please reduce the length of the {param} or completion."
     )
     return ApiError(400, message, param=param, code="context_length_exceeded")
 

@@ -13,7 +13,18 @@ from servescope.emulator.openai_errors import ApiError
 from servescope.emulator.tokens import HIGHEST_ID, ROLES, tokenize, tokenize_conversation
 
 # Parameters whose values are read below.
-_SHARED = {"model", "n", "max_tokens", "min_tokens", "ignore_eos", "stop", "seed", "stream", "stream_options", "priority"}
+_SHARED = {
+    "model",
+    "n",
+    "max_tokens",
+    "min_tokens",
+    "ignore_eos",
+    "stop",
+    "seed",
+    "stream",
+    "stream_options",
+    "priority",
+}
 _CHAT = {"messages", "max_completion_tokens", "tools", "tool_choice", "response_format", "logprobs", "top_logprobs"}
 _COMPLETION = {"prompt", "logprobs", "echo", "suffix", "best_of"}
 _EMBEDDING = {"model", "input", "dimensions", "encoding_format"}
@@ -61,12 +72,11 @@ class ApiLimits:
 class Generation:
     """What to generate: `choices` answers to each of `prompts`, which are tokens.
 
-    `most_tokens` is None when the client leaves the length to the model. `source` is the parameter the prompts are from.
+    `most_tokens` is None when the client leaves the length to the model.
     """
 
     model: str
     prompts: tuple[tuple[int, ...], ...]
-    source: str
     choices: int
     most_tokens: int | None
     fewest_tokens: int
@@ -75,6 +85,7 @@ class Generation:
     seed: int | None
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     priority: int
 
 
@@ -118,7 +129,8 @@ def read_chat(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     most = fields.whole("max_completion_tokens", 1)
     if most is None:
         most = fields.whole("max_tokens", 1)
-    return _read_generation(fields, (tuple(tokenize_conversation(conversation, tools=tools)),), "messages", most, limits)
+    prompt = tuple(tokenize_conversation(conversation, tools=tools))
+    return _read_generation(fields, (prompt,), most, limits)
 
 
 def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
@@ -134,13 +146,14 @@ def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     generation = _read_generation(
         fields,
         _read_texts(fields, "prompt", limits.prompts),
-        "prompt",
         _COMPLETION_TOKENS if most is None else most,
         limits,
     )
     best_of = fields.whole("best_of", 1, limits.choices)
     if best_of is not None and best_of != generation.choices:
-        raise errors.unsupported("best_of", "The emulator has no answer that is better than others: expected the same as 'n'.")
+        raise errors.unsupported(
+            "best_of", "The emulator has no answer that is better than others: expected the same as 'n'."
+        )
     return generation
 
 
@@ -154,7 +167,7 @@ def read_embedding(body: Mapping[str, Any], limits: ApiLimits) -> Embedding:
 
 
 def _read_generation(
-    fields: _Fields, prompts: tuple[tuple[int, ...], ...], source: str, most: int | None, limits: ApiLimits
+    fields: _Fields, prompts: tuple[tuple[int, ...], ...], most: int | None, limits: ApiLimits
 ) -> Generation:
     stream = fields.flag("stream")
     options = fields.object("stream_options")
@@ -162,14 +175,15 @@ def _read_generation(
         raise ApiError(
             400, "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
         )
-    within = _Fields(options or {}, {"include_usage", "include_obfuscation", "continuous_usage_stats"}, "stream_options.")
+    within = _Fields(
+        options or {}, {"include_usage", "include_obfuscation", "continuous_usage_stats"}, "stream_options."
+    )
     fewest = fields.whole("min_tokens", 0) or 0
     if most is not None and fewest > most:
         raise errors.out_of_range("min_tokens", fewest, high=most)
     return Generation(
         model=fields.model(),
         prompts=prompts,
-        source=source,
         choices=fields.whole("n", 1, limits.choices) or 1,
         most_tokens=most,
         fewest_tokens=fewest,
@@ -178,6 +192,7 @@ def _read_generation(
         seed=fields.whole("seed", _LOWEST_SEED, _HIGHEST_SEED),
         stream=stream,
         include_usage=within.flag("include_usage"),
+        continuous_usage=within.flag("continuous_usage_stats"),
         priority=fields.whole("priority", -(2**31), 2**31 - 1) or 0,
     )
 

@@ -7,16 +7,17 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from servescope.catalog import FIGURES, METRICS, Figure, figure_key
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.engine import EngineParameters
-from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models, size_engine
+from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models
 from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.sizing import EngineSettings, size_for_trace
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload import ReplayedTraffic, TraceSurvey, read_trace, survey_trace
 from servescope.emulator.workload.reuse import UNLIMITED, Reuse, measure_reuse
@@ -29,13 +30,9 @@ from servescope.samples import Sample
 ROUTERS: Final = ("kv", "least-load")
 MOST_WORKERS: Final = 1000
 
-# Where a trace names no blocks, any size will do; this is the demo's.
-_AZURE_BLOCK_TOKENS = 32
 _MOST_BLOCKS = 10**9
 # Of the virtual clock, between two looks at whether all is served.
 _LOOK_SECONDS = 1.0
-# Nothing that a recorded client sends is turned away for want of a place to wait.
-_ENDLESS_QUEUE = 1 << 30
 _DEPLOYMENT = "replay"
 
 
@@ -180,17 +177,12 @@ def _parse_blocks(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySettings:
-    """The workers a trace is replayed on, all alike; `blocks` of cache each, None for what the memory holds."""
+    """The workers a trace is replayed on, all alike, and the router before them."""
 
     workers: int = 16
     router: str = "kv"
-    hardware: str = "h100"
-    model: str = DEFAULT_MODEL
-    tensor_parallel_size: int = 4
-    max_batch_size: int = 256
-    max_num_tokens: int = 8192
+    engine: EngineSettings = field(default_factory=EngineSettings)
     seed: int = 1
-    blocks: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:
@@ -200,24 +192,10 @@ class ReplaySettings:
 
 
 def plan_workers(settings: ReplaySettings, survey: TraceSurvey) -> DeploymentPlan:
-    """A deployment of these workers that can take any request of the trace, as far as a cache has room for it."""
-    size = size_engine(settings.hardware, model=settings.model, tensor_parallel_size=settings.tensor_parallel_size)
-    block_tokens = MOONCAKE_BLOCK_TOKENS if survey.format == "mooncake" else _AZURE_BLOCK_TOKENS
-    engine = EngineParameters(
-        max_batch_size=settings.max_batch_size,
-        max_num_tokens=settings.max_num_tokens,
-        max_seq_len=survey.longest_tokens,
-        max_queue=_ENDLESS_QUEUE,
-        block_tokens=block_tokens,
-        cache_blocks=settings.blocks or size.cache_blocks(block_tokens),
-        error_share=0.0,
-        weights_bytes=size.weights_bytes,
-        cache_bytes_per_token=size.cache_bytes_per_token,
-        cost=size.cost,
-    )
+    """A deployment of these workers, whose number stays."""
     return DeploymentPlan(
-        identity=DeploymentIdentity(settings.model, _DEPLOYMENT, "v2" if settings.router == "kv" else "v1"),
-        engine=engine,
+        identity=DeploymentIdentity(settings.engine.model, _DEPLOYMENT, "v2" if settings.router == "kv" else "v1"),
+        engine=size_for_trace(EngineParameters(error_share=0.0), survey, settings.engine),
         scaling=TokenScaling(
             min_replica=settings.workers, initial_replicas=settings.workers, max_replica=settings.workers
         ),
@@ -248,7 +226,10 @@ class ReplayReport:
         return {
             "trace": _describe_trace(self.traffic.trace, self.survey),
             "replay": {
-                **{name: value for name, value in asdict(self.settings).items() if name != "blocks"},
+                "workers": self.settings.workers,
+                "router": self.settings.router,
+                "seed": self.settings.seed,
+                **{name: value for name, value in asdict(self.settings.engine).items() if name != "blocks"},
                 "block_tokens": engine.block_tokens,
                 "cache_blocks": engine.cache_blocks,
                 **{name: value for name, value in asdict(self.traffic).items() if name != "trace"},
@@ -262,11 +243,11 @@ class ReplayReport:
 
     def lines(self) -> Iterator[str]:
         """The report as text; figures without data are left out."""
-        settings, engine = self.settings, self.plan.engine
+        settings, made_of, engine = self.settings, self.settings.engine, self.plan.engine
         yield from _describe_trace_in_words(self.traffic.trace, self.survey)
         yield (
-            f"{settings.workers} workers, each {settings.tensor_parallel_size} x {settings.hardware} "
-            f"with {settings.model}: {_count(engine.cache_blocks)} blocks of {engine.block_tokens} tokens, "
+            f"{settings.workers} workers, each {made_of.tensor_parallel_size} x {made_of.hardware} "
+            f"with {made_of.model}: {_count(engine.cache_blocks)} blocks of {engine.block_tokens} tokens, "
             f"{settings.router} router"
         )
         outcomes = ", ".join(f"{_count(count)} {outcome}" for outcome, count in self.outcomes.items())
@@ -287,12 +268,13 @@ class ReplayReport:
 def _replay_workers(arguments: argparse.Namespace) -> ReplayReport:
     if arguments.blocks is not None and (not arguments.blocks.isdigit() or "," in arguments.blocks):
         raise UsageError(f"--blocks is {arguments.blocks!r}, expected one whole number; lists are of --cache-only")
-    chosen = {
-        name: getattr(arguments, name)
-        for name in ReplaySettings.__dataclass_fields__
-        if name != "blocks" and getattr(arguments, name) is not None
-    }
-    settings = ReplaySettings(**chosen, blocks=_parse_blocks(arguments.blocks) if arguments.blocks else None)
+    settings = ReplaySettings(
+        **_given(arguments, "workers", "router", "seed"),
+        engine=EngineSettings(
+            **_given(arguments, "hardware", "model", "tensor_parallel_size", "max_batch_size", "max_num_tokens"),
+            blocks=_parse_blocks(arguments.blocks) if arguments.blocks else None,
+        ),
+    )
     replayed = {"speed": "speed", "scale": "scale", "repeat": "repeat", "jitter": "jitter_seconds"}
     values = {
         field: getattr(arguments, name) for name, field in replayed.items() if getattr(arguments, name) is not None
@@ -302,6 +284,11 @@ def _replay_workers(arguments: argparse.Namespace) -> ReplayReport:
     report = replay(traffic, settings)
     sys.stderr.write(f"servescope: replayed in {time.perf_counter() - began:.1f} s\n")
     return report
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The arguments of those names that were given."""
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
 
 
 def replay(traffic: ReplayedTraffic, settings: ReplaySettings) -> ReplayReport:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from aiohttp import web
 
@@ -37,6 +37,29 @@ _http_logger = logging.getLogger(f"{__name__}.http")
 RouteAdder = Callable[[web.Application, "RunningEmulator"], object]
 """Adds what else the server answers to its application, before it serves."""
 
+
+class Pages(Protocol):
+    """How targets are shown to scrapers."""
+
+    def lists(self, target: Target) -> bool:
+        """Whether scrapers are told of a target; it is served in any case."""
+
+    def render(self, target: Target) -> bytes:
+        """The target's page; called in the thread of the stack."""
+
+
+class OwnPages:
+    """All targets, in the contract's own names."""
+
+    def lists(self, _: Target) -> bool:
+        """All are listed."""
+        return True
+
+    def render(self, target: Target) -> bytes:
+        """The instruments' page."""
+        return render(target.instruments)
+
+
 Expose = Callable[[web.Request, Target, bytes], Awaitable[web.StreamResponse]]
 """Answers a scrape of a target whose page is given."""
 
@@ -60,8 +83,10 @@ class RunningEmulator:
         port: int,
         speed_up: float,
         add_routes: Sequence[RouteAdder] = (),
+        pages: Pages | None = None,
     ) -> None:
         self.stack = stack
+        self._pages = pages or OwnPages()
         self.runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
         self.expose: Expose = _show
         self._paths: dict[str, Target] = {}
@@ -131,7 +156,7 @@ class RunningEmulator:
         # All of it at once, so that a scrape sees all figures of one moment.
         target = self._paths.get(path)
         if target is not None:
-            return _Page(200, render(target.instruments), target)
+            return _Page(200, self._pages.render(target), target)
         if path == "/":
             return _Page(200, "".join(f"{self.url}{path}\n" for path in self._paths).encode())
         if any(deployment.is_gone(path) for deployment in self.stack.deployments):
@@ -146,7 +171,8 @@ class RunningEmulator:
             self._written_generation = self.stack.generation
             by_deployment = [deployment.targets() for deployment in self.stack.deployments]
             self._paths = {target.path: target for targets in by_deployment for target in targets}
-        for path, targets in zip(self.file_sd_paths, by_deployment, strict=True):
+            listed = [[target for target in targets if self._pages.lists(target)] for targets in by_deployment]
+        for path, targets in zip(self.file_sd_paths, listed, strict=True):
             _replace_file(path, format_file_sd(targets, self._authority))
 
 
@@ -160,17 +186,26 @@ def start(
     warm_up_seconds: float = 120.0,
     stack: EmulatedStack | None = None,
     add_routes: Sequence[RouteAdder] = (),
+    pages: Pages | None = None,
 ) -> RunningEmulator:
     """An emulated stack that runs, its files in `directory`; `port` 0 takes a free one.
 
     It listens on `address`; the lists of targets name it `advertised`, which is the address when left out, or
     127.0.0.1 when that is every address of the machine. The first `warm_up_seconds` of its life pass at once, so that
-    there is traffic from the first scrape on. `add_routes` add what it answers beside `/metrics`.
+    there is traffic from the first scrape on. `add_routes` add what it answers beside `/metrics`; `pages` are
+    how that shows the targets, in the contract's own names when left out.
     """
     stack = stack or EmulatedStack()
     name = advertised or (ADDRESS if address in _EVERYWHERE else address)
     running = RunningEmulator(
-        stack, directory, address=address, advertised=name, port=port, speed_up=speed_up, add_routes=add_routes
+        stack,
+        directory,
+        address=address,
+        advertised=name,
+        port=port,
+        speed_up=speed_up,
+        add_routes=add_routes,
+        pages=pages,
     )
     try:
         stack.clock.run_until(warm_up_seconds)

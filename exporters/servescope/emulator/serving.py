@@ -33,11 +33,13 @@ class Serving:
 
     `computed` tokens have their KV in the cache; `generated` were sent to the client. `lease` is None while it waits.
     `arrives_computed` tells that the KV of all but the newest token comes from another engine, once there is room.
+    `arrived_at`, `admitted_at` (None while it has never run) and `first_token_at` are times of the emulation.
     """
 
     __slots__ = (
-        "arrives_computed", "cached_tokens", "computed", "draws", "ended", "fails_at", "finished", "first_token",
-        "generated", "handed_over", "lease", "observed", "preempted", "random", "request",
+        "admitted_at", "arrived_at", "arrives_computed", "cached_tokens", "computed", "draws", "ended", "fails_at",
+        "finished", "first_token", "first_token_at", "generated", "handed_over", "lease", "observed", "preempted",
+        "random", "request",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +65,9 @@ class Serving:
         self.computed = 0
         self.generated = 0
         self.cached_tokens: int | None = None
+        self.arrived_at = 0.0
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None
         self.arrives_computed = False
         self.preempted = False
         self.ended = False

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
+from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.router import KvRouterParameters
-from servescope.emulator.speculation import Speculation
+from servescope.emulator.speculation import speculate
 from servescope.emulator.workload import GeneratedTraffic, Mix, Traffic, TrafficPlan
 from servescope.errors import UsageError
 from servescope.identity import Deployment as DeploymentIdentity
@@ -17,8 +19,8 @@ from servescope.identity import Deployment as DeploymentIdentity
 MODEL = "llama-3.3-70b"
 
 # Drafts of the v1 engine's lookahead are n-grams of what it has written; v2's come from a trained Eagle head.
-LOOKAHEAD = Speculation(acceptance=(0.66, 0.60, 0.56))
-EAGLE = Speculation(acceptance=(0.93, 0.90, 0.87))
+LOOKAHEAD = speculate("lookahead", acceptance=(0.66, 0.60, 0.56))
+EAGLE = speculate("Eagle", acceptance=(0.93, 0.90, 0.87))
 
 V1 = DeploymentPlan(
     identity=DeploymentIdentity(MODEL, "chat-v1", "v1", environment="production"),
@@ -32,12 +34,21 @@ V2 = DeploymentPlan(
     scaling=TokenScaling(target_in_flight_tokens=16_000, min_replica=2, initial_replicas=3, max_replica=6),
     routing=KvRouterParameters(),
 )
+V2_DISAGGREGATED = replace(
+    V2,
+    # Prompts come in bursts, and fewer workers than of an aggregated deployment take them.
+    engine=replace(V2.engine, max_queue=16),
+    scaling=TokenScaling(target_in_flight_tokens=10_000, min_replica=2, initial_replicas=2, max_replica=4),
+    disaggregation=Disaggregation(prefill_workers_per_replica=1, decode_workers_per_replica=2),
+)
 
 
 class EmulatedStack:
     """Deployments under one stream of traffic: by default a v1 and a v2, `share_v2` of new conversations going to v2.
 
-    Nothing moves but by `clock.run_until`, in one thread at a time. The same seed gives the same history.
+    The traffic is generated of `mix`, unless `traffic` plans another. Nothing moves but by `clock.run_until`, in one
+    thread at a time. The same seed gives the same history. A `quiet` stack has no traffic of its own until
+    `traffic.start`; it serves only what is sent to its deployments.
     """
 
     def __init__(
@@ -45,22 +56,35 @@ class EmulatedStack:
         *,
         seed: int = 1,
         mix: Mix | None = None,
+        traffic: TrafficPlan | None = None,
         share_v2: float = 0.5,
         v1: DeploymentPlan = V1,
         v2: DeploymentPlan = V2,
+        quiet: bool = False,
     ) -> None:
         if not 0 <= share_v2 <= 1:
             raise UsageError(f"share of v2 is {share_v2!r}, expected a share in [0, 1]")
-        self._assemble([(v1, 1 - share_v2), (v2, share_v2)], GeneratedTraffic(mix or Mix()), seed)
+        self._assemble(
+            [(v1, 1 - share_v2), (v2, share_v2)], traffic or GeneratedTraffic(mix or Mix()), seed, quiet=quiet
+        )
 
     @classmethod
-    def of(cls, plans: Sequence[tuple[DeploymentPlan, float]], *, traffic: TrafficPlan, seed: int = 1) -> EmulatedStack:
+    def of(
+        cls,
+        plans: Sequence[tuple[DeploymentPlan, float]],
+        *,
+        traffic: TrafficPlan,
+        seed: int = 1,
+        quiet: bool = False,
+    ) -> EmulatedStack:
         """A stack of any deployments, each with its share of the traffic; shares need not add up to 1."""
         stack = cls.__new__(cls)
-        stack._assemble(plans, traffic, seed)
+        stack._assemble(plans, traffic, seed, quiet=quiet)
         return stack
 
-    def _assemble(self, plans: Sequence[tuple[DeploymentPlan, float]], traffic: TrafficPlan, seed: int) -> None:
+    def _assemble(
+        self, plans: Sequence[tuple[DeploymentPlan, float]], traffic: TrafficPlan, seed: int, *, quiet: bool
+    ) -> None:
         block_tokens = _check_plans([plan for plan, _ in plans])
         self.clock = VirtualClock()
         self.deployments = [Deployment(plan, clock=self.clock, seed=seed) for plan, _ in plans]
@@ -72,7 +96,8 @@ class EmulatedStack:
             sends={deployment.plan.identity.deployment_id: deployment.send for deployment in self.deployments},
             shares={plan.identity.deployment_id: share for plan, share in plans},
         )
-        self.traffic.start()
+        if not quiet:
+            self.traffic.start()
 
     @property
     def generation(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.gpu import EmulatedGpu
@@ -17,6 +18,13 @@ from servescope.engine import EngineInstruments
 
 # More would be planned for naught when somebody comes in between, as somebody mostly does.
 _LONGEST = 1024
+
+
+class Written(NamedTuple):
+    """How many steps were written down, and how many tokens they sent."""
+
+    steps: int
+    tokens: int
 
 
 class Stretch:
@@ -52,27 +60,29 @@ class Stretch:
         now = slice(self.written, self.written + 1)
         return Stretch(self.prefills, self.decodes, ends=self.ends[now], seconds=self.seconds[now])
 
-    def write(self, clock: VirtualClock, instruments: EngineInstruments, gpu: EmulatedGpu, draft_length: int) -> int:
-        """Bring the books of the quiet steps that have ended by now up to date; how many those were.
+    def write(
+        self, clock: VirtualClock, instruments: EngineInstruments, gpu: EmulatedGpu, draft_length: int
+    ) -> Written:
+        """Bring the books of the quiet steps that have ended by now up to date.
 
         The instruments meet what they would have met step by step, at the times they would have met it.
         """
         ended = bisect_right(self.ends, clock.now, self.written, len(self.ends) - 1)
         steps = range(self.written, ended)
         if not steps:
-            return 0
+            return Written(0, 0)
         now = clock.now
         try:
             if self.accepted is None:
-                self._write_plain(steps, clock, gpu)
+                tokens = self._write_plain(steps, clock, gpu)
             else:
-                self._write_speculative(steps, self.accepted, clock, instruments, gpu, draft_length)
+                tokens = self._write_speculative(steps, self.accepted, clock, instruments, gpu, draft_length)
         finally:
             clock.now = now
         self.written = ended
-        return len(steps)
+        return Written(len(steps), tokens)
 
-    def _write_plain(self, steps: range, clock: VirtualClock, gpu: EmulatedGpu) -> None:
+    def _write_plain(self, steps: range, clock: VirtualClock, gpu: EmulatedGpu) -> int:
         record = [serving.observed.tokens for serving in self.decodes]
         for step in steps:
             clock.now = self.ends[step]
@@ -82,6 +92,7 @@ class Stretch:
         for serving in self.decodes:
             serving.generated += len(steps)
             serving.computed += len(steps)
+        return len(steps) * len(self.decodes)
 
     def _write_speculative(
         self,
@@ -91,7 +102,7 @@ class Stretch:
         instruments: EngineInstruments,
         gpu: EmulatedGpu,
         draft_length: int,
-    ) -> None:
+    ) -> int:
         record = [serving.observed.tokens for serving in self.decodes]
         drafted = draft_length * len(self.decodes)
         for step in steps:
@@ -101,11 +112,14 @@ class Stretch:
                 tokens(1 + count)
             instruments.record_speculation(drafted, count_by_position(counts, draft_length))
             gpu.work(self.seconds[step + 1])
+        tokens_of_all = 0
         for position, serving in enumerate(self.decodes):
             tokens_sent = sum(accepted[step][position] for step in steps) + len(steps)
             serving.generated += tokens_sent
             serving.computed += tokens_sent
             serving.skip_draws(len(steps))
+            tokens_of_all += tokens_sent
+        return tokens_of_all
 
 
 def count_by_position(accepted: Sequence[int], draft_length: int) -> tuple[int, ...]:

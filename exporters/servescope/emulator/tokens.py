@@ -101,16 +101,17 @@ class Answer:
         return self.text[begin : self._ends[last - 1]] if last > first else ""
 
 
-def compose_answer(key: str, *, natural: int, limit: int, stop: Sequence[str] = ()) -> Answer:
-    """An answer that the same `key` composes again, which would end by itself after `natural` tokens, 1 or more.
+def compose_answer(key: str, *, natural: int | None, limit: int, stop: Sequence[str] = ()) -> Answer:
+    """An answer that the same `key` composes again, which would end by itself after `natural` tokens, None for never.
 
     It ends for `length` when it is cut at `limit` tokens, 1 or more, before that; with the token that completes one of
     `stop` when that comes sooner, its text then ends before the stop sequence.
     """
-    pieces = _draw_pieces(random.Random(f"answer-{key}"), min(natural, limit))
+    ends_itself = natural is not None and natural <= limit
+    pieces = _draw_pieces(random.Random(f"answer-{key}"), natural if natural is not None and ends_itself else limit)
     text = "".join(pieces)
     ends = list(accumulate(map(len, pieces)))
-    finish = "stop" if natural <= limit else "length"
+    finish = "stop" if ends_itself else "length"
     found = [(text.find(sequence), len(sequence)) for sequence in stop]
     complete = [(at + length, at) for at, length in found if at >= 0]
     if complete:

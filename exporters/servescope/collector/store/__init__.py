@@ -1,10 +1,19 @@
 """The embedded store, in one SQLite file: written by one collector, read by any number of processes meanwhile."""
 
-from servescope.collector.store.records import FigureTable, RecordedSettings, RefusedError, StoreError, TargetStatus
+from servescope.collector.store.records import (
+    AHEAD_MS,
+    FigureTable,
+    RecordedSettings,
+    RefusedError,
+    StoreError,
+    TargetStatus,
+    TooLargeError,
+)
 from servescope.collector.store.store import Store
 from servescope.collector.store.writer import Round, StoreWriter
 
 __all__ = [
+    "AHEAD_MS",
     "FigureTable",
     "RecordedSettings",
     "RefusedError",
@@ -13,4 +22,5 @@ __all__ = [
     "StoreError",
     "StoreWriter",
     "TargetStatus",
+    "TooLargeError",
 ]

@@ -103,26 +103,35 @@ class RecentRows:
         ]
         return None if ends[0] is None else (ends[0] - first, ends[1] - first)
 
+    def last_ms(self, kind: int, owner: int, until_ms: int) -> int | None:
+        """When the last row of an owner is from that is not after an instant; None when there is none."""
+        first = owner << TIME_BITS
+        (last,) = self._connection.execute(
+            f"SELECT max(id) FROM {RECENT[kind]} WHERE id BETWEEN ? AND ?",  # noqa: S608  constants
+            (first, first + clamped_time(until_ms)),
+        ).fetchone()
+        return None if last is None else int(last) - first
+
     def first_ms(self) -> int | None:
         """When the oldest row of whatever owner is from; None when there is none."""
         spans = [self.span(*owner) for owner in self.counts()]
         return min((span[0] for span in spans if span is not None), default=None)
 
-    def read(self, kind: int, owner: int, start_ms: int, end_ms: int, wanted: frozenset[str] | None) -> list[Segment]:
+    def read(
+        self, kind: int, owner: int, start_ms: int, end_ms: int, wanted: frozenset[str] | None
+    ) -> Iterator[Segment]:
         """What is wanted of an owner's rows from start to end, both included."""
         first = owner << TIME_BITS
-        segments = []
         for layout, group in groupby(self._stored(kind, owner, start_ms, end_ms), key=lambda row: row[1]):
             stretch = list(group)
             times = np.array([key - first for key, _, _ in stretch], dtype=np.int64)
             if layout is None:
-                segments.append(Segment(times, (), np.empty((0, len(stretch)))))
+                yield Segment(times, (), np.empty((0, len(stretch))))
                 continue
             keys = self._layouts.keys(layout)
             places = wanted_places(keys, wanted)
             stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
-            segments.append(Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T))
-        return segments
+            yield Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T)
 
     def rows(self, kind: int, owner: int, start_ms: int, end_ms: int) -> Iterator[Row]:
         """The rows of an owner, ascending; those of one layout share their keys."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.errors import ServescopeError
 from servescope.identity import Identity
+
+AHEAD_MS: Final = 60_000
+"""By how much what is stored may be ahead of its reader's clock and still be of now."""
 
 
 class StoreError(ServescopeError):
@@ -25,6 +29,10 @@ class StoreError(ServescopeError):
 
 class RefusedError(StoreError):
     """What was to be stored can be in no store, however often it is tried: a value that is not finite, for one."""
+
+
+class TooLargeError(StoreError):
+    """What was asked for holds more numbers than are read at once; a shorter time can be read."""
 
 
 @dataclass(frozen=True, slots=True)

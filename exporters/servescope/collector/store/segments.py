@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 from servescope.catalog import METRICS
 from servescope.collector.store.codec import Matrix
 from servescope.collector.store.packing import Key, Keys, Places, Shape
+from servescope.collector.store.records import TooLargeError
+
+MOST_NUMBERS: Final = 32_000_000
+"""What is read at once, at most: 256 MB."""
 
 
 class Segment(NamedTuple):
@@ -50,27 +54,46 @@ def pick(shape: Shape, wanted: frozenset[str] | None) -> Picked:
     return Picked(tuple(chunks), order, places, tuple(shape.keys[place] for place in places.tolist()))
 
 
-def assemble(segments: Sequence[Segment]) -> tuple[Keys, NDArray[np.int64], Matrix]:
-    """All keys, all instants ascending, and the values; where two segments have an instant, the later one counts."""
+def thin(segment: Segment, width_ms: int) -> Segment:
+    """The last instant of each stretch of time that is so wide."""
+    # They are multiples of their width, so that a picture does not change shape while its range moves on.
+    stretches = segment.times // width_ms
+    last = np.flatnonzero(np.append(stretches[1:] != stretches[:-1], True)) if len(stretches) else slice(0)
+    return Segment(segment.times[last], segment.keys, segment.values[:, last])
+
+
+def assemble(segments: Iterable[Segment], *, most: int) -> Segment:
+    """All keys, all instants ascending, and the values; where two segments have an instant, the later one counts.
+
+    Raises TooLargeError when that would be more than so many numbers, before the rest of the segments is had.
+    """
     rows: dict[Key, int] = {}
     # Nearly all segments share their keys, which are long to hash.
-    by_keys = {id(segment.keys): segment.keys for segment in segments}
-    known = {
-        number: np.array([rows.setdefault(key, len(rows)) for key in keys], dtype=np.intp)
-        for number, keys in by_keys.items()
-    }
-    placed = [known[id(segment.keys)] for segment in segments]
-    times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in segments)])
+    known: dict[int, Places] = {}
+    taken: list[Segment] = []
+    instants = 0
+    for segment in segments:
+        if id(segment.keys) not in known:
+            places = [rows.setdefault(key, len(rows)) for key in segment.keys]
+            known[id(segment.keys)] = np.array(places, dtype=np.intp)
+        taken.append(segment)
+        instants += len(segment.times)
+        if len(rows) * instants > most:
+            raise TooLargeError(
+                f"{len(rows)} series at {instants} instants, and maybe more, are too many to be read at once; "
+                f"ask for fewer names or a shorter time"
+            )
+    times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in taken)])
     values = np.full((len(rows), len(times)), np.nan)
     at = 0
-    for segment, places in zip(segments, placed, strict=True):
-        values[places, at : at + len(segment.times)] = segment.values
+    for segment in taken:
+        values[known[id(segment.keys)], at : at + len(segment.times)] = segment.values
         at += len(segment.times)
     if (times[1:] <= times[:-1]).any():
         order = np.argsort(times, kind="stable")
         order = order[np.append(times[order][1:] != times[order][:-1], True)]
         times, values = times[order], values[:, order]
-    return tuple(rows), times, values
+    return Segment(times, tuple(rows), values)
 
 
 def sample_names(names: Sequence[str]) -> frozenset[str]:

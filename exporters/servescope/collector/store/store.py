@@ -29,7 +29,14 @@ from servescope.collector.store.owners import Owners
 from servescope.collector.store.packer import Owner, Packer
 from servescope.collector.store.packing import Keys, Row
 from servescope.collector.store.recent import RecentRows
-from servescope.collector.store.records import FigureTable, RecordedSettings, RefusedError, StoreError, TargetStatus
+from servescope.collector.store.records import (
+    FigureTable,
+    RecordedSettings,
+    RefusedError,
+    StoreError,
+    TargetStatus,
+    TooLargeError,
+)
 from servescope.collector.store.runs import Runs
 from servescope.collector.store.schema import (
     FIGURES,
@@ -44,7 +51,7 @@ from servescope.collector.store.schema import (
     set_aside,
     write_text,
 )
-from servescope.collector.store.segments import Picked, Segment, assemble, sample_names
+from servescope.collector.store.segments import MOST_NUMBERS, Picked, Segment, assemble, sample_names, thin
 from servescope.collector.store.upgrade import upgrade
 from servescope.identity import Deployment
 from servescope.samples import Series, Snapshot, Window
@@ -354,22 +361,28 @@ class Store:
             return sorted(deployment for _, deployment in self._owners.deployments())
 
     @_guarded
-    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """Each deployment's last instant, in milliseconds, and its figures then."""
+    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """Each deployment's last instant, in milliseconds, of those not after `until_ms`, and its figures then.
+
+        Without it that may be an instant in the future, which a clock that was ahead has left there.
+        """
         latest = {}
         with self._snapshot():
             for owner, deployment in self._owners.deployments():
-                row = self._latest_row(FIGURES, owner)
+                row = self._latest_row(FIGURES, owner, LATEST_MS if until_ms is None else until_ms)
                 if row is not None and row.values is not None:
                     keys = map(str, row.keys or ())
                     latest[deployment] = (row.time_ms, dict(zip(keys, row.values.tolist(), strict=True)))
         return latest
 
-    def _latest_row(self, kind: int, owner: int) -> Row | None:
-        span, last = self._recent.span(kind, owner), self._runs.last_end(kind, owner)
-        if span is not None and (last is None or span[1] >= last):
-            return next(self._recent.rows(kind, owner, span[1], span[1]))
-        return None if last is None else self._runs.unpack(self._runs.between(kind, owner, last, last)[-1])[-1]
+    def _latest_row(self, kind: int, owner: int, until_ms: int) -> Row | None:
+        recent_ms, run = self._recent.last_ms(kind, owner, until_ms), self._runs.last(kind, owner, until_ms)
+        packed = None
+        if run is not None and (recent_ms is None or recent_ms < run.end_ms):
+            packed = [row for row in self._runs.unpack(run) if row.time_ms <= until_ms][-1]
+        if recent_ms is None or (packed is not None and packed.time_ms > recent_ms):
+            return packed
+        return next(self._recent.rows(kind, owner, recent_ms, recent_ms))
 
     @_guarded
     def read_figures(
@@ -384,19 +397,19 @@ class Store:
         """A deployment's figures from start to end, both included; empty when nothing was stored.
 
         `names` are figure keys, all when None. With `max_points` the time is cut into at most so many equal buckets, of
-        each of which the last instant is taken: a ratio is never averaged.
+        each of which the last instant is taken: a ratio is never averaged. Raises TooLargeError as `read_samples` does.
         """
         width = None if max_points is None else _bucket_width(end_ms - start_ms, max_points)
         wanted = None if names is None else frozenset(names)
         with self._snapshot():
             owner = self._owners.find_deployment(deployment)
-            segments = [] if owner is None else self._segments(FIGURES, owner, start_ms, end_ms, wanted, {})
-        keys, times, values = assemble(segments)
-        if width is not None and len(times):
-            # Buckets are multiples of their width, so that a picture does not change shape while its range moves on.
-            buckets = times // width
-            last = np.flatnonzero(np.append(buckets[1:] != buckets[:-1], True))
-            times, values = times[last], values[:, last]
+            segments = iter(()) if owner is None else self._segments(FIGURES, owner, start_ms, end_ms, wanted, {})
+            if width is None:
+                times, keys, values = self._assemble(segments, MOST_NUMBERS)
+            else:
+                times, keys, values = thin(
+                    self._assemble((thin(segment, width) for segment in segments), MOST_NUMBERS), width
+                )
         rows = {str(key): row for key, row in zip(keys, values, strict=True)}
         if names is None:
             # A key that is absent at every instant taken is not shown: it belongs to the others.
@@ -410,19 +423,23 @@ class Store:
             return self._owners.statuses()
 
     @_guarded
-    def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
+    def read_samples(
+        self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int, *, most: int | None = None
+    ) -> list[Window]:
         """The stored scrapes of a deployment from start to end, both included: one window per target that has any.
 
         `names` are contract metrics; a histogram's stands for its buckets, sum and count. Series stay native, before
-        any sum; failed scrapes are columns of NaN.
+        any sum; failed scrapes are columns of NaN. Raises TooLargeError when that is more than `most` numbers,
+        `MOST_NUMBERS` when None, as it is over a long time of a target that always showed other series.
         """
         wanted = sample_names(names)
         picked: dict[int, Picked] = {}
-        windows = []
+        windows, left = [], MOST_NUMBERS if most is None else most
         with self._snapshot():
             for target in self._owners.targets_of(self._owners.find_deployment(deployment)):
                 segments = self._segments(SCRAPES, target, start_ms, end_ms, wanted, picked)
-                keys, times, values = assemble(segments)
+                times, keys, values = self._assemble(segments, left)
+                left -= values.size
                 windows.append(Window(tuple(key for key in keys if isinstance(key, Series)), times, values))
         return [window for window in windows if len(window.times)]
 
@@ -494,14 +511,20 @@ class Store:
         end_ms: int,
         wanted: frozenset[str] | None,
         picked: dict[int, Picked],
-    ) -> list[Segment]:
+    ) -> Iterator[Segment]:
         """What is stored of an owner from start to end: its runs, then its recent rows, which win.
 
         `wanted` are the names, or figure keys, to read, all when None; `picked` keeps by shape which those are.
         """
         runs = self._runs.between(kind, owner, start_ms, end_ms)
-        segments = [self._runs.read(run, start_ms, end_ms, wanted, picked) for run in runs]
-        return segments + self._recent.read(kind, owner, start_ms, end_ms, wanted)
+        yield from (self._runs.read(run, start_ms, end_ms, wanted, picked) for run in runs)
+        yield from self._recent.read(kind, owner, start_ms, end_ms, wanted)
+
+    def _assemble(self, segments: Iterable[Segment], most: int) -> Segment:
+        try:
+            return assemble(segments, most=most)
+        except TooLargeError as error:
+            raise TooLargeError(f"store {self.path}: {error}") from None
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:

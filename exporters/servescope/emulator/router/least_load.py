@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
@@ -81,7 +81,7 @@ class LeastLoadRouter:
         self._submitted += 1
         number = self._submitted
         if self._workers():
-            placed(self.place(request, self._workers()))
+            placed(self._place(request))
         elif len(self._waiting) < MAX_WAITING:
             self._waiting[number] = (request, placed)
         else:
@@ -105,10 +105,10 @@ class LeastLoadRouter:
     def _place_waiting(self) -> None:
         while self._waiting and self._workers():
             request, placed = self._waiting.pop(next(iter(self._waiting)))
-            placed(self.place(request, self._workers()))
+            placed(self._place(request))
 
-    def place(self, request: Request, workers: Sequence[str]) -> Placement:
-        """Choose one of `workers` at once."""
+    def _place(self, request: Request) -> Placement:
+        workers = self._workers()
         fewest = min(self._requests[worker] for worker in workers)
         worker = self._random.choice([worker for worker in workers if self._requests[worker] == fewest])
         attempt = self.instruments.route(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from servescope.emulator.effects import RouterEffects
@@ -85,9 +85,6 @@ class Router(Protocol):
         """Find a worker: `placed` is told of it, exactly once, at once or later, unless what this returns is called
         before, which takes the request back.
         """
-
-    def place(self, request: Request, workers: Sequence[str]) -> Placement:
-        """Choose one of `workers` at once, of which there is at least one."""
 
     def restart(self, name: str) -> None:
         """The process of that name dies and is back a little later. Raises UsageError when there is none."""

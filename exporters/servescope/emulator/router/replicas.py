@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,8 +10,9 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, KvRouterParameters, RouterRuntime, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
-from servescope.emulator.router.kv import InFlight, KvRouter
-from servescope.emulator.router.placement import Placed, Placement, check_name
+from servescope.emulator.router.kv import KvRouter
+from servescope.emulator.router.loads import InFlight
+from servescope.emulator.router.placement import Placed, check_name
 from servescope.emulator.workload import Request
 from servescope.identity import Identity
 from servescope.router import RouterInstruments
@@ -98,10 +99,6 @@ class RouterReplicas:
     def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
         """Hand the request to the replica whose turn it is."""
         return self._next().submit(request, placed)
-
-    def place(self, request: Request, workers: Sequence[str]) -> Placement:
-        """Choose one of `workers` at once."""
-        return self._next().place(request, workers)
 
     def restart(self, name: str) -> None:
         """The process of one replica dies and is back a little later; then the others tell it what they have."""

@@ -26,6 +26,12 @@ def name_document(stream: int, document: int) -> int:
     return _DOCUMENT_STREAMS + scatter(stream, document) % _DOCUMENT_STREAMS
 
 
+def is_shared(block: int, applications: int) -> bool:
+    """Whether a generated block is of one of the first `applications` streams, or of a document."""
+    stream = block // BLOCKS_PER_STREAM
+    return stream < applications or stream >= _DOCUMENT_STREAMS
+
+
 def name_private(number: int, first: int, end: int) -> range:
     """Ids of the blocks `first` to `end` of request `number` that no other request has."""
     start = _PRIVATE + (number % _DOCUMENT_STREAMS) * BLOCKS_PER_STREAM

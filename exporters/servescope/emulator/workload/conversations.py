@@ -125,7 +125,7 @@ class Conversations:
     def follow(self, mix: Mix, *, rate_factor: float = 1.0, abort_share: float | None = None) -> None:
         """Be of a mix from now on, arrive `rate_factor` times as often, and hang up by `abort_share` where it is given.
 
-        Conversations under way start afresh in the new mix for the turns they have left. A mix that comes back finds
+        Conversations under way become new ones of the new mix when their next turn comes. A mix that comes back finds
         its applications and documents again. Factor 0 ends all that is under way.
         """
         self._mix = mix
@@ -237,6 +237,7 @@ class Conversations:
         if conversation.population is not self._population:
             conversation.population = self._population
             conversation.application = self._pick(self._population.application_weights)
+            conversation.turns_left = self._draw_turns()
             self._start_afresh(conversation)
         conversation.turns_left -= 1
         if self._random.random() < mix.oversized_share:

@@ -51,7 +51,7 @@ class Mix:
     prompt_limit: int = 6000
     think_seconds: float = 12.0
     arrivals: str = "poisson"
-    pareto_shape: float = 1.5
+    pareto_shape: float = 2.2
     day_seconds: float = 1500.0
     day_amplitude: float = 0.25
     burst_factor: float = 3.0

@@ -78,7 +78,7 @@ PRESETS: Mapping[str, Mix] = MappingProxyType(
         "chat-diurnal": Mix(day_seconds=86_400.0, day_amplitude=0.8, burst_factor=1.0),
         # The chat in clusters: many come at once, then nobody for long.
         "chat-heavy-tailed": Mix(
-            arrivals="pareto", pareto_shape=1.5, burst_factor=1.0, day_amplitude=0.0, message_spread=1.3
+            arrivals="pareto", pareto_shape=1.4, burst_factor=1.0, day_amplitude=0.0, message_spread=1.3
         ),
     }
 )

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from docs.faults import render_faults
 from servescope.catalog import (
     DEFAULT_WINDOW,
     FIGURES,
@@ -320,7 +321,7 @@ def _differences(mix: object) -> Iterator[tuple[str, str]]:
             yield field.name, json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-_EMULATOR_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {"presets": _presets}
+_EMULATOR_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {"presets": _presets, "faults": render_faults}
 
 
 if __name__ == "__main__":

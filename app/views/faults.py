@@ -179,7 +179,7 @@ def _describe_kind(kind: Told, *, elsewhere: bool) -> str:
     words = [f"in {WHOLE_STACK} only"] if elsewhere else []
     words += [kind["intensity"]["meaning"]] if kind["intensity"] else []
     words += ["in its oldest active replica"] if kind["one_replica"] else []
-    words += [f"needs a {kind['part']}"] if kind["part"] else []
+    words += [f"needs: {kind['part']}"] if kind["part"] else []
     words += [f"shows with {kind['needs']}"] if kind["needs"] else []
     below = tables.element("div", escape(" · ".join(words)), "lower") if words else ""
     return tables.element("div", escape(kind["summary"]) + below, "scope")

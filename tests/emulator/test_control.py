@@ -331,7 +331,7 @@ def test_command_refuses(
 def test_command_tells_what_the_emulator_refused(client: ControlClient, capsys: pytest.CaptureFixture[str]) -> None:
     """What only the emulator can know to be wrong ends with code 1 and its words; a fault before it stays on."""
     code, _, err = command(capsys, "on", "router-deaf@chat-v1", "--url", client.url)
-    assert (code, "deployment 'chat-v1' has no KV-aware router" in err) == (1, True)
+    assert (code, "there is no KV-aware router in deployment 'chat-v1'" in err) == (1, True)
 
 
 def test_client_says_who_did_not_answer() -> None:

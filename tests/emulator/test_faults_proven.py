@@ -27,7 +27,7 @@ RECOVERY_SECONDS = 180.0
 STEADY = Mix(requests_per_second=4.0, burst_factor=1.0, day_amplitude=0.0)
 FULL = Mix(requests_per_second=6.0, burst_factor=1.0, day_amplitude=0.0)
 # Kinds whose truths need more than the steady traffic.
-TRAFFIC = {"throughput-regression": FULL}
+TRAFFIC = {"throughput-regression": FULL, "autoscaler-pinned": FULL}
 BESIDE = {"cold-start-slow": "traffic-surge:3"}
 STARTING = 'replica_count_by_status{status="starting"}'
 PLANS = {
@@ -39,7 +39,7 @@ STRENGTHS = (
     "draft-misaligned:0.3", "draft-misaligned:1", "draft-late-positions:0.4", "router-deaf:0.5",
     "router-losing-events:0.05", "router-losing-events:0.9", "cache-churn:0.02", "cache-churn:1", "router-balances:0.8",
     "autoscaler-pinned:2", "cold-start-slow:30", "replica-crash-loop:2", "latency-regression:0.2",
-    "latency-regression:3", "throughput-regression:0.9", "error-burst:0.05", "error-burst:1", "bad-replica:10",
+    "latency-regression:3", "throughput-regression:0.7", "error-burst:0.05", "error-burst:1", "bad-replica:10",
     "kv-transfer-slow:3", "kv-transfer-slow:100", "client-aborts:0.1", "client-aborts:0.9", "traffic-surge:2",
     "slow-exposition:60", "truncated-exposition:0.05", "counters-reset:60", "clock-skew:3600",
 )  # fmt: skip
@@ -102,7 +102,7 @@ def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
 
 def test_fault_of_one_deployment_leaves_the_other(tmp_path: Path) -> None:
     """v1 stays as it was while v2's draft no longer fits, one of its replicas is frozen and its clients meet errors."""
-    with observed(tmp_path, FULL, V1, V2) as stack:
+    with observed(tmp_path, STEADY, V1, V2) as stack:
         stack.run(HEALTHY_SECONDS)
         before = stack.see("chat-v1")
         for text in ("draft-misaligned", "error-burst:0.5", "metric-renamed"):

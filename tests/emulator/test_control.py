@@ -86,7 +86,9 @@ def test_list_tells_every_kind_and_place(client: ControlClient) -> None:
     """The list has all kinds with their ranges, and the deployments with what can be named in them."""
     told = client.read()
     assert [kind["name"] for kind in told["kinds"]] == list(KINDS)
-    assert {"engine-0", "router-0", "autoscaler-0"} <= set(told["deployments"]["chat-v2"])
+    assert {"engine-0", "router-0", "autoscaler-0"} <= set(told["deployments"]["chat-v2"]["targets"])
+    assert told["deployments"]["chat-v1"]["parts"] == ["speculation"]
+    assert told["deployments"]["chat-v2"]["parts"] == ["KV-aware router", "speculation", "token-based autoscaler"]
 
 
 def test_fault_for_some_seconds_goes_by_itself(client: ControlClient) -> None:

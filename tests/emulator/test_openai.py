@@ -228,8 +228,10 @@ def test_embeddings(client: OpenAI, emulator: RunningEmulator) -> None:
     assert gained(emulator, before, "requests_total/ok") == 5
 
 
-def test_client_that_hangs_up_is_an_abort(client: OpenAI, emulator: RunningEmulator) -> None:
-    """Leaving a stream, or an answer that is waited for, frees the engine; both are counted as aborts."""
+def test_client_that_hangs_up_is_an_abort(
+    client: OpenAI, emulator: RunningEmulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leaving a stream, or an answer that is waited for, frees the engine; both are aborts, and nobody's mistake."""
     before = scrape(emulator)
     endless: dict[str, Any] = {"max_tokens": 7000, "extra_body": {"ignore_eos": True}}
     with chat(client, stream=True, **endless) as stream:
@@ -239,6 +241,7 @@ def test_client_that_hangs_up_is_an_abort(client: OpenAI, emulator: RunningEmula
     wait_until(lambda: gained(emulator, before, "requests_total/client_abort") == 2)
     assert gained(emulator, before, "requests_total/ok") == 0
     assert scrape(emulator)["concurrent_requests"] == 0
+    assert caplog.records == []
 
 
 def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:

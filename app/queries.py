@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, REPLICA_STATUSES, Figure
-from servescope.collector.store import Store, TargetStatus
+from servescope.collector.store import AHEAD_MS, Store, TargetStatus
 from servescope.expressions import leaves
 from servescope.history import History, PrometheusHistory
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
@@ -97,7 +97,8 @@ def read_fleet(store: History, shown: Iterable[Shown], span: TimeRange) -> pd.Da
     A live range shows the latest figures, another one the last before its end. A deployment that has none within the
     range has NaN everywhere, but for `time_ms` when it has older ones.
     """
-    latest = store.latest_figures() if span.live else {}
+    # What a clock that was ahead left in the future is not of now.
+    latest = store.latest_figures(until_ms=span.end_ms + AHEAD_MS) if span.live else {}
     rows: dict[str, dict[str, float]] = {}
     for one in shown:
         found = latest.get(one.deployment) if span.live else _last_figures(store, one.deployment, span)

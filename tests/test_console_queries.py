@@ -120,6 +120,23 @@ def test_past_range_shows_the_figures_of_then(tmp_path: Path) -> None:
     assert fleet.loc["chat", "request_rate"] == 1.0
 
 
+def test_live_range_does_not_show_the_future(tmp_path: Path) -> None:
+    """What a clock that was ahead left is no figure of now, packed or not; a minute is no matter between two clocks."""
+    live = TimeRange(0, 600_000, live=True)
+    with Store(tmp_path / "s.db") as store:
+        store.append_figures(ONE, 590_000, {"request_rate": 1.0})
+        for number in range(240):
+            store.append_figures(ONE, 900_000 + number * 15_000, {"request_rate": 2.0})
+        shown = list(queries.list_deployments(store).values())
+        fleets = [queries.read_fleet(store, shown, live)]
+        store.pack_idle(10**9)
+        fleets.append(queries.read_fleet(store, shown, live))
+        store.append_figures(ONE, 640_000, {"request_rate": 3.0})
+        fleets.append(queries.read_fleet(store, shown, live))
+
+    assert [fleet.loc["chat", "request_rate"] for fleet in fleets] == [1.0, 1.0, 3.0]
+
+
 def test_comparison_leaves_the_ratio_out_where_one_is_absent() -> None:
     """A figure that only one deployment has keeps its value, without a ratio."""
     left = pd.DataFrame({"request_rate": [1.0, 3.0, 2.0], "queued_requests": [0.0, 0.0, 0.0]})

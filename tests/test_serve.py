@@ -106,7 +106,7 @@ class Scene:
         """Wait until the store has what was evaluated last."""
         assert self.collector.evaluation is not None
         for _ in range(200):
-            latest = self.collector.history.latest_figures().values()
+            latest = self.collector.history.latest_figures(until_ms=self.collector.now_ms).values()
             if latest and max(time for time, _ in latest) == self.collector.evaluation.at_ms:
                 return
             await asyncio.sleep(0.01)
@@ -263,6 +263,29 @@ def test_deployments_show_their_latest_figures(tmp_path: Path) -> None:
     assert one["time_ms"] == START * 1000 + STEPS * 15_000
     assert one["figures"]["request_rate"] == pytest.approx(0.4)
     assert two["figures"]['replica_count_by_status{status="active"}'] == 1
+
+
+def test_what_a_clock_that_was_ahead_left_is_not_the_latest(tmp_path: Path) -> None:
+    """As soon as it is right again the latest figures are those of now; what it left is read by who asks."""
+
+    async def act(stage: Scene) -> tuple[Any, Any, int]:
+        await run_for_a_while(stage)
+        await stage.step(30 * 86_400.0)
+        await stage.step()
+        ahead_ms = stage.collector.now_ms
+        stage.clock.seconds -= 30 * 86_400.0
+        await stage.step()
+        await stage.written()
+        then = f"start_ms={ahead_ms - 60_000}&end_ms={ahead_ms}"
+        return (
+            await stage.get_json("/api/v1/deployments"),
+            await stage.get_json(f"/api/v1/figures?deployment_id=v1&{then}"),
+            ahead_ms,
+        )
+
+    latest, left, ahead_ms = play(tmp_path, act)
+    assert {each["time_ms"] for each in latest["deployments"]} == {ahead_ms - 30 * 86_400_000 + 15_000}
+    assert left["deployments"][0]["times_ms"] == [ahead_ms - 15_000, ahead_ms]
 
 
 def test_figures_over_time_are_chosen(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ class History(Protocol):
     def deployments(self) -> list[Deployment]:
         """Every deployment it holds something of."""
 
-    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """The last figures of each deployment, and when they are from."""
+    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """The last figures of each deployment, of those not after `until_ms`, and when they are from."""
 
     def read_figures(
         self,
@@ -191,9 +191,9 @@ class PrometheusHistory:
 
     # --- Figures ------------------------------------------------------------------------------------------------------
 
-    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """The figures now of each deployment that has any, and when their samples are from."""
-        now = self._now_ms
+    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """The figures now, or then, of each deployment that has any, and when their samples are from."""
+        now = self._now_ms if until_ms is None else min(self._now_ms, until_ms)
         return self._keep(("latest", now // 1000), _PAGE_SECONDS, lambda: self._read_latest(now))
 
     def _read_latest(self, at_ms: int) -> dict[Deployment, tuple[int, dict[str, float]]]:

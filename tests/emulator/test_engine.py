@@ -23,7 +23,9 @@ from servescope.errors import UsageError
 from servescope.identity import Identity
 
 # One token of prompt takes a millisecond, one step without prompts ten.
-COST = StepCost(weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_context_token=0.0)
+COST = StepCost(
+    weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_draft_token=0.0, per_context_token=0.0
+)
 PLAIN = EngineParameters(block_tokens=16, cache_blocks=1000, error_share=0.0, cost=COST)
 
 

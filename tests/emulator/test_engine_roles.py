@@ -16,7 +16,9 @@ from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
 from servescope.identity import Identity
 
-COST = StepCost(weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_context_token=0.0)
+COST = StepCost(
+    weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_draft_token=0.0, per_context_token=0.0
+)
 PLAIN = EngineParameters(block_tokens=16, cache_blocks=1000, error_share=0.0, cost=COST)
 COUNTED_ONCE = (
     "requests_started_total", "requests_total", "concurrent_requests", "input_tokens_total", "output_tokens_total",

@@ -31,6 +31,18 @@ def test_load_wins_over_a_short_prefix() -> None:
     assert place(router, prompt(1, 2, 3, 4), ["a", "b"]).worker == "b"
 
 
+def test_shared_blocks_weigh_once_on_a_worker() -> None:
+    """Requests in flight that share a prefix keep its blocks in the cache once: the worker is no busier for it."""
+    router = kv_router("a", "b", weight=0.0)
+    shared = [place(router, prompt(*range(20), 100 + number), ["a"]) for number in range(3)]
+    apart = place(router, prompt(*range(200, 230)), ["b"])
+    # 20 shared blocks, and of each request one of its own and the one its last token is in: 26, not 66.
+    assert place(router, prompt(300), ["a", "b"]).worker == "a"
+    for placement in (*shared[:2], apart):
+        placement.end()
+    assert place(router, prompt(301), ["a", "b"]).worker == "b"
+
+
 def test_weight_zero_balances_load_alone() -> None:
     """Without weight on overlap the cache does not matter."""
     router = kv_router("a", "b", weight=0.0)

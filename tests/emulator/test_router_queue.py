@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.router import DecisionCost, KvRouter, Placed, Placement, RouterRuntime, WorkerCapacity
+from servescope.emulator.router.loads import InFlight
 from servescope.emulator.workload import Request
 from servescope.errors import UsageError
 from tests.emulator.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
@@ -324,6 +325,9 @@ def test_every_request_is_placed_refused_or_taken_back_once(
     clock.run_until(clock.now + 60.0)
     assert router.queued_requests == 0
     assert submitted == sum(fates.values())
+    for placement in flying:
+        placement.end()
+    assert {worker.in_flight for worker in router._workers.values()} == {InFlight(0, 0)}
 
 
 @pytest.mark.parametrize(

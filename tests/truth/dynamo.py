@@ -13,7 +13,7 @@ import aiohttp
 from servescope.errors import ServescopeError
 from tests.real.engines import MODEL_NAME, START_SECONDS, registered_workers, serves
 from tests.real.environments import DYNAMO, ensure_environment, ensure_model
-from tests.real.processes import pick_ports, read, running, wait_until
+from tests.real.processes import Started, pick_ports, read, running, wait_until
 from tests.truth.figures import Figures
 from tests.truth.settings import (
     BLOCK_TOKENS,
@@ -27,18 +27,22 @@ from tests.truth.settings import (
 )
 
 _REQUEST_SECONDS = 60.0
+_TURNED_AWAY = "Rejected incompatible workers"
 _EVENTS_CONNECT_SECONDS = 1.5  # the workers' event streams connect just after they register
 
 
 def run_real(setting: Setting, prompts: Sequence[Prompt], *, environments: Path, logs: Path) -> Figures:
     """The figures of Dynamo's router when the prompts are sent in their order."""
-    with _running_dynamo(setting, environments, logs) as base:
+    with _running_dynamo(setting, environments, logs) as (base, frontend):
         asyncio.run(_send_all(base, prompts))
-        return _read_figures(base)
+        figures = _read_figures(base)
+    if _TURNED_AWAY in frontend.log.read_text(encoding="utf-8", errors="replace"):
+        raise ServescopeError(f"dynamo's router turned workers away, so it chose between fewer: {frontend.log}")
+    return figures
 
 
 @contextmanager
-def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterator[str]:
+def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterator[tuple[str, Started]]:
     environment = ensure_environment(environments, DYNAMO)
     model = ensure_model(environments, environment)
     frontend_port, *worker_ports = pick_ports(1 + WORKERS)
@@ -51,7 +55,7 @@ def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterato
     settings = {
         "HF_HUB_OFFLINE": "1",
         "DYN_FILE_KV": str(discovery),
-        "DYN_LOG": "info",
+        "DYN_LOG": "warn",
         **dict.fromkeys(hosts, "127.0.0.1"),
     }
     frontend = [
@@ -80,7 +84,7 @@ def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterato
             processes=started,
         )
         time.sleep(_EVENTS_CONNECT_SECONDS)
-        yield base
+        yield base, started[0]
 
 
 def _weigh(setting: Setting) -> list[str]:

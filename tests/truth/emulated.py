@@ -10,7 +10,7 @@ from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
 from servescope.emulator.deployment import Deployment, DeploymentPlan
-from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.router import KvRouter, KvRouterParameters, Router
 from servescope.emulator.stack import V2
 from servescope.emulator.workload import Request
 from tests.truth.figures import Figures
@@ -25,14 +25,32 @@ from tests.truth.settings import (
     Setting,
 )
 
-# Close to what the mock workers wait for: 5.7 ms a step while little of the cache is in use, 15 µs a prompt token.
-_COST = StepCost(weights=5.7e-3, per_prefill_token=15e-6, per_decoding_sequence=0.0, per_context_token=0.0)
+# Close to what the mock workers wait for: 5.7 ms a step while little of the cache is in use, 15 µs a prompt token, and
+# what grows with the square of a prompt.
+COST = StepCost(
+    weights=5.7e-3, per_prefill_token=15e-6, per_prefill_pair=8.4e-10, per_decoding_sequence=0.0, per_context_token=0.0
+)
+
+
+class _ClampedRouter(KvRouter):
+    """Ours, but for one thing that Dynamo does otherwise: the prompt's part of a cost is never below 0."""
+
+    def cost(self, prompt_blocks: int, overlap_blocks: int, active_blocks: int) -> float:
+        return max(super().cost(prompt_blocks, overlap_blocks, 0), 0.0) + active_blocks
+
+
+def clamp_costs(router: Router) -> None:
+    """Let a router of ours weigh as Dynamo does in that."""
+    assert type(router) is KvRouter, router
+    router.__class__ = _ClampedRouter
 
 
 def run_emulated(setting: Setting, prompts: Sequence[Prompt], *, seed: int = 1) -> Figures:
     """The figures of our router when the prompts are sent in their order, so many at once as to the real one."""
     clock = VirtualClock()
     deployment = Deployment(_plan(setting), clock=clock, seed=seed)
+    if setting.clamped:
+        clamp_costs(deployment.router)
     requests = iter(_make_requests(prompts))
     in_flight = 0
 
@@ -54,7 +72,7 @@ def run_emulated(setting: Setting, prompts: Sequence[Prompt], *, seed: int = 1) 
     clock.run_until(1.0)
     while in_flight:
         clock.run_until(clock.now + 1.0)
-    return _read(deployment)
+    return read_figures(deployment)
 
 
 def _plan(setting: Setting) -> DeploymentPlan:
@@ -67,7 +85,7 @@ def _plan(setting: Setting) -> DeploymentPlan:
         block_tokens=BLOCK_TOKENS,
         cache_blocks=setting.cache_blocks,
         error_share=0.0,
-        cost=_COST,
+        cost=COST,
         speculation=None,
     )
     return replace(
@@ -96,6 +114,7 @@ def _make_requests(prompts: Sequence[Prompt]) -> Iterator[Request]:
         yield Request(number, len(prompt.tokens), prompt.output_tokens, tuple(blocks))
 
 
-def _read(deployment: Deployment) -> Figures:
+def read_figures(deployment: Deployment) -> Figures:
+    """What the deployment's router has counted."""
     values = {sample.name: sample.value for sample in deployment.router.instruments.samples()}
     return Figures(*(values[f"kv_cache_{part}_tokens_total"] for part in ("eligible", "predicted", "reused", "best")))

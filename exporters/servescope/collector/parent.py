@@ -15,7 +15,7 @@ from servescope.collector.exposition import Gauges
 from servescope.collector.membership import MemberClient, Membership, check_part
 from servescope.collector.relay import MOST_LAYOUTS, Page, Relayed, RelayError, read_layouts, read_page
 from servescope.collector.scrape import Fetch, ScrapeError
-from servescope.collector.store import Store, StoreError, TargetStatus
+from servescope.collector.store import AHEAD_MS, Store, StoreError, TargetStatus
 from servescope.collector.targets import Target
 from servescope.collector.telemetry import watch_event_loop
 from servescope.collector.watched import Watched
@@ -28,7 +28,6 @@ _logger = logging.getLogger(__name__)
 _MOST_PAGES = 4
 # Shards that tell of their past are kept this close together, so that a target's scrapes come in order.
 _ABREAST_MS = 300_000
-_FUTURE_MS = 60_000
 _SKEW_TOLD_MS = 5_000
 _MOST_BACKLOG = 5_000
 _LAYOUTS_PER_TARGET = 8
@@ -356,7 +355,7 @@ class Parent(Collector):
         """The scrapes, with the shards that made them, in the order of time, and the latest statuses."""
         scrapes: list[tuple[str, Relayed]] = []
         statuses = dict(self._stored or {})
-        latest_ms = self.now_ms + _FUTURE_MS
+        latest_ms = self.now_ms + AHEAD_MS
         for upstream in self._upstreams.values():
             scrapes += [(upstream.member, scrape) for scrape in upstream.scrapes]
             for name, status in upstream.statuses.items():
@@ -380,7 +379,7 @@ class Parent(Collector):
 
     def _judge(self, watched: Watched, member: str, scrape: Relayed) -> str:
         """What becomes of a scrape: one of `RELAYED`."""
-        latest_ms = self.now_ms + _FUTURE_MS
+        latest_ms = self.now_ms + AHEAD_MS
         if watched.ring.last_ms is not None and watched.ring.last_ms > latest_ms:
             # Our clock was ahead when these came; they would shut out what comes now.
             watched.ring = self._ring(watched.target)

@@ -42,7 +42,7 @@ from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.openapi import describe
 from servescope.collector.relay import MOST_LAYOUTS
 from servescope.collector.shard import Shard
-from servescope.collector.store import FigureTable, StoreError, TooLargeError
+from servescope.collector.store import AHEAD_MS, FigureTable, StoreError, TooLargeError
 from servescope.errors import ServescopeError
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.negotiation import OPENMETRICS, TEXT
@@ -180,8 +180,11 @@ class _Pages:
 
     async def deployments(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
+        until_ms = self._collector.now_ms + AHEAD_MS
         return json_answer(
-            await self._reads.run(lambda: shapes.deployments_json(self._collector.history.latest_figures()))
+            await self._reads.run(
+                lambda: shapes.deployments_json(self._collector.history.latest_figures(until_ms=until_ms))
+            )
         )
 
     async def figures(self, request: web.Request) -> web.Response:

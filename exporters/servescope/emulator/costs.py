@@ -21,7 +21,7 @@ class StepCost:
     per_prefill_token: float = 160e-6
     per_prefill_pair: float = 0.0
     per_decoding_sequence: float = 350e-6
-    per_draft_token: float = 0.0
+    per_draft_token: float = 160e-6
     per_context_token: float = 25e-9
 
     def __post_init__(self) -> None:

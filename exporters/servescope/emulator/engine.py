@@ -431,20 +431,23 @@ class Engine:
         queued = len(self._waiting)
         budget, prefills, decodes = self._plan_running(self.parameters.max_num_tokens)
         # What was just preempted would take back the room that was made.
-        if len(self._waiting) == queued:
+        preempted = len(self._waiting) != queued
+        if not preempted:
             self._admit(budget, prefills, decodes)
         if prefills or decodes:
             self._stepping = True
-            stretch = self._plan_step(prefills, decodes)
+            # After a preemption nobody was admitted, but in the next step somebody may be.
+            stretch = self._plan_step(prefills, decodes, alone=preempted)
             self._gpu.work(stretch.seconds[0])
             self._follow(stretch)
 
-    def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving]) -> Stretch:
-        """The step to take now, and those after it that will be like it."""
+    def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving], *, alone: bool) -> Stretch:
+        """The step to take now, and those after it that will be like it, unless it is to stay `alone`."""
         base = self._decode_base(decodes) if decodes else 0.0
         per_context_token = self.parameters.cost.per_context_token * self._effects.decode_factor
         # Who is told of every token is told at its time.
-        if self._leaps and not prefills and all(serving.request.on_tokens is None for serving in decodes):
+        alone = alone or not self._leaps or bool(prefills)
+        if not alone and all(serving.request.on_tokens is None for serving in decodes):
             return plan_stretch(
                 decodes,
                 begins=self._clock.now,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
+from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.router import KvRouterParameters
-from servescope.emulator.speculation import Speculation
+from servescope.emulator.speculation import speculate
 from servescope.emulator.workload import GeneratedTraffic, Mix, Traffic, TrafficPlan
 from servescope.errors import UsageError
 from servescope.identity import Deployment as DeploymentIdentity
@@ -17,8 +19,8 @@ from servescope.identity import Deployment as DeploymentIdentity
 MODEL = "llama-3.3-70b"
 
 # Drafts of the v1 engine's lookahead are n-grams of what it has written; v2's come from a trained Eagle head.
-LOOKAHEAD = Speculation(acceptance=(0.66, 0.60, 0.56))
-EAGLE = Speculation(acceptance=(0.93, 0.90, 0.87))
+LOOKAHEAD = speculate("lookahead", acceptance=(0.66, 0.60, 0.56))
+EAGLE = speculate("Eagle", acceptance=(0.93, 0.90, 0.87))
 
 V1 = DeploymentPlan(
     identity=DeploymentIdentity(MODEL, "chat-v1", "v1", environment="production"),
@@ -31,6 +33,13 @@ V2 = DeploymentPlan(
     # Far below the sensible start of 50 000, so that a handful of requests per second already keeps three replicas.
     scaling=TokenScaling(target_in_flight_tokens=16_000, min_replica=2, initial_replicas=3, max_replica=6),
     routing=KvRouterParameters(),
+)
+V2_DISAGGREGATED = replace(
+    V2,
+    # Prompts come in bursts, and fewer workers than of an aggregated deployment take them.
+    engine=replace(V2.engine, max_queue=16),
+    scaling=TokenScaling(target_in_flight_tokens=10_000, min_replica=2, initial_replicas=2, max_replica=4),
+    disaggregation=Disaggregation(prefill_workers_per_replica=1, decode_workers_per_replica=2),
 )
 
 

@@ -1,6 +1,7 @@
 """The embedded store, in one SQLite file: written by one collector, read by any number of processes meanwhile."""
 
 from servescope.collector.store.records import (
+    AHEAD_MS,
     FigureTable,
     RecordedSettings,
     RefusedError,
@@ -12,6 +13,7 @@ from servescope.collector.store.store import Store
 from servescope.collector.store.writer import Round, StoreWriter
 
 __all__ = [
+    "AHEAD_MS",
     "FigureTable",
     "RecordedSettings",
     "RefusedError",

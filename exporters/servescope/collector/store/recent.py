@@ -103,6 +103,15 @@ class RecentRows:
         ]
         return None if ends[0] is None else (ends[0] - first, ends[1] - first)
 
+    def last_ms(self, kind: int, owner: int, until_ms: int) -> int | None:
+        """When the last row of an owner is from that is not after an instant; None when there is none."""
+        first = owner << TIME_BITS
+        (last,) = self._connection.execute(
+            f"SELECT max(id) FROM {RECENT[kind]} WHERE id BETWEEN ? AND ?",  # noqa: S608  constants
+            (first, first + clamped_time(until_ms)),
+        ).fetchone()
+        return None if last is None else int(last) - first
+
     def first_ms(self) -> int | None:
         """When the oldest row of whatever owner is from; None when there is none."""
         spans = [self.span(*owner) for owner in self.counts()]

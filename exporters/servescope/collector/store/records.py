@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.errors import ServescopeError
 from servescope.identity import Identity
+
+AHEAD_MS: Final = 60_000
+"""By how much what is stored may be ahead of its reader's clock and still be of now."""
 
 
 class StoreError(ServescopeError):

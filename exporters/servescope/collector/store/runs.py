@@ -50,13 +50,15 @@ class Runs:
         any_run = "SELECT 1 FROM runs WHERE kind = ? AND owner = ? LIMIT 1"
         return self._connection.execute(any_run, (kind, owner)).fetchone() is not None
 
-    def last_end(self, kind: int, owner: int) -> int | None:
-        """When the last run of an owner ends; None when it has none."""
+    def last(self, kind: int, owner: int, until_ms: int) -> Run | None:
+        """The last run of an owner that does not begin after an instant; None when there is none."""
         # Runs of one owner do not overlap: the last to begin is the last to end.
         found = self._connection.execute(
-            "SELECT end_ms FROM runs WHERE kind = ? AND owner = ? ORDER BY start_ms DESC LIMIT 1", (kind, owner)
+            "SELECT id, start_ms, end_ms, shape, stamps FROM runs "
+            "WHERE kind = ? AND owner = ? AND start_ms <= ? ORDER BY start_ms DESC LIMIT 1",
+            (kind, owner, clamped_time(until_ms)),
         ).fetchone()
-        return None if found is None else int(found[0])
+        return None if found is None else Run(*found)
 
     def next_start(self, kind: int, owner: int, after_ms: int) -> int:
         """When the first run of an owner begins that begins later; beyond all time when there is none."""

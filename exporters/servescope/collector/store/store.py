@@ -361,22 +361,28 @@ class Store:
             return sorted(deployment for _, deployment in self._owners.deployments())
 
     @_guarded
-    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """Each deployment's last instant, in milliseconds, and its figures then."""
+    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """Each deployment's last instant, in milliseconds, of those not after `until_ms`, and its figures then.
+
+        Without it that may be an instant in the future, which a clock that was ahead has left there.
+        """
         latest = {}
         with self._snapshot():
             for owner, deployment in self._owners.deployments():
-                row = self._latest_row(FIGURES, owner)
+                row = self._latest_row(FIGURES, owner, LATEST_MS if until_ms is None else until_ms)
                 if row is not None and row.values is not None:
                     keys = map(str, row.keys or ())
                     latest[deployment] = (row.time_ms, dict(zip(keys, row.values.tolist(), strict=True)))
         return latest
 
-    def _latest_row(self, kind: int, owner: int) -> Row | None:
-        span, last = self._recent.span(kind, owner), self._runs.last_end(kind, owner)
-        if span is not None and (last is None or span[1] >= last):
-            return next(self._recent.rows(kind, owner, span[1], span[1]))
-        return None if last is None else self._runs.unpack(self._runs.between(kind, owner, last, last)[-1])[-1]
+    def _latest_row(self, kind: int, owner: int, until_ms: int) -> Row | None:
+        recent_ms, run = self._recent.last_ms(kind, owner, until_ms), self._runs.last(kind, owner, until_ms)
+        packed = None
+        if run is not None and (recent_ms is None or recent_ms < run.end_ms):
+            packed = [row for row in self._runs.unpack(run) if row.time_ms <= until_ms][-1]
+        if recent_ms is None or (packed is not None and packed.time_ms > recent_ms):
+            return packed
+        return next(self._recent.rows(kind, owner, recent_ms, recent_ms))
 
     @_guarded
     def read_figures(

@@ -7,7 +7,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
@@ -21,52 +20,13 @@ from servescope.emulator.router.configuration import (
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.following import IndexFollower
 from servescope.emulator.router.index import BlockIndex
+from servescope.emulator.router.loads import InFlight, Prompt, WorkerLoad
 from servescope.emulator.router.placement import Placed, Placement, check_name
 from servescope.emulator.router.snapshots import SnapshotFile
 from servescope.emulator.router.waiting import SaturationQueue, Waiting
 from servescope.emulator.workload import Request
 from servescope.identity import Identity
 from servescope.router import RouterInstruments
-
-
-class InFlight(NamedTuple):
-    """What a router has on one worker: requests, and the blocks of their prompts."""
-
-    requests: int
-    blocks: int
-
-
-class _Worker:
-    """What the router knows to be on one worker: its own requests, the blocks of their prompts, and its peers'."""
-
-    __slots__ = ("blocks", "capacity", "paused", "peers", "peers_blocks", "peers_requests", "requests")
-
-    def __init__(self, capacity: WorkerCapacity) -> None:
-        self.capacity = capacity
-        self.paused = False
-        self.requests = 0
-        self.blocks = 0
-        self.peers: dict[str, InFlight] = {}
-        self.peers_requests = 0
-        self.peers_blocks = 0
-
-    def hear(self, peer: str, in_flight: InFlight) -> None:
-        """A peer tells what it has on this worker."""
-        self.peers[peer] = in_flight
-        self.peers_requests = sum(each.requests for each in self.peers.values())
-        self.peers_blocks = sum(each.blocks for each in self.peers.values())
-
-    @property
-    def active_blocks(self) -> int:
-        """Prompt blocks of all requests on it."""
-        return self.blocks + self.peers_blocks
-
-    def is_saturated(self, ratio: float) -> bool:
-        """Whether its engine would have to queue one request more."""
-        return (
-            self.requests + self.peers_requests >= ratio * self.capacity.requests
-            or self.active_blocks >= ratio * self.capacity.blocks
-        )
 
 
 class KvRouter:
@@ -106,7 +66,7 @@ class KvRouter:
             seed=seed,
             snapshots=_place_snapshots(recovery, instruments.identity, block_tokens),
         )
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, WorkerLoad] = {}
         self._submitted = 0
         self._arrivals: deque[Waiting] = deque()
         self._queue = self._make_queue()
@@ -138,7 +98,7 @@ class KvRouter:
     def add_worker(self, worker: str, *, capacity: WorkerCapacity = UNBOUNDED, link: WorkerLink | None = None) -> None:
         """A worker is ready, its cache empty and its next event its first."""
         self._follower.add_worker(worker, link)
-        self._workers[worker] = _Worker(capacity)
+        self._workers[worker] = WorkerLoad(capacity)
         self._share(worker, InFlight(0, 0))
         self._go_on()
 
@@ -175,10 +135,16 @@ class KvRouter:
             if self._unplaced:
                 self._go_on()
 
+    def cost(self, prompt_blocks: int, overlap_blocks: int, active_blocks: int) -> float:
+        """What a request costs on a worker that has so much of its prompt cached and is busy with so many blocks."""
+        replaced = self._effects.overlap_score_weight
+        weight = self._parameters.router_overlap_score_weight if replaced is None else replaced
+        return prompt_blocks - weight * overlap_blocks + active_blocks
+
     def tell_all(self) -> None:
         """Share what it has on each worker, for a peer that has just started."""
         for name, worker in self._workers.items():
-            self._share(name, InFlight(worker.requests, worker.blocks))
+            self._share(name, worker.in_flight)
 
     def restart(self, name: str) -> None:
         """The process dies and is back a little later.
@@ -192,7 +158,7 @@ class KvRouter:
         self._life += 1
         self._up = self._deciding = False
         for worker, known in self._workers.items():
-            fresh = self._workers[worker] = _Worker(known.capacity)
+            fresh = self._workers[worker] = WorkerLoad(known.capacity)
             fresh.paused = known.paused
             self._share(worker, InFlight(0, 0))
         self._arrivals = deque(self._unplaced.values())
@@ -299,10 +265,9 @@ class KvRouter:
         request = waiting.request
         prompt_blocks = -(-request.input_tokens // self._block_tokens)
         overlaps = self.index.count_overlaps(self._reusable_blocks(request), candidates)
-        weight = self._weight
         chosen = self._choose(
             [
-                prompt_blocks - weight * overlap + self._workers[worker].active_blocks
+                self.cost(prompt_blocks, overlap, self._workers[worker].active_blocks)
                 for worker, overlap in zip(candidates, overlaps, strict=True)
             ]
         )
@@ -315,21 +280,23 @@ class KvRouter:
             fallback_reason="index recovering" if self._follower.is_empty_for_now else None,
         )
         name = candidates[chosen]
-        self._count(name, self._workers[name], InFlight(1, prompt_blocks))
-        return Placement(name, attempt, partial(self._release, name, self._workers[name], prompt_blocks))
+        worker = self._workers[name]
+        prompt = Prompt(request.block_ids[: request.input_tokens // self._block_tokens], prompt_blocks)
+        worker.begin(prompt)
+        self._tell(name, worker)
+        return Placement(name, attempt, partial(self._release, name, worker, prompt))
 
-    def _count(self, name: str, worker: _Worker, change: InFlight) -> None:
-        worker.requests += change.requests
-        worker.blocks += change.blocks
-        # Of a worker that is gone, or was on a process that died, nobody needs to know.
-        if self._workers.get(name) is worker:
-            self._share(name, InFlight(worker.requests, worker.blocks))
-
-    def _release(self, name: str, worker: _Worker, blocks: int) -> None:
-        self._count(name, worker, InFlight(-1, -blocks))
+    def _release(self, name: str, worker: WorkerLoad, prompt: Prompt) -> None:
+        worker.end(prompt)
+        self._tell(name, worker)
         if self._unplaced:
             # Not at once: the engine is in the middle of the step that ended the request.
             self._clock.schedule(0.0, self._go_on)
+
+    def _tell(self, name: str, worker: WorkerLoad) -> None:
+        # Of a worker that is gone, or was one of a process that died, nobody needs to know.
+        if self._workers.get(name) is worker:
+            self._share(name, worker.in_flight)
 
     def _candidates(self) -> list[str]:
         return [name for name, worker in self._workers.items() if not worker.paused]
@@ -347,11 +314,6 @@ class KvRouter:
         """Prompt tokens that no worker has cached."""
         overlaps = self.index.count_overlaps(self._reusable_blocks(request), list(self._workers))
         return request.input_tokens - max(overlaps, default=0) * self._block_tokens
-
-    @property
-    def _weight(self) -> float:
-        replaced = self._effects.overlap_score_weight
-        return self._parameters.router_overlap_score_weight if replaced is None else replaced
 
     @property
     def _temperature(self) -> float:

@@ -10,7 +10,8 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, KvRouterParameters, RouterRuntime, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
-from servescope.emulator.router.kv import InFlight, KvRouter
+from servescope.emulator.router.kv import KvRouter
+from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, check_name
 from servescope.emulator.workload import Request
 from servescope.identity import Identity

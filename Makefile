@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := exporters app alerts benchmarks docs examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench soak real capture pictures clean
+.PHONY: help demo test check generate bench soak real truth capture pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; noth
 
 real: $(VENV)/.develop  ## run real vLLM and real Dynamo on loopback and check the contract against the client's counts
 	$(BIN)/python -m tests.real
+	$(BIN)/python -m tests.real.load
+
+truth: $(VENV)/.develop  ## send the same prompts through a real Dynamo router and ours, and compare the figures
+	$(BIN)/python -m tests.truth --report docs/emulator.md
 
 capture: $(VENV)/.develop  ## save the /metrics of the real engines to .cache/captures
 	$(BIN)/python -m tests.real --capture .cache/captures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -39,8 +40,11 @@ def main() -> None:
     ]
     # Only now, when `app` can be imported.
     from app.frame import tell_error
+    from servescope.emulator.control_client import EMULATOR_VARIABLE
     from servescope.errors import ServescopeError
 
+    if os.environ.get(EMULATOR_VARIABLE):
+        pages.append(st.Page(HERE / "views" / "faults.py", title="Faults", icon=":material/bolt:"))
     try:
         st.navigation(pages, position="top").run()
     except ServescopeError as error:

@@ -98,3 +98,23 @@ def test_an_autoscaler_has_the_role_of_one() -> None:
     """An engine's identity is refused at construction."""
     with pytest.raises(UsageError, match="supported: autoscaler"):
         AutoscalerInstruments(Identity("m", "d", "s"))
+
+
+def test_phases_are_shown_each_with_its_tokens_and_its_need(autoscaler: AutoscalerInstruments) -> None:
+    """Both gauges by phase; one that is not disaggregated shows neither."""
+    assert value(autoscaler, "autoscaler_phase_desired_scale", phase="decode") is None
+    autoscaler.set_phases(
+        in_flight_tokens={"prefill": 9000, "decode": 40_000}, desired_scale={"prefill": 0.5, "decode": 1.5}
+    )
+    assert value(autoscaler, "autoscaler_phase_in_flight_tokens", phase="prefill") == 9000
+    assert value(autoscaler, "autoscaler_phase_in_flight_tokens", phase="decode") == 40_000
+    assert value(autoscaler, "autoscaler_phase_desired_scale", phase="prefill") == 0.5
+    assert value(autoscaler, "autoscaler_phase_desired_scale", phase="decode") == 1.5
+
+
+def test_unknown_phases_are_refused_as_a_whole(autoscaler: AutoscalerInstruments) -> None:
+    """A phase that does not exist changes nothing and is counted."""
+    tokens = {"prefill": 1.0, "decode": 2.0}
+    autoscaler.set_phases(in_flight_tokens=tokens, desired_scale={"prefil": 1.0, "decode": 1.0})
+    assert value(autoscaler, "autoscaler_phase_in_flight_tokens", phase="decode") is None
+    assert value(autoscaler, "servescope_instrument_errors_total", kind="unknown_value") == 1

@@ -258,7 +258,7 @@ def test_folding_agrees_with_counting_one_by_one(
     assert value(engine, "output_tokens_total") == sum(request[2] for request in requests)
     assert value(engine, "input_tokens_total") == sum(r[1] for r in requests if r[2] or r[0] == "ok")
     for name, metric in METRICS.items():
-        if metric.component != "engine" or not metric.edges or name.startswith("inter_token"):
+        if metric.component != "engine" or not metric.edges or name.startswith(("inter_token", "kv_transfer")):
             continue
         values = sorted(observed[name])
         assert value(engine, f"{name}_count") == len(values)
@@ -887,3 +887,29 @@ def test_requests_add_up_when_records_must_be_dropped() -> None:
         del engine._started.records[10:]
     assert balance(engine) == (10, 10, 0)
     assert refused(engine) == {"dropped": 1}
+
+
+def test_kv_transfers_are_shown_by_who_sends_and_who_receives() -> None:
+    """The receiver shows how long they took, what they waited and their bytes; the sender those it still holds."""
+    receiver, sender = EngineInstruments(IDENTITY), EngineInstruments(IDENTITY)
+    assert value(receiver, "kv_transfer_bytes_total") is None
+    receiver.record_kv_transfer(0.2, waited_seconds=1.5, size_bytes=10**12)
+    receiver.record_kv_transfer(0.3, waited_seconds=0.0, size_bytes=500)
+    sender.set_pending_kv_transfers(3)
+    assert value(receiver, "kv_transfer_seconds_sum") == pytest.approx(0.5)
+    assert value(receiver, "kv_transfer_wait_seconds_sum") == pytest.approx(1.5)
+    assert value(receiver, "kv_transfer_seconds_count") == value(receiver, "kv_transfer_wait_seconds_count") == 2
+    assert value(receiver, "kv_transfer_bytes_total") == 10**12 + 500
+    assert value(sender, "kv_transfers_pending") == 3
+    assert value(sender, "kv_transfer_seconds_count") is None
+
+
+def test_impossible_kv_transfers_are_refused() -> None:
+    """A transfer of negative length or endless bytes is counted as refused, and nothing else."""
+    engine = EngineInstruments(IDENTITY)
+    engine.record_kv_transfer(-1.0, waited_seconds=0.0, size_bytes=1)
+    engine.record_kv_transfer(1.0, waited_seconds=0.0, size_bytes=2**70)
+    engine.set_pending_kv_transfers(-1)
+    assert value(engine, "kv_transfer_bytes_total") is None
+    assert value(engine, "kv_transfers_pending") is None
+    assert refused(engine) == {"out_of_range": 3}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from docs.generate import DESCRIPTION, PAGE, render_description, render_metrics
+from docs.generate import DESCRIPTION, EMULATOR, PAGE, render_description, render_emulator, render_metrics
 from servescope.catalog import FIGURES, METRICS
 from servescope.identity import DEPLOYMENT_LABELS
 from tests.conftest import ROOT
@@ -37,6 +37,13 @@ def test_the_committed_description_of_the_api_is_that_of_the_code() -> None:
     committed = DESCRIPTION.read_text(encoding="utf-8")
 
     assert committed == render_description(), f"{DESCRIPTION} is out of date: run `python -m docs.generate`"
+
+
+def test_the_committed_tables_of_the_emulator_are_those_of_the_code() -> None:
+    """`python -m docs.generate` would change nothing."""
+    committed = EMULATOR.read_text(encoding="utf-8")
+
+    assert committed == render_emulator(committed), f"{EMULATOR} is out of date: run `python -m docs.generate`"
 
 
 @pytest.mark.parametrize("module", ["alerts", "docs.generate"])

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from servescope.catalog import METRICS, REPLICA_STATUSES
+from servescope.catalog import METRICS, PHASES, REPLICA_STATUSES
 from servescope.instruments import Instruments, finite, member, whole
 
 if TYPE_CHECKING:
@@ -43,9 +43,15 @@ class AutoscalerInstruments(Instruments):
             scalar(METRICS["autoscaler_policy_desired_scale"]),
             scalar(METRICS["autoscaler_rounded_desired_scale"]),
         ]
+        self._phase_series = [
+            scalar(METRICS[name], phase=phase)
+            for name in ("autoscaler_phase_in_flight_tokens", "autoscaler_phase_desired_scale")
+            for phase in PHASES
+        ]
         self._show_refusals()
         # Replaced as a whole, so that a reading never mixes two evaluations.
         self._evaluation: tuple[float, ...] | None = None
+        self._phases: tuple[float, ...] | None = None
         self._replicas: tuple[int, ...] | None = None
 
     def _start_over(self, identity: Identity) -> None:
@@ -80,6 +86,19 @@ class AutoscalerInstruments(Instruments):
         except Exception as error:
             self._refuse_error(error)
 
+    def set_phases(self, *, in_flight_tokens: Mapping[str, float], desired_scale: Mapping[str, float]) -> None:
+        """Set, for each of `catalog.PHASES`, its tokens in flight now and the replication units it needs, raw."""
+        try:
+            for phase in (*in_flight_tokens, *desired_scale):
+                member("phase", phase, PHASES)
+            self._phases = tuple(
+                finite(f"{phase} {what}", given[phase], _MOST)
+                for what, given in (("in_flight_tokens", in_flight_tokens), ("desired_scale", desired_scale))
+                for phase in PHASES
+            )
+        except Exception as error:
+            self._refuse_error(error)
+
     def set_replicas(self, replicas: Mapping[str, int]) -> None:
         """Set how many replicas there are by status, of `catalog.REPLICA_STATUSES`; a status left out has none."""
         try:
@@ -92,6 +111,7 @@ class AutoscalerInstruments(Instruments):
     def _before_reading(self) -> None:
         for series, values in (
             (self._evaluation_series, self._evaluation),
+            (self._phase_series, self._phases),
             (self._replica_series, self._replicas),
         ):
             if values is not None:

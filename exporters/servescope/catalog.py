@@ -22,8 +22,8 @@ from servescope.samples import format_series, make_labels
 Kind = Literal["counter", "gauge", "histogram"]
 Component = Literal["engine", "router", "autoscaler"]
 Unit = Literal[
-    "bytes", "cores", "decisions", "decisions/s", "events", "events/s", "preemptions", "preemptions/s", "ratio",
-    "replicas", "requests", "requests/s", "seconds", "tokens", "tokens/s", "workers",
+    "bytes", "bytes/s", "cores", "decisions", "decisions/s", "events", "events/s", "preemptions", "preemptions/s",
+    "ratio", "recoveries", "replicas", "requests", "requests/s", "seconds", "tokens", "tokens/s", "workers",
 ]  # fmt: skip
 Status = Literal["good", "warning", "critical"]
 
@@ -32,6 +32,12 @@ OUTCOMES = ("ok", "client_abort", "client_error", "rejected", "error")
 
 REPLICA_STATUSES = ("starting", "active", "draining", "unhealthy", "failed")
 INDEX_STATES = ("exact", "degraded", "recovering")
+RECOVERY_SOURCES = ("events", "inventory", "snapshot", "nothing")
+"""What a router's index is brought up to date from: events sent again, a worker's whole list, a file, or nothing."""
+
+PHASES = ("prefill", "decode")
+"""The phases that disaggregated serving gives to workers of their own."""
+
 DEFAULT_WINDOW = "5m"
 
 # Histogram edges are vLLM 0.32's, so that stacks share edges.
@@ -346,6 +352,40 @@ _ENGINE_METRICS = (
         "engine",
         "Seconds from first to last token, summed over finished requests.",
     ),
+    Metric(
+        "kv_transfer_seconds",
+        "histogram",
+        "seconds",
+        "engine",
+        "Time a request's KV took from the worker that prefilled it to this one, which decodes.",
+        absent="this worker receives no KV",
+        edges=_TIME_TO_FIRST_TOKEN_EDGES,
+    ),
+    Metric(
+        "kv_transfer_wait_seconds",
+        "histogram",
+        "seconds",
+        "engine",
+        "From a request's first token to the start of its KV's transfer to this worker.",
+        absent="this worker receives no KV",
+        edges=_TIME_TO_FIRST_TOKEN_EDGES,
+    ),
+    Metric(
+        "kv_transfer_bytes_total",
+        "counter",
+        "bytes",
+        "engine",
+        "KV that came to this worker from those that prefilled it.",
+        absent="this worker receives no KV",
+    ),
+    Metric(
+        "kv_transfers_pending",
+        "gauge",
+        "requests",
+        "engine",
+        "Requests whose prompt is computed and whose KV has not left this worker yet; it holds their blocks.",
+        absent="this worker sends no KV",
+    ),
 )
 
 _ROUTER_METRICS = (
@@ -469,6 +509,41 @@ _ROUTER_METRICS = (
         "Time a request waited in the router's queue.",
         edges=_TIME_TO_FIRST_TOKEN_EDGES,
     ),
+    Metric(
+        "router_queued_requests",
+        "gauge",
+        "requests",
+        "router",
+        "Requests the router has not placed yet: their decision is due, or all workers are saturated.",
+        absent="the router does not tell",
+    ),
+    Metric(
+        "router_decision_seconds",
+        "histogram",
+        "seconds",
+        "router",
+        "Time from a request's arrival to its decision, the wait for a free worker not included.",
+        absent="the router does not measure its decisions",
+        edges=_TIME_PER_OUTPUT_TOKEN_EDGES,
+    ),
+    Metric(
+        "router_decision_busy_seconds_total",
+        "counter",
+        "seconds",
+        "router",
+        "Time spent deciding; its rate is the share in use of a router that makes one decision at a time.",
+        absent="the router does not measure its decisions",
+    ),
+    Metric(
+        "router_index_recoveries_total",
+        "counter",
+        "recoveries",
+        "router",
+        "How often the index was brought up to date after a gap or a restart, by what it was made from.",
+        absent="the router keeps no index, or does not tell",
+        labels=("source",),
+        label_values=MappingProxyType({"source": RECOVERY_SOURCES}),
+    ),
 )
 
 
@@ -505,6 +580,22 @@ _AUTOSCALER_METRICS = (
     _autoscaler(
         "autoscaler_rounded_desired_scale", "replicas",
         "Desired replicas sent to the orchestrator: rounded up, within bounds.",
+    ),
+    Metric(
+        "autoscaler_phase_in_flight_tokens", "gauge", "tokens", "autoscaler",
+        "Tokens in flight by phase: prefill has prompts queued and uncached prompts computed, decode the prompts and "
+        "output of requests whose KV is on its way, that wait for room, or that decode.",
+        absent="the deployment is not disaggregated",
+        labels=("phase",),
+        label_values=MappingProxyType({"phase": PHASES}),
+    ),
+    Metric(
+        "autoscaler_phase_desired_scale", "gauge", "replicas", "autoscaler",
+        "Raw desired replication units by phase: average tokens in flight / target tokens in flight of its workers in "
+        "one unit; the larger of the two is the desired scale.",
+        absent="the deployment is not disaggregated",
+        labels=("phase",),
+        label_values=MappingProxyType({"phase": PHASES}),
     ),
 )  # fmt: skip
 
@@ -732,6 +823,25 @@ _FIGURES = (
     ),
     # The one kind of ratio without counters: how full each replica's cache is, averaged over replicas of one size.
     _gauge("kv_cache_usage", "KV cache in use", "KV cache and router", over="avg"),
+    *(
+        Figure(
+            f"{name}_{which}", f"{title}, {which}", "KV cache and router", "seconds", expression, text,
+            better="lower", idle="absent", exposed=f"{metric}_{which}", recorded=(metric, f"{which}_rate"),
+        )
+        for name, title, metric, text in (
+            ("kv_transfer", "KV transfer", "kv_transfer_seconds", "How long KV takes from prefill to decode workers."),
+            (
+                "kv_transfer_wait", "Wait for KV transfer", "kv_transfer_wait_seconds",
+                "How long computed KV waits before its transfer begins.",
+            ),
+        )
+        for which, expression in (("p95", Quantile(0.95, metric)), ("mean", mean(metric)))
+    ),
+    _throughput(
+        "kv_transfer_bytes_per_second", "KV transferred", "KV cache and router", "kv_transfer_bytes_total", "bytes/s",
+        "KV that goes from prefill to decode workers each second.",
+    ),
+    _gauge("kv_transfers_pending", "KV transfers pending", "KV cache and router", better="lower"),
     _throughput(
         "preemptions_rate", "Preemptions", "KV cache and router", "preemptions_total", "preemptions/s",
         "Requests preempted a second to free KV cache.",
@@ -752,6 +862,14 @@ _FIGURES = (
     _gauge("autoscaler_desired_scale", "Desired scale, raw", "Replicas and autoscaler", over="max"),
     _gauge("autoscaler_policy_desired_scale", "Desired scale, after policy", "Replicas and autoscaler", over="max"),
     _gauge("autoscaler_rounded_desired_scale", "Desired scale, sent", "Replicas and autoscaler", over="max"),
+    _gauge(
+        "autoscaler_phase_in_flight_tokens", "Tokens in flight by phase", "Replicas and autoscaler", over="max",
+        by=("phase",),
+    ),
+    _gauge(
+        "autoscaler_phase_desired_scale", "Desired scale by phase, raw", "Replicas and autoscaler", over="max",
+        by=("phase",),
+    ),
     _gauge("cpu_usage", "CPU", "Resources"),
     _gauge("memory_usage", "Memory", "Resources"),
     _gauge("gpu_usage", "GPU busy", "Resources", over="avg"),

@@ -18,8 +18,13 @@ COMMANDS = {
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
     "import": ("servescope.collector.importing", "take the past that a Prometheus holds into a store"),
     "export": ("servescope.collector.exporting", "write what a store holds as Parquet or OpenMetrics"),
+    "replay": (
+        "servescope.emulator.replay",
+        "serve a recorded trace of requests by emulated workers, on a virtual clock",
+    ),
     "inspect": ("servescope.inspection", "say what an exposition is and what the contract gets from it"),
     "emulate": ("servescope.emulator.command", "run an emulated v1 and v2 deployment with their /metrics"),
+    "faults": ("servescope.emulator.faults_command", "switch faults of a running emulator on and off"),
 }
 
 

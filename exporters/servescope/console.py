@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
 from servescope.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
 from servescope.prometheus import OPTIONS, NotPrometheusError, connect
@@ -49,6 +50,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     configure_access(parser)
     parser.add_argument(
+        "--emulator", metavar="URL",
+        help="have a page of faults, which switches those of the emulated stack there (see `servescope emulate`)",
+    )  # fmt: skip
+    parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="N",
         help=f"port to serve on (default: {DEFAULT_PORT}; 0 takes a free one)",
     )  # fmt: skip
@@ -65,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extra()
     pages = find_app()
     place, variables = _choose_history(arguments)
+    variables |= _choose_emulator(arguments.emulator)
     address, port = arguments.address, _free_port(arguments.address, arguments.port)
     # A closed terminal ends us as Ctrl-C does; the child, in its own session, would not hear of it.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
@@ -111,6 +117,13 @@ def _choose_history(arguments: argparse.Namespace) -> tuple[str, dict[str, str]]
     options = {name: getattr(arguments, name) for name in OPTIONS}
     _check_prometheus(arguments.prometheus, options)
     return arguments.prometheus, {PROMETHEUS_VARIABLE: json.dumps({"url": arguments.prometheus, **options})}
+
+
+def _choose_emulator(url: str | None) -> dict[str, str]:
+    """The environment variable that tells the pages of an emulator; of ours alone, whatever is in the environment."""
+    if url is not None:
+        ControlClient(url)
+    return {EMULATOR_VARIABLE: url or ""}
 
 
 def _check_prometheus(url: str, options: Mapping[str, object]) -> None:

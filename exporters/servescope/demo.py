@@ -21,7 +21,7 @@ from pathlib import Path
 
 from servescope.errors import ServescopeError, UsageError
 
-_CONSOLE_PORT, _COLLECTOR_PORT = 8501, 9900
+_CONSOLE_PORT, _COLLECTOR_PORT, _EMULATOR_PORT = 8501, 9900, 9800
 READY_SECONDS = 60
 END_SECONDS = 10
 
@@ -105,13 +105,14 @@ def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> 
     configuration, store = folder / "servescope.toml", folder / "servescope.db"
     configuration.unlink(missing_ok=True)
 
-    parts.append(_launch("emulate", ["--directory", str(folder)], folder))
+    emulator = _port_near(_EMULATOR_PORT)
+    parts.append(_launch("emulate", ["--directory", str(folder), "--port", str(emulator)], folder))
     _wait_until(configuration.exists, parts, "the emulator wrote no configuration")
     listen = f"127.0.0.1:{_port_near(_COLLECTOR_PORT)}"
     words = ["--config", str(configuration), "--store", str(store), "--listen", listen]
     parts.append(_launch("collect", words, folder))
     _wait_until(store.exists, parts, "the collector made no store")
-    console = ["--store", str(store), "--port", str(port)]
+    console = ["--store", str(store), "--port", str(port), "--emulator", f"http://127.0.0.1:{emulator}"]
     if no_browser:
         console.append("--no-browser")
     parts.append(_launch("console", console, folder))

@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from servescope.catalog import METRICS, OUTCOMES
 from servescope.errors import UsageError
@@ -165,6 +165,9 @@ class EngineInstruments(Instruments):
         self._first_tokens = self._journal(self._book_first_tokens)
         self._steps = self._journal(self._book_steps, window_seconds=window_seconds)
         self._preempted = self._journal(self._book_preemptions)
+        self._transferred = self._journal(self._book_transfers)
+        self._moved = self._journal(self._book_moves, droppable=False)
+        self._moved_in = 0
         self._started = self._journal(self._book_starts)
         self._in_flight_known = False
         self._watchers: tuple[Callable[[Ended], None], ...] = ()
@@ -197,6 +200,18 @@ class EngineInstruments(Instruments):
             tokens = 0
         request = Request(self, tokens, self._tick(), trace_id)
         return request if self._started.write(None) else _UncountedRequest(self, tokens, 0.0, None)
+
+    def take_over(self, handed_over: HandedOver) -> Request:
+        """Go on with a request that another engine process began and handed over; in flight here until finished.
+
+        Its start, its prompt, its first token and what came before are counted there, and nowhere else; the tokens
+        from now on, its outcome and its sizes and times as a whole are counted here. Both use the same clock.
+        """
+        request = Request(self, handed_over.input_tokens, handed_over.arrival, None)
+        request._first, request._last = handed_over.first_token, handed_over.last_token
+        request._output = handed_over.output_tokens
+        self._moved.write(1)
+        return request
 
     # --- speculation --------------------------------------------------------------------------------------------------
 
@@ -236,6 +251,21 @@ class EngineInstruments(Instruments):
         """Count requests preempted to free KV cache."""
         try:
             self._preempted.write(whole("preemptions", count))
+        except Exception as error:
+            self._refuse_error(error)
+
+    def record_kv_transfer(self, seconds: float, *, waited_seconds: float, size_bytes: int) -> None:
+        """Record KV that has come to this worker, `waited_seconds` of it spent between first token and transfer."""
+        try:
+            times = finite("seconds", seconds), finite("waited_seconds", waited_seconds)
+            self._transferred.write((*times, whole("size_bytes", size_bytes, _MOST_BYTES)))
+        except Exception as error:
+            self._refuse_error(error)
+
+    def set_pending_kv_transfers(self, count: int) -> None:
+        """Set how many requests have their prompt computed here and their KV still to be sent to another worker."""
+        try:
+            self._pending_transfers.value = whole("pending KV transfers", count)
         except Exception as error:
             self._refuse_error(error)
 
@@ -429,7 +459,23 @@ class EngineInstruments(Instruments):
         self._kv_cache_usage = scalar(METRICS["kv_cache_usage"])
         self._preemptions = scalar(METRICS["preemptions_total"], 0)
         self._decode_seconds = scalar(METRICS["decode_seconds_total"], 0)
+        self._transfer_seconds = distribution(METRICS["kv_transfer_seconds"], shown=False)
+        self._transfer_wait_seconds = distribution(METRICS["kv_transfer_wait_seconds"], shown=False)
+        self._transfer_bytes = scalar(METRICS["kv_transfer_bytes_total"])
+        self._pending_transfers = scalar(METRICS["kv_transfers_pending"])
         self._show_refusals()
+
+    def _book_moves(self, moves: list[int], _: list[Mark]) -> None:
+        self._in_flight_known = True
+        self._moved_in += sum(moves)
+
+    def _book_transfers(self, records: list[tuple[float, float, int]], _: list[Mark]) -> None:
+        import numpy as np
+
+        seconds, waits, sizes = zip(*records, strict=True)
+        self._transfer_seconds.observe(np.array(seconds))
+        self._transfer_wait_seconds.observe(np.array(waits))
+        self._transfer_bytes.add(sum(sizes))
 
     def _book_starts(self, records: list[None], _: list[Mark]) -> None:
         self._in_flight_known = True
@@ -629,7 +675,8 @@ class EngineInstruments(Instruments):
         ended = sum(end.value or 0 for end in self._ends)
         arrived = self._arrivals.value or 0
         # An engine that records its requests when they have ended does not tell how many are in flight.
-        self._concurrent.value = arrived - ended if self._in_flight_known or not arrived else None
+        in_flight = arrived - ended + self._moved_in
+        self._concurrent.value = in_flight if self._in_flight_known or not arrived else None
         now = self._now()
         by_source = (self._lately_by_request, self._lately_by_step)
         drafted, accepted = (sum(lately.sum(now) for lately in column) for column in zip(*by_source, strict=True))
@@ -694,6 +741,16 @@ def _outcomes(rows: _Rows) -> NDArray[np.intp]:
 
     codes: NDArray[np.intp] = rows[_CODE].astype(np.intp)
     return codes & _OUTCOME_MASK
+
+
+class HandedOver(NamedTuple):
+    """A request between two engine processes: what is known of it, times as the clock of the first tells them."""
+
+    input_tokens: int
+    output_tokens: int
+    arrival: float
+    first_token: float
+    last_token: float
 
 
 class Request:
@@ -782,6 +839,27 @@ class Request:
         else:
             self._engine._refuse_error(inherited("finish"))
 
+    def hand_over(self) -> HandedOver | None:
+        """Leave the rest to another engine process: from now on not in flight here, and without an outcome here.
+
+        None, and nothing changes, when there is nothing to hand over: it has ended, or its first token has not come.
+        """
+        engine = self._engine
+        if self._first is None:
+            engine._refuse("first_token_missing", "hand_over() was called before the first token")
+            return None
+        try:
+            epoch = self._open
+            del self._open
+        except AttributeError:
+            engine._refuse("after_finish", "hand_over() was called after finish()")
+            return None
+        if epoch is not engine._epoch:
+            engine._refuse_error(inherited("hand_over"))
+            return None
+        engine._moved.write(-1)
+        return HandedOver(self._input, self._output, self._arrival, self._first, self._last)
+
     def _begin(self, now: float) -> None:
         self._engine._first_tokens.write(_pack_tokens(now - self._arrival, self._input))
         self._first = self._last = now
@@ -792,6 +870,9 @@ class _UncountedRequest(Request):
     """A request that came when too many records were waiting: counted as dropped, and nothing else."""
 
     __slots__ = ()
+
+    def hand_over(self) -> HandedOver | None:
+        return None
 
     def first_token(self) -> None:
         pass

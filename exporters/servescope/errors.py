@@ -3,6 +3,7 @@
 ServescopeError
 ├── ExpressionError        a derived figure's expression is not well formed
 └── UsageError             the caller's arguments are wrong (the command line ends with code 2)
+    ├── TraceError         a recorded trace cannot be replayed; the message names file, line and what was expected
     ├── IdentityError      an identity label is missing or has a value that is not allowed
     └── ConfigurationError a configuration file is wrong; the message names file, key, value and what was expected
 """
@@ -28,3 +29,11 @@ class IdentityError(UsageError):
 
 class ConfigurationError(UsageError):
     """A configuration file is wrong."""
+
+
+class TraceError(UsageError):
+    """A recorded trace cannot be replayed; `line` is where it is wrong, counted from 1, None where that is nowhere."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from servescope.catalog import INDEX_STATES, METRICS
+from servescope.catalog import INDEX_STATES, METRICS, RECOVERY_SOURCES
 from servescope.instruments import (
     Instruments,
     Refused,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from servescope.journal import Mark
 
 _pack_decision = struct.Struct("d2I").pack  # queue wait; candidates, 1 with an index
+_pack_pace = struct.Struct("2d").pack  # decision latency, busy seconds
 _pack_report = struct.Struct("4I").pack  # eligible, predicted, reused, best tokens
 
 MAX_REASONS = 16
@@ -65,6 +66,7 @@ class RouterInstruments(Instruments):
         self._make_series()
         self._lately = [Trailing(window_seconds) for _ in range(4)]
         self._index_state: str | None = None
+        self._queued: int | None = None
         self._indexed = False
         self._decisions = self._journal(self._book_decisions)
         self._reports = self._journal(self._book_reports, window_seconds=window_seconds)
@@ -72,6 +74,8 @@ class RouterInstruments(Instruments):
         self._unreported = self._journal(self._book_unreported)
         self._gaps = self._journal(self._book_gaps)
         self._drops = self._journal(self._book_drops)
+        self._paces = self._journal(self._book_paces)
+        self._recoveries = self._journal(self._book_recoveries)
 
     def _start_over(self, identity: Identity) -> None:
         RouterInstruments.__init__(self, identity, clock=self._clock, ratio_window_seconds=self._window_seconds)
@@ -127,6 +131,34 @@ class RouterInstruments(Instruments):
         except Exception as error:
             self._refuse_error(error)
 
+    def record_decision(self, seconds: float, *, busy_seconds: float) -> None:
+        """Record how long a decision took from the request's arrival, without its wait for a free worker.
+
+        `busy_seconds` of it the router worked on this decision; the rest the request waited for its turn.
+        """
+        try:
+            self._paces.write(_pack_pace(finite("seconds", seconds), finite("busy_seconds", busy_seconds)))
+        except Exception as error:
+            self._refuse_error(error)
+
+    def set_queued_requests(self, count: int) -> None:
+        """Set how many requests are not placed yet: their decision is due, or all workers are saturated."""
+        try:
+            self._queued = whole("queued requests", count)
+        except Exception as error:
+            self._refuse_error(error)
+
+    def count_recovery(self, source: str, count: int = 1) -> None:
+        """Count that the index was brought up to date from `source`, one of `catalog.RECOVERY_SOURCES`.
+
+        A count of 0 says that recoveries are counted, and shows the series.
+        """
+        try:
+            source = member("recovery source", source, RECOVERY_SOURCES)
+            self._recoveries.write((source, whole("recoveries", count)))
+        except Exception as error:
+            self._refuse_error(error)
+
     # --- called by attempts -------------------------------------------------------------------------------------------
 
     def _write_report(self, eligible: int, predicted: int, reused: int, best: int) -> None:
@@ -166,6 +198,11 @@ class RouterInstruments(Instruments):
         self._ledger.family(METRICS["router_fallbacks_total"])
         self._fallbacks: dict[str, Scalar] = {}
         self._queue_wait = distribution(METRICS["router_queue_wait_seconds"])
+        self._queue = scalar(METRICS["router_queued_requests"])
+        self._decision = distribution(METRICS["router_decision_seconds"], shown=False)
+        self._busy = scalar(METRICS["router_decision_busy_seconds_total"])
+        recoveries = METRICS["router_index_recoveries_total"]
+        self._recovered = {source: scalar(recoveries, source=source) for source in RECOVERY_SOURCES}
         self._show_refusals()
 
     def _book_decisions(self, records: list[bytes], _: list[Mark]) -> None:
@@ -199,6 +236,15 @@ class RouterInstruments(Instruments):
     def _book_drops(self, counts: list[int], _: list[Mark]) -> None:
         self._events_dropped.add(sum(counts))
 
+    def _book_paces(self, records: list[bytes], _: list[Mark]) -> None:
+        latencies, busy = decode(records, doubles=2)
+        self._decision.observe(latencies)
+        self._busy.add(float(busy.sum()))
+
+    def _book_recoveries(self, counts: list[tuple[str, int]], _: list[Mark]) -> None:
+        for source, count in counts:
+            self._recovered[source].add(count)
+
     def _fallback(self, reason: str) -> Scalar:
         if reason not in self._fallbacks and len(self._fallbacks) >= MAX_REASONS:
             reason = _OTHER
@@ -215,6 +261,7 @@ class RouterInstruments(Instruments):
         if self._index_state is not None:
             for state, series in self._states.items():
                 series.value = int(state == self._index_state)
+        self._queue.value = self._queued
         now = self._now()
         eligible, predicted, reused, best = (lately.sum(now) for lately in self._lately)
         self._hit_rate.value = reused / eligible if eligible else None

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from servescope.emulator.clock import VirtualClock, WallClockRunner
-from servescope.errors import UsageError
+from servescope.errors import ServescopeError, UsageError
 
 
 def test_events_happen_in_order_of_time_then_of_scheduling() -> None:
@@ -85,3 +85,43 @@ def test_runner_ends_however_fast_time_passes() -> None:
     closing.join(5.0)
 
     assert not closing.is_alive()
+
+
+def test_runner_does_what_it_is_asked_at_the_moment_it_is() -> None:
+    """A call is done between two events, at the present moment, and its result or error comes back."""
+    clock = VirtualClock()
+    runner = WallClockRunner(clock)
+    runner.start()
+    began = time.monotonic()
+    time.sleep(0.05)
+    moment = runner.call(clock.read).result(5.0)
+    assert moment >= 0.05
+    assert moment <= time.monotonic() - began + 0.05
+    with pytest.raises(ZeroDivisionError):
+        runner.call(lambda: 1 / 0).result(5.0)
+    runner.close()
+
+
+def test_runner_that_has_ended_does_nothing_more() -> None:
+    """Whoever asks one that was closed is told so at once, and so is whoever still waited."""
+    runner = WallClockRunner(VirtualClock())
+    waiting = runner.call(lambda: None)
+    runner.close()
+    for future in (waiting, runner.call(lambda: None)):
+        with pytest.raises(ServescopeError, match="the emulation has ended"):
+            future.result(5.0)
+
+
+def test_runner_steps_finely_for_those_who_follow() -> None:
+    """Events come when they are due while somebody follows, not in bunches of a tick."""
+    clock = VirtualClock()
+    came: list[float] = []
+    clock.every(0.01, lambda: came.append(time.monotonic()))
+    runner = WallClockRunner(clock)
+    runner.start()
+    with runner.following():
+        assert not runner.wait(0.5)
+    runner.close()
+
+    bunches = len({round(moment, 3) for moment in came})
+    assert bunches > 15  # five ticks of 0.1 s would be five

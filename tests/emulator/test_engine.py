@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,15 +12,20 @@ from hypothesis import strategies as st
 
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.engine import Engine, EngineParameters, Serving, Speculation, StepCost
+from servescope.emulator.costs import StepCost
+from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
+from servescope.emulator.serving import Serving
+from servescope.emulator.speculation import Speculation
 from servescope.emulator.workload import Request
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
 from servescope.identity import Identity
 
 # One token of prompt takes a millisecond, one step without prompts ten.
-COST = StepCost(weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_context_token=0.0)
+COST = StepCost(
+    weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_draft_token=0.0, per_context_token=0.0
+)
 PLAIN = EngineParameters(block_tokens=16, cache_blocks=1000, error_share=0.0, cost=COST)
 
 
@@ -53,13 +59,22 @@ class Bench:
             publish=self.changes.append,
         )
 
-    def submit(self, input_tokens: int, output_tokens: int, *, stream: int | None = None) -> Serving:
+    def submit(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        stream: int | None = None,
+        priority: int = 0,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> Serving:
         """Send one request; those with the same stream begin with the same text."""
         self.numbers += 1
         number = self.numbers
         blocks = (input_tokens + output_tokens) // self.parameters.block_tokens
         base = (number if stream is None else 1000 + stream) * 100_000
-        request = Request(number, input_tokens, output_tokens, tuple(range(base, base + blocks)))
+        ids = tuple(range(base, base + blocks))
+        request = Request(number, input_tokens, output_tokens, ids, priority=priority, on_tokens=on_tokens)
 
         def finished(outcome: str) -> None:
             assert number not in self.outcomes

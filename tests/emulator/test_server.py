@@ -15,12 +15,13 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from aiohttp import web
 
 from servescope.emulator import server
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.stack import V2, EmulatedStack
-from servescope.errors import ServescopeError
+from servescope.errors import ServescopeError, UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -196,6 +197,11 @@ def test_command_says_where_things_are(tmp_path: Path) -> None:
         (["--seconds", "-1"], "--seconds is -1.0"),
         (["--seconds", "nan"], "--seconds is nan"),
         (["--seconds", "1e300"], "--seconds is 1e+300"),
+        (["--stack", "v2", "--share-v2", "0.5"], "--share-v2 goes with --stack both, not with --stack v2"),
+        (["--stack", "v3"], "invalid choice: 'v3'"),
+        (["--api-key", ""], "the API key has 0 characters, expected 1 to 1024"),
+        (["--kv-events", "5557"], "--kv-events is '5557', expected tcp://HOST:PORT"),
+        (["--kv-events-replay", "tcp://127.0.0.1:1"], "--kv-events-replay and --kv-events-topic go with --kv-events"),
         (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
     ],
 )
@@ -222,3 +228,79 @@ def test_command_refuses_a_port_in_use(tmp_path: Path) -> None:
         done = emulate("--directory", str(tmp_path), "--port", str(port))
     assert done.returncode == 2
     assert str(port) in done.stderr
+
+
+def test_command_refuses_a_directory_in_use(tmp_path: Path, running: RunningEmulator) -> None:
+    """A second emulator in one directory ends with code 2 and says what to do; the first one goes on."""
+    done = emulate("--directory", str(tmp_path))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert f"an emulator already writes to '{tmp_path}'" in done.stderr
+    assert "--directory" in done.stderr
+    assert get(running.url)
+
+
+def test_directory_is_free_again_after_the_end(tmp_path: Path) -> None:
+    """An emulator that has ended, or could not begin, keeps nobody from its directory."""
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(UsageError, match="cannot listen"):
+        server.start(tmp_path, warm_up_seconds=1.0, port=other.getsockname()[1])
+    for _ in range(2):
+        server.start(tmp_path, warm_up_seconds=1.0).close()
+
+
+def test_sigterm_ends_it(tmp_path: Path) -> None:
+    """A terminated emulator ends within seconds, without a word of complaint."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servescope.cli", "emulate", "--directory", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "emulated" in process.stdout.readline()
+    process.terminate()
+    _, complaint = process.communicate(timeout=20)
+    assert (process.returncode, complaint) == (130, "")
+
+
+def test_others_may_add_routes(tmp_path: Path) -> None:
+    """What is added answers beside the pages, and touches the stack only in the stack's own time."""
+
+    def add(application: web.Application, emulator: RunningEmulator) -> None:
+        async def now(_: web.Request) -> web.Response:
+            return web.json_response(await emulator.call(emulator.stack.clock.read))
+
+        application.router.add_get("/now", now)
+
+    emulator = server.start(tmp_path, warm_up_seconds=7.0, add_routes=[add])
+    try:
+        assert float(get(f"{emulator.url}/now")) >= 7.0
+        assert get(emulator.url)
+    finally:
+        emulator.close()
+
+
+def test_one_stack_without_traffic(tmp_path: Path) -> None:
+    """`--stack v2 --traffic none` is v2 alone, which serves nothing until a client comes; in vLLM's names if asked."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servescope.cli", "emulate", "--directory", str(tmp_path), "--stack", "v2",
+         "--traffic", "none", "--metrics", "vllm", "--api-key", "k", "--kv-events", "tcp://127.0.0.1:0"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split(" at ")[1].split(",")[0]
+        assert process.stdout.readline() == f"servescope: OpenAI API: {url}/v1\n"
+        targets = listed(tmp_path / "targets" / "chat-v2.json")
+        assert {path.name for path in (tmp_path / "targets").iterdir()} == {"chat-v2.json"}
+        assert {labels["role"] for labels in targets.values()} == {"aggregated"}
+        page = get(targets["engine-0"]["url"])
+        assert 'vllm:prompt_tokens_total{engine="0",model_name="llama-3.3-70b"} 0.0' in page
+        assert len(json.loads(get(f"{url}/kv-events"))) == 3
+        with pytest.raises(HTTPError) as locked:
+            get(f"{url}/v1/models")
+        assert locked.value.code == 401
+        locked.value.close()
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 130

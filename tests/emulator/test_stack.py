@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.stack import V1, V2, Deployment, EmulatedStack
-from servescope.emulator.workload import ChatMix, Request
+from servescope.emulator.deployment import Deployment
+from servescope.emulator.replica import ColdStart
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.workload import Mix, Request
 from servescope.errors import UsageError
 from servescope.exposition import render
 
@@ -81,7 +83,8 @@ def test_requests_are_conserved_over_the_whole_stack() -> None:
     for moment in range(1, 31):
         stack.clock.run_until(moment * 10.0)
         shown = [totals(deployment) for deployment in stack.deployments]
-        assert sum(part["requests_started_total"] for part in shown) == stack.workload.requests_sent
+        unplaced = sum(deployment.router.queued_requests for deployment in stack.deployments)
+        assert sum(part["requests_started_total"] for part in shown) + unplaced == stack.traffic.requests_sent
         for part in shown:
             assert part["requests_started_total"] == part["requests_total"] + part["concurrent_requests"]
     outcomes = {
@@ -131,7 +134,7 @@ def test_replicas_start_serve_drain_and_go() -> None:
         target_in_flight_tokens=16_000, max_replica=4,
         autoscaling_window=30, scale_down_delay=30, scale_down_half_life_seconds=60,
     )  # fmt: skip
-    plan = replace(V2, scaling=scaling, cold_start_seconds=40.0)
+    plan = replace(V2, scaling=scaling, cold_start=ColdStart(0.0, 25.0, 10.0, 5.0))
     clock = VirtualClock()
     deployment = Deployment(plan, clock=clock, seed=1)
     for number in range(240):
@@ -150,7 +153,7 @@ def test_replicas_start_serve_drain_and_go() -> None:
     assert len(serving) > 1
 
     clock.run_until(900.0)
-    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 0}
+    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 0, "unhealthy": 0, "failed": 0}
     shown = {
         dict(sample.labels)["status"]: sample.value
         for sample in deployment.autoscaler.instruments.samples()
@@ -185,7 +188,7 @@ def test_draining_replica_finishes_what_it_has() -> None:
     for number in range(6):
         deployment.send(fresh_request(number), outcomes.append)
     clock.run_until(6.0)
-    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 1}
+    assert deployment.count_replicas() == {"starting": 0, "active": 1, "draining": 1, "unhealthy": 0, "failed": 0}
     draining = deployment.replicas["engine-1"].engine.in_flight
     assert draining > 0
     deployment.send(fresh_request(99), outcomes.append)
@@ -203,7 +206,7 @@ def test_share_of_v2_decides_where_conversations_go() -> None:
     stack.clock.run_until(60.0)
     v1, v2 = (totals(deployment) for deployment in stack.deployments)
     assert v1["requests_started_total"] == 0
-    assert v2["requests_started_total"] == stack.workload.requests_sent
+    assert v2["requests_started_total"] == stack.traffic.requests_sent
 
 
 @pytest.mark.slow
@@ -222,4 +225,4 @@ def test_impossible_stacks_are_refused() -> None:
     with pytest.raises(UsageError, match="block sizes are 16 and 32"):
         EmulatedStack(v1=replace(V1, engine=replace(V1.engine, block_tokens=16)))
     with pytest.raises(UsageError, match="requests_per_second is -1"):
-        EmulatedStack(mix=ChatMix(requests_per_second=-1.0))
+        EmulatedStack(mix=Mix(requests_per_second=-1.0))

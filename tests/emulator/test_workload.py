@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.workload import ChatMix, ChatWorkload, Finished, Request
+from servescope.emulator.workload import Cancel, Finished, GeneratedTraffic, Mix, Request, Traffic
 from servescope.errors import UsageError
 
-QUIET = ChatMix(abort_share=0.0, oversized_share=0.0)
+QUIET = Mix(abort_share=0.0, oversized_share=0.0)
 
 
 class Client:
@@ -22,24 +22,38 @@ class Client:
         self.clock = clock
         self.outcome = outcome
 
-    def send(self, request: Request, finished: Finished) -> None:
+    def send(self, request: Request, finished: Finished) -> Cancel:
         self.requests.append(request)
         self.clock.schedule(3.0, lambda: finished(self.outcome))
+        return lambda: None
 
 
-def generate(mix: ChatMix, seconds: float, *, seed: int = 1, shares: tuple[float, ...] = (1.0,)) -> list[Client]:
+def build(
+    mix: Mix, clock: VirtualClock, clients: list[Client], *, seed: int = 1, shares: tuple[float, ...] = (1.0,)
+) -> Traffic:
+    """Traffic over deployments "0", "1", … of those shares."""
+    return Traffic(
+        GeneratedTraffic(mix),
+        clock=clock,
+        seed=seed,
+        block_tokens=32,
+        sends={str(number): client.send for number, client in enumerate(clients)},
+        shares={str(number): share for number, share in enumerate(shares)},
+    )
+
+
+def generate(mix: Mix, seconds: float, *, seed: int = 1, shares: tuple[float, ...] = (1.0,)) -> list[Client]:
     """What each of several deployments is sent."""
     clock = VirtualClock()
     clients = [Client(clock) for _ in shares]
-    sends = [(share, client.send) for share, client in zip(shares, clients, strict=True)]
-    ChatWorkload(mix, clock=clock, seed=seed, block_tokens=32, sends=sends).start()
+    build(mix, clock, clients, seed=seed, shares=shares).start()
     clock.run_until(seconds)
     return clients
 
 
 def test_one_seed_gives_one_traffic() -> None:
     """The same seed gives the same requests, another seed others."""
-    first, again, other = (generate(ChatMix(), 120.0, seed=seed)[0].requests for seed in (7, 7, 8))
+    first, again, other = (generate(Mix(), 120.0, seed=seed)[0].requests for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
@@ -115,7 +129,7 @@ def test_failed_request_starts_the_conversation_afresh() -> None:
     """After an error the next turn shares nothing with the last but the system prompt."""
     clock = VirtualClock()
     client = Client(clock, outcome="error")
-    ChatWorkload(QUIET, clock=clock, seed=1, block_tokens=32, sends=[(1.0, client.send)]).start()
+    build(QUIET, clock, [client]).start()
     clock.run_until(120.0)
     streams = [request.block_ids[-1] >> 20 for request in client.requests]
     assert len(streams) == len(set(streams))
@@ -123,7 +137,7 @@ def test_failed_request_starts_the_conversation_afresh() -> None:
 
 def test_some_clients_hang_up_and_some_ask_too_much() -> None:
     """Impatient clients and oversized prompts come in the shares of the mix."""
-    (client,) = generate(ChatMix(abort_share=0.2, oversized_share=0.1), 900.0)
+    (client,) = generate(Mix(abort_share=0.2, oversized_share=0.1), 900.0)
     impatient = [request for request in client.requests if request.patience_seconds is not None]
     oversized = [request for request in client.requests if request.input_tokens == 50_000]
     assert len(impatient) / len(client.requests) == pytest.approx(0.2, abs=0.02)
@@ -147,10 +161,54 @@ def test_some_clients_hang_up_and_some_ask_too_much() -> None:
 def test_impossible_mixes_are_refused(name: str, value: float) -> None:
     """A mix that cannot be is refused, naming the parameter and its value."""
     with pytest.raises(UsageError, match=f"{name} is {value!r}, expected"):
-        ChatMix(**{name: value})  # type: ignore[arg-type] # each is a number
+        Mix(**{name: value})  # type: ignore[arg-type] # each is a number
 
 
 def test_shares_cannot_all_be_zero() -> None:
     """Traffic that nobody gets is refused."""
     with pytest.raises(UsageError, match="expected one above 0"):
         generate(QUIET, 1.0, shares=(0.0, 0.0))
+
+
+def test_share_can_be_changed_while_it_runs() -> None:
+    """New conversations follow the new shares, the others stay where they began."""
+    clock = VirtualClock()
+    clients = [Client(clock), Client(clock)]
+    # Without a limit no conversation starts afresh, so that its last block tells it from all others.
+    traffic = build(replace(QUIET, prompt_limit=10**6), clock, clients, shares=(1.0, 0.0))
+    traffic.start()
+    clock.run_until(300.0)
+    assert clients[1].requests == []
+    begun = {request.block_ids[-1] >> 20 for request in clients[0].requests}
+    traffic.set_share("1", 1.0)
+    assert traffic.shares == {"0": 0.0, "1": 1.0}
+    before = len(clients[0].requests)
+    clock.run_until(600.0)
+    later = {request.block_ids[-1] >> 20 for request in clients[0].requests[before:]}
+    assert set() < later <= begun
+    assert len(clients[1].requests) > 2 * len(clients[0].requests[before:])
+
+
+def test_the_other_deployments_share_what_is_left() -> None:
+    """Giving one deployment a share keeps the proportions of the others; what had nothing gets equal parts."""
+    clock = VirtualClock()
+    traffic = build(QUIET, clock, [Client(clock) for _ in range(3)], shares=(0.5, 0.3, 0.2))
+    traffic.set_share("0", 0.0)
+    assert traffic.shares == pytest.approx({"0": 0.0, "1": 0.6, "2": 0.4})
+    traffic.set_share("2", 1.0)
+    traffic.set_share("2", 0.5)
+    assert traffic.shares == pytest.approx({"0": 0.25, "1": 0.25, "2": 0.5})
+
+
+def test_impossible_shares_are_refused() -> None:
+    """Unknown deployments and shares outside 0 to 1 are refused, and change nothing."""
+    clock = VirtualClock()
+    traffic = build(QUIET, clock, [Client(clock), Client(clock)], shares=(0.5, 0.5))
+    with pytest.raises(UsageError, match="unknown deployment 'chat-v3', known: 0, 1"):
+        traffic.set_share("chat-v3", 0.5)
+    for share in (-0.1, 1.1, float("nan")):
+        with pytest.raises(UsageError, match=r"expected a share in \[0, 1\]"):
+            traffic.set_share("0", share)
+    assert traffic.shares == {"0": 0.5, "1": 0.5}
+    with pytest.raises(UsageError, match="there is no other deployment"):
+        build(QUIET, clock, [Client(clock)]).set_share("0", 0.5)

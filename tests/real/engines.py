@@ -109,7 +109,7 @@ def run_vllm(
     }
     base = f"http://127.0.0.1:{port}"
     with running(name, command, logs, environment=settings) as started:
-        seconds = wait_until(lambda: _serves(base), name, seconds=START_SECONDS, processes=[started])
+        seconds = wait_until(lambda: serves(base), name, seconds=START_SECONDS, processes=[started])
         target = Target(f"{base}/metrics", "aggregated", "vllm-0")
         inside = tuple(
             Target(f"http://127.0.0.1:{free[0] + page}/metrics", "aggregated", "vllm-0") for page in range(pages)
@@ -151,7 +151,7 @@ def run_dynamo(
             mine = {**settings, "DYN_SYSTEM_PORT": str(port)}
             started.append(stack.enter_context(running(f"dynamo-worker-{port}", worker, logs, environment=mine)))
         seconds = wait_until(
-            lambda: _serves(base) and _registered_workers(base) == workers,
+            lambda: serves(base) and registered_workers(base) == workers,
             "dynamo",
             seconds=START_SECONDS,
             processes=started,
@@ -171,12 +171,14 @@ def _dynamo_targets(base: str, workers: list[int]) -> tuple[Target, ...]:
     )
 
 
-def _serves(base: str) -> bool:
+def serves(base: str) -> bool:
+    """Whether requests are answered there."""
     body = read(f"{base}/v1/models")
     return body is not None and any(entry["id"] == MODEL_NAME for entry in json.loads(body)["data"])
 
 
-def _registered_workers(base: str) -> int:
+def registered_workers(base: str) -> int:
+    """How many workers Dynamo's router there knows."""
     body = read(f"{base}/metrics") or b""
     return body.count(b"\ndynamo_component_router_worker_registered{")
 

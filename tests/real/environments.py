@@ -97,6 +97,11 @@ def install_plugin(folder: Path) -> Path:
     return installed
 
 
+def install_packages(environment: Path, *requirements: str) -> None:
+    """Install packages as they are declared, with what they need."""
+    _pip(environment, *requirements)
+
+
 def _install_vllm(environment: Path) -> None:
     _pip(environment, f"torch=={TORCH_VERSION}+cpu", "--extra-index-url", CPU_WHEELS, "--retries", "1")
     with tempfile.TemporaryDirectory() as download:

@@ -9,15 +9,21 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from servescope.autoscaler import AutoscalerInstruments
+from servescope.emulator.disaggregation import Disaggregation
 from servescope.errors import UsageError
 
 
 class Load(NamedTuple):
-    """What a deployment carries at one moment."""
+    """What a deployment carries at one moment.
+
+    Of all `in_flight_tokens`, `decode_tokens` are those of decode workers, when it is disaggregated. `workers` are the
+    healthy ones.
+    """
 
     in_flight_tokens: int
     requests: int
     workers: int
+    decode_tokens: int = 0
 
 
 class SlidingWindow:
@@ -45,10 +51,11 @@ class SlidingWindow:
 
 
 class Autoscaler(Protocol):
-    """What a deployment asks of its autoscaler."""
+    """What a deployment asks of its autoscaler; `most_replicas` replaces its upper bound while it is not None."""
 
     instruments: AutoscalerInstruments
     initial_replicas: int
+    most_replicas: int | None
 
     def evaluate(self, now: float, load: Load) -> int:
         """How many replicas there should be; called at even intervals."""
@@ -75,7 +82,11 @@ def _round_up(replicas: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenScaling:
-    """How v2 scales: the documented names and defaults; times in seconds."""
+    """How v2 scales: the documented names and defaults; times in seconds.
+
+    `target_in_flight_tokens` is per worker. Where prefill and decode have workers of their own it is that of both,
+    unless `prefill_target_in_flight_tokens` (ours) gives prefill another.
+    """
 
     target_in_flight_tokens: float = 50_000
     min_replica: int = 1
@@ -84,8 +95,11 @@ class TokenScaling:
     autoscaling_window: float = 300.0
     scale_down_delay: float = 300.0
     scale_down_half_life_seconds: float = 900.0
+    prefill_target_in_flight_tokens: float | None = None
 
     def __post_init__(self) -> None:
+        if self.prefill_target_in_flight_tokens is not None:
+            _check_positive(self, ["prefill_target_in_flight_tokens"])
         _check_bounds(self.min_replica, self.initial_replicas, self.max_replica)
         names = ("target_in_flight_tokens", "autoscaling_window", "scale_down_delay", "scale_down_half_life_seconds")
         _check_positive(self, names)
@@ -94,15 +108,27 @@ class TokenScaling:
 class TokenAutoscaler:
     """Wants as many replicas as the average tokens in flight are targets.
 
+    Disaggregated, a replica is a unit of prefill and decode workers, each phase has its own tokens and its own need of
+    units, and the larger need counts.
+
     Up at once; down only to the most it wanted within the scale-down delay, and no faster than the half-life lets the
     count decay.
     """
 
-    def __init__(self, scaling: TokenScaling, *, instruments: AutoscalerInstruments) -> None:
+    def __init__(
+        self,
+        scaling: TokenScaling,
+        *,
+        instruments: AutoscalerInstruments,
+        disaggregation: Disaggregation | None = None,
+    ) -> None:
         self.instruments = instruments
+        self._disaggregation = disaggregation
         self.initial_replicas = scaling.initial_replicas
+        self.most_replicas: int | None = None
         self._scaling = scaling
         self._tokens = SlidingWindow(scaling.autoscaling_window)
+        self._decode_tokens = SlidingWindow(scaling.autoscaling_window)
         self._requests = SlidingWindow(scaling.autoscaling_window)
         self._workers = SlidingWindow(scaling.autoscaling_window)
         self._wanted = SlidingWindow(scaling.scale_down_delay)
@@ -115,7 +141,8 @@ class TokenAutoscaler:
         self._tokens.add(now, load.in_flight_tokens)
         self._requests.add(now, load.requests)
         self._workers.add(now, load.workers)
-        desired = self._tokens.mean() / self._scaling.target_in_flight_tokens
+        self._decode_tokens.add(now, load.decode_tokens)
+        desired = self._desire(load)
         policy = self._apply_policy(now, desired)
         rounded = int(self._bound(_round_up(policy)))
         self.instruments.evaluated(
@@ -129,15 +156,35 @@ class TokenAutoscaler:
         )
         return rounded
 
+    def _desire(self, load: Load) -> float:
+        target = self._scaling.target_in_flight_tokens
+        if self._disaggregation is None:
+            return self._tokens.mean() / target
+        decode = self._decode_tokens.mean()
+        needs = {
+            "prefill": (self._tokens.mean() - decode)
+            / (self._scaling.prefill_target_in_flight_tokens or target)
+            / self._disaggregation.prefill_workers_per_replica,
+            "decode": decode / target / self._disaggregation.decode_workers_per_replica,
+        }
+        self.instruments.set_phases(
+            in_flight_tokens={
+                "prefill": load.in_flight_tokens - load.decode_tokens,
+                "decode": load.decode_tokens,
+            },
+            desired_scale=needs,
+        )
+        return max(needs.values())
+
     def _apply_policy(self, now: float, desired: float) -> float:
-        self._wanted.add(now, self._bound(desired))
+        self._wanted.add(now, desired)
         decay = 0.5 ** ((now - self._evaluated_at) / self._scaling.scale_down_half_life_seconds)
         self._evaluated_at = now
-        self._policy = max(self._wanted.highest(), self._policy * decay)
+        self._policy = self._bound(max(self._wanted.highest(), self._policy * decay))
         return self._policy
 
     def _bound(self, replicas: float) -> float:
-        return min(max(replicas, self._scaling.min_replica), self._scaling.max_replica)
+        return _bound(replicas, self._scaling, self.most_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +214,7 @@ class ConcurrencyAutoscaler:
     def __init__(self, scaling: ConcurrencyScaling, *, instruments: AutoscalerInstruments) -> None:
         self.instruments = instruments
         self.initial_replicas = scaling.initial_replicas
+        self.most_replicas: int | None = None
         self._scaling = scaling
         self._requests = SlidingWindow(scaling.autoscaling_window)
         self._wanted = SlidingWindow(scaling.scale_down_delay)
@@ -177,5 +225,11 @@ class ConcurrencyAutoscaler:
         self._requests.add(now, load.requests)
         per_replica = self._scaling.concurrency_target * self._scaling.target_utilization_percentage / 100
         desired = _round_up(self._requests.mean() / per_replica)
-        self._wanted.add(now, min(max(desired, self._scaling.min_replica), self._scaling.max_replica))
-        return int(self._wanted.highest())
+        self._wanted.add(now, desired)
+        return int(_bound(self._wanted.highest(), self._scaling, self.most_replicas))
+
+
+def _bound(replicas: float, scaling: TokenScaling | ConcurrencyScaling, most: int | None) -> float:
+    """The number within the bounds; an upper bound below the lower one wins."""
+    highest = scaling.max_replica if most is None else most
+    return min(max(replicas, scaling.min_replica), highest)

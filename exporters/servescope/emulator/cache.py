@@ -42,7 +42,8 @@ class CacheChanges(NamedTuple):
 class BlockCache:
     """A cache of `capacity` blocks, of `block_tokens` tokens each; for one thread at a time.
 
-    A block is held by the sequences that use it, or idle in the order of its last use, or free.
+    A block is held by the sequences that use it, or idle in the order of its last use, or free. Whoever sets `parents`
+    to a dict has the block before each one that is stored from then on put there, None for the first of a sequence.
     """
 
     def __init__(self, *, capacity: int, block_tokens: int) -> None:
@@ -56,6 +57,7 @@ class BlockCache:
         self._idle: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
         self._private = 0
         self._changes: dict[int, bool] = {}  # block id -> is cached, where that changed
+        self.parents: dict[int, int | None] | None = None
 
     @property
     def held(self) -> int:
@@ -86,6 +88,12 @@ class BlockCache:
             count += 1
         return count
 
+    def has_room(self, block_ids: Sequence[int], *, shared: int, tokens: int) -> bool:
+        """Whether a lease over the first `shared` ids, which are cached, could grow to `tokens` tokens; no effect."""
+        holders = self._holders
+        already_held = sum(1 for block in block_ids[:shared] if block in holders)
+        return -(-tokens // self.block_tokens) - already_held <= self.capacity - self.held
+
     def open(self, block_ids: Sequence[int], *, reusable: int) -> Lease:
         """A lease for a sequence, holding the cached prefix among its first `reusable` block ids."""
         lease = Lease(block_ids)
@@ -113,6 +121,8 @@ class BlockCache:
             block = lease.block_ids[lease.shared]
             if block not in self._holders and block not in self._idle:
                 self._changes[block] = True
+                if self.parents is not None:
+                    self.parents[block] = lease.block_ids[lease.shared - 1] if lease.shared else None
             self._hold(block)
             lease.shared += 1
             lease.private -= 1
@@ -129,6 +139,16 @@ class BlockCache:
                 self._idle[block] = None
         self._private -= lease.private
         lease.shared = lease.private = 0
+
+    def idle_blocks(self) -> list[int]:
+        """Ids of the blocks that are cached and that no sequence holds, the one used longest ago first."""
+        return list(self._idle)
+
+    def drop(self, block_ids: Iterable[int]) -> None:
+        """Lose these blocks, which are idle."""
+        for block in block_ids:
+            del self._idle[block]
+            self._changes[block] = False
 
     def take_changes(self) -> CacheChanges:
         """What changed since this was last called; a block that left and came back is among the stored."""

@@ -7,13 +7,21 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from servescope.errors import ServescopeError, UsageError
 
 logger = logging.getLogger(__name__)
 
+_Result = TypeVar("_Result")
+
 _TICK_SECONDS = 0.1
+# While a client follows its answer token by token.
+_FINE_TICK_SECONDS = 0.005
 # Of the emulation's time, so that whoever wants the lock, or the end, does not wait for hours of it.
 _LONGEST_STEP_SECONDS = 10.0
 # Behind by more than this, the debt is forgiven: catching up would only be slower still.
@@ -40,6 +48,11 @@ class VirtualClock:
         self._scheduled += 1
         heapq.heappush(self._ahead, (self.now + max(delay_seconds, 0.0), self._scheduled, action))
 
+    def schedule_at(self, time_seconds: float, action: Callable[[], object]) -> None:
+        """Let `action` happen at that time, at once when it is past."""
+        self._scheduled += 1
+        heapq.heappush(self._ahead, (max(time_seconds, self.now), self._scheduled, action))
+
     def every(self, period_seconds: float, action: Callable[[], object]) -> None:
         """Let `action` happen each `period_seconds`, for the first time one period from now."""
 
@@ -61,8 +74,9 @@ class VirtualClock:
 class WallClockRunner:
     """A thread that moves a virtual clock along with the wall clock, `speed_up` times as fast.
 
-    Hold `lock` to look at what the clock drives. `after_tick` is called in the thread, without the lock. `failure` is
-    the exception that ended the thread, None while it is well.
+    Whoever wants to touch what the clock drives has it done by `call`, at the moment that it is; to look at it, holding
+    `lock` is enough. `after_tick` is called in the thread, without the lock. `failure` is the exception that ended the
+    thread, None while it is well.
     """
 
     def __init__(
@@ -75,6 +89,9 @@ class WallClockRunner:
         self._clock = clock
         self._speed_up = speed_up
         self._after_tick = after_tick
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._followers = 0
+        self._wake = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="servescope-emulator", daemon=True)
 
@@ -89,8 +106,34 @@ class WallClockRunner:
     def close(self) -> None:
         """Stop time; returns when the thread has ended. Without effect on one that never started."""
         self._ended.set()
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._refuse_calls()
+
+    def call(self, action: Callable[[], _Result]) -> Future[_Result]:
+        """Have `action` done once the emulation has come to the present moment; for any thread.
+
+        What it returns or raises is the future's. When the emulation has ended, the future raises ServescopeError.
+        """
+        future: Future[_Result] = Future()
+        self._calls.append((future, action))
+        self._wake.set()
+        if self._ended.is_set():
+            self._refuse_calls()
+        return future
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Let time pass in short steps as long as somebody is within: what happens, happens when it is due."""
+        with self.lock:
+            self._followers += 1
+        self._wake.set()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._followers -= 1
 
     def _run(self) -> None:
         try:
@@ -102,14 +145,18 @@ class WallClockRunner:
             logger.exception("the emulation stopped")
         finally:
             self._ended.set()
+            self._refuse_calls()
 
     def _follow(self) -> None:
         wall, virtual, warned = time.monotonic(), self._clock.now, False
-        while not self._ended.wait(_TICK_SECONDS):
+        while not self._ended.is_set():
+            self._wake.wait(_FINE_TICK_SECONDS if self._followers else _TICK_SECONDS)
+            self._wake.clear()
             target = virtual + (time.monotonic() - wall) * self._speed_up
             while self._clock.now < target and not self._ended.is_set():
                 step = min(_TICK_SECONDS * self._speed_up, _LONGEST_STEP_SECONDS)
                 self._advance(min(target, self._clock.now + step))
+            self._answer_calls()
             self._after_tick()
             lag = time.monotonic() - wall - (target - virtual) / self._speed_up
             if lag > _FORGIVEN_LAG_SECONDS:
@@ -121,3 +168,26 @@ class WallClockRunner:
     def _advance(self, time_seconds: float) -> None:
         with self.lock:
             self._clock.run_until(time_seconds)
+
+    def _answer_calls(self) -> None:
+        # Those that come while others are answered have their turn after the next step.
+        for _ in range(len(self._calls)):
+            future, action = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                with self.lock:
+                    result = action()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _refuse_calls(self) -> None:
+        while True:
+            try:
+                future, _ = self._calls.popleft()
+            except IndexError:
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_exception(ServescopeError("the emulation has ended"))

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from servescope.emulator import server
-from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import ChatMix
+from servescope.emulator import serving_options
+from servescope.emulator.control_client import TOKEN_VARIABLE
+from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.faults import Faults, parse_fault
+from servescope.emulator.sizing import fit_to_trace
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
+from servescope.emulator.workload import ReplayedTraffic, TrafficPlan, survey_trace
 from servescope.errors import UsageError
 
+if TYPE_CHECKING:
+    from servescope.emulator.server import RunningEmulator
+
+_ADDRESS = "127.0.0.1"
+_STACKS: dict[str, tuple[DeploymentPlan, ...]] = {"both": (V1, V2), "v1": (V1,), "v2": (V2,)}
 # Longer than that no thread can wait.
 _MOST_SECONDS = 1e9
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope emulate`."""
-    parser.add_argument("--port", type=int, default=0, help="port of all /metrics (default: a free one)")
+    parser.add_argument(
+        "--stack",
+        choices=list(_STACKS),
+        default="both",
+        help="which deployments there are: v1 with least-load routing, v2 with KV-aware routing (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, help="port of the OpenAI API and of all /metrics (default: a free one)"
+    )
     parser.add_argument(
         "--address",
-        default=server.ADDRESS,
+        default=_ADDRESS,
         metavar="HOST",
         help="address to listen on; 0.0.0.0 is every one of the machine (default: %(default)s)",
     )
@@ -47,41 +66,101 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
     parser.add_argument(
-        "--requests-per-second",
-        type=float,
-        default=ChatMix().requests_per_second,
-        metavar="R",
-        help="over both deployments, on average (default: %(default)g)",
+        "--traffic",
+        choices=("generated", "none"),
+        default="generated",
+        help="what is served beside the clients of the API: conversations or a trace, as the options below have it, or "
+        "nothing (default: %(default)s)",
     )
+    configure_traffic(parser)
     parser.add_argument(
-        "--share-v2", type=float, default=0.5, metavar="SHARE", help="share of the traffic v2 gets (default: 0.5)"
+        "--share-v2", type=float, metavar="SHARE", help="share of the traffic v2 gets, with v1 beside it (default: 0.5)"
+    )
+    serving_options.configure(parser)
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]",
+        help="have this fault from the start, any number of them; `servescope faults kinds` lists what there is",
     )
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for the seconds asked for."""
+    _require_extra()
+    from servescope.emulator import server
+    from servescope.emulator.control import Control
+
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    mix = replace(ChatMix(), requests_per_second=arguments.requests_per_second)
-    stack = EmulatedStack(seed=arguments.seed, mix=mix, share_v2=arguments.share_v2)
-    running = server.start(
-        arguments.directory,
-        address=arguments.address,
-        advertised=arguments.advertise,
-        port=arguments.port,
-        speed_up=arguments.speed_up,
-        stack=stack,
-    )
+    stack = _build_stack(arguments)
+    served = serving_options.prepare(arguments, stack)
     try:
-        _say(f"emulated v1 and v2 deployments at {running.url}, which lists their /metrics")
-        for path in running.file_sd_paths:
-            _say(f"targets: {path}")
-        _say(f"collect them: servescope collect --config {running.config_path}")
-        running.wait(arguments.seconds)
+        faults = Faults(stack)
+        for text in arguments.fault:
+            faults.switch_on(parse_fault(text))
+        control = Control(faults, token=os.environ.get(TOKEN_VARIABLE) or None)
+        running = server.start(
+            arguments.directory,
+            address=arguments.address,
+            advertised=arguments.advertise,
+            port=arguments.port,
+            speed_up=arguments.speed_up,
+            stack=stack,
+            add_routes=[*served.add_routes, control.add_routes],
+            pages=served.pages,
+        )
+        try:
+            _tell(running, stack)
+            running.wait(arguments.seconds)
+        finally:
+            running.close()
     finally:
-        running.close()
+        served.close()
     return 0
+
+
+def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
+    plans = list(_STACKS[arguments.stack])
+    if len(plans) < 2 and arguments.share_v2 is not None:
+        raise UsageError(f"--share-v2 goes with --stack both, not with --stack {arguments.stack}")
+    share_v2 = 0.5 if arguments.share_v2 is None else arguments.share_v2
+    traffic = _plan_traffic(arguments)
+    if isinstance(traffic, ReplayedTraffic):
+        survey = survey_trace(traffic.trace)
+        plans = [fit_to_trace(plan, survey) for plan in plans]
+    quiet = arguments.traffic == "none"
+    if len(plans) > 1:
+        v1, v2 = plans
+        return EmulatedStack(seed=arguments.seed, traffic=traffic, share_v2=share_v2, v1=v1, v2=v2, quiet=quiet)
+    return EmulatedStack.of([(plans[0], 1.0)], traffic=traffic, seed=arguments.seed, quiet=quiet)
+
+
+def _plan_traffic(arguments: argparse.Namespace) -> TrafficPlan:
+    traffic = plan_traffic(arguments)
+    asked = [name for name in ("preset", "requests_per_second", "trace") if getattr(arguments, name) is not None]
+    if arguments.traffic == "none" and asked:
+        raise UsageError(f"--{asked[0].replace('_', '-')} has no meaning beside --traffic none")
+    return traffic
+
+
+def _tell(running: RunningEmulator, stack: EmulatedStack) -> None:
+    names = " and ".join(deployment.plan.identity.deployment_id for deployment in stack.deployments)
+    _say(f"emulated {names} at {running.url}, which lists their /metrics")
+    _say(f"OpenAI API: {running.url}/v1")
+    for path in running.file_sd_paths:
+        _say(f"targets: {path}")
+    _say(f"collect them: servescope collect --config {running.config_path}")
+    _say(f"switch faults: servescope faults --url {running.url}")
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("aiohttp") is None:
+        raise UsageError("extra 'emulator' is not installed: pip install 'servescope[emulator]'")
 
 
 def _say(line: str) -> None:

@@ -35,12 +35,13 @@ class RouterEffects:
     """What is wrong with a router.
 
     `event_loss_share` of the workers' events never arrive (1: it is deaf), the others `event_delay_seconds` later.
-    `overlap_score_weight` and `temperature` replace the configured ones where they are given. Without `recovers` it
-    does not resynchronise after a gap.
+    With `removals_lost` those that arrive tell of no block that left a cache. `overlap_score_weight` and `temperature`
+    replace the configured ones where they are given. Without `recovers` it does not resynchronise after a gap.
     """
 
     event_loss_share: float = 0.0
     event_delay_seconds: float = 0.0
+    removals_lost: bool = False
     overlap_score_weight: float | None = None
     temperature: float | None = None
     recovers: bool = True

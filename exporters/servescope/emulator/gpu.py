@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from servescope.emulator.clock import VirtualClock
 from servescope.resources import LEAST_SECONDS, Gpu, Resources
 
@@ -20,6 +22,11 @@ class EmulatedGpu:
         self._read_at = clock.now
         self._worked_at_read = 0.0
         self._busy_ratio = 0.0
+        self._before_reading: Callable[[], object] = lambda: None
+
+    def watch_reading(self, before: Callable[[], object]) -> None:
+        """Have `before` called each time somebody is about to read, so that the engine can say what it did so far."""
+        self._before_reading = before
 
     def work(self, seconds: float) -> None:
         """Be busy for `seconds` from now; it does one thing at a time."""
@@ -28,6 +35,7 @@ class EmulatedGpu:
 
     def read(self) -> Resources:
         """Share of the time since the last reading in which it was busy; a reading just taken is given again."""
+        self._before_reading()
         now = self._clock.now
         if now - self._read_at >= LEAST_SECONDS:
             worked = self._worked - max(self._works_until - now, 0.0)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
+import logging
+import os
+import socket
 import threading
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from aiohttp import web
 
 from servescope.emulator.clock import WallClockRunner
-from servescope.emulator.stack import Deployment, EmulatedStack, Target
+from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.stack import EmulatedStack
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition import render
 
@@ -19,45 +28,99 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Short, so that a newcomer sees figures move within the first minute.
 _SCRAPE_INTERVAL = "5s"
 _WINDOW = "1m"
+_BACKLOG = 1024
+# Answers under way when the server ends have this long to end.
+_LINGERING_SECONDS = 1.0
+
+_http_logger = logging.getLogger(f"{__name__}.http")
+
+RouteAdder = Callable[[web.Application, "RunningEmulator"], object]
+"""Adds what else the server answers to its application, before it serves."""
+
+
+class Pages(Protocol):
+    """How targets are shown to scrapers."""
+
+    def lists(self, target: Target) -> bool:
+        """Whether scrapers are told of a target; it is served in any case."""
+
+    def render(self, target: Target) -> bytes:
+        """The target's page; called in the thread of the stack."""
+
+
+class OwnPages:
+    """All targets, in the contract's own names."""
+
+    def lists(self, _: Target) -> bool:
+        """All are listed."""
+        return True
+
+    def render(self, target: Target) -> bytes:
+        """The instruments' page."""
+        return render(target.instruments)
+
+
+Expose = Callable[[web.Request, Target, bytes], Awaitable[web.StreamResponse]]
+"""Answers a scrape of a target whose page is given."""
 
 
 class RunningEmulator:
     """An emulated stack that follows the wall clock and serves its metrics, until `close`.
 
-    `url` is its address; `config_path` a collector configuration for both deployments; `file_sd_paths` the lists of
-    targets that configuration names, kept up to date as replicas come and go.
+    `url` is its address; `config_path` a collector configuration for all deployments; `file_sd_paths` the lists of
+    targets that configuration names, kept up to date as replicas come and go. `expose` answers a scrape with the page
+    of its target; replace it to answer otherwise. `runner` is what moves the `stack` and must be asked (`call`) to
+    change anything of it.
     """
 
     def __init__(
-        self, stack: EmulatedStack, directory: Path, *, address: str, advertised: str, port: int, speed_up: float
+        self,
+        stack: EmulatedStack,
+        directory: Path,
+        *,
+        address: str,
+        advertised: str,
+        port: int,
+        speed_up: float,
+        add_routes: Sequence[RouteAdder] = (),
+        pages: Pages | None = None,
     ) -> None:
-        self._stack = stack
-        self._runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
+        self.stack = stack
+        self._pages = pages or OwnPages()
+        self.runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
+        self.expose: Expose = _show
         self._paths: dict[str, Target] = {}
         self._written_generation = -1
         _make_directory(directory / "targets")
-        self._server = _bind(address, port, self)
-        self._authority = f"{advertised}:{self._server.server_port}"
+        self._claim = _Claim(directory)
+        try:
+            self._socket = _bind(address, port)
+        except BaseException:
+            self._claim.release()
+            raise
+        self._authority = f"{advertised}:{self._socket.getsockname()[1]}"
         self.url = f"http://{self._authority}"
         self.config_path = directory / "servescope.toml"
         self.file_sd_paths = [
             directory / "targets" / f"{deployment.plan.identity.deployment_id}.json" for deployment in stack.deployments
         ]
-        self._serving = threading.Thread(
-            target=self._server.serve_forever, name="servescope-emulator-http", daemon=True
-        )
+        application = web.Application()
+        for add in add_routes:
+            add(application, self)
+        application.router.add_get("/{path:.*}", self._get)
+        self._server = _Server(application, self._socket)
 
     def start(self) -> None:
         """Serve, write the files and let time pass; once the configuration is there, everything is."""
-        self._serving.start()
+        self._server.start()
         self._follow_targets()
-        _replace_file(self.config_path, format_configuration(self._stack.deployments))
-        self._runner.start()
+        _replace_file(self.config_path, format_configuration(self.stack.deployments))
+        self.runner.start()
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until the emulation ends, at most `seconds`; raises ServescopeError when it failed."""
-        self._runner.wait(seconds)
-        failure = self._runner.failure
+        self.runner.wait(seconds)
+        failure = self.runner.failure
         if isinstance(failure, ServescopeError):
             raise failure
         if failure is not None:
@@ -65,36 +128,51 @@ class RunningEmulator:
 
     def close(self) -> None:
         """Stop time and the server; the files stay."""
-        self._runner.close()
-        self._server.shutdown()
-        self._serving.join()
-        self._server.server_close()
+        self.runner.close()
+        self._server.close()
+        self._claim.release()
 
-    def answer(self, path: str) -> tuple[HTTPStatus, bytes]:
-        """What a GET of `path` is answered; 410 for a replica that is gone. For any thread."""
-        if self._runner.failure is not None:
-            return HTTPStatus.INTERNAL_SERVER_ERROR, b"the emulation has failed\n"
-        # Under the lock, so that a scrape sees all figures of one moment.
-        with self._runner.lock:
-            target = self._paths.get(path)
-            if target is not None:
-                return HTTPStatus.OK, render(target.instruments)
-            if path == "/":
-                return HTTPStatus.OK, "".join(f"{self.url}{path}\n" for path in self._paths).encode()
-            if any(deployment.is_gone(path) for deployment in self._stack.deployments):
-                return HTTPStatus.GONE, b"this replica is gone\n"
-        return HTTPStatus.NOT_FOUND, b"nothing here, / lists what there is\n"
+    async def call(self, action: Callable[[], Any]) -> Any:
+        """What `action` returns, done to the stack at the present moment; for handlers of the server.
+
+        Raises an HTTP 500 when the emulation has failed or ended.
+        """
+        try:
+            return await asyncio.wrap_future(self.runner.call(action))
+        except ServescopeError as error:
+            if self.runner.failure is None and not self.runner.wait(0.0):
+                raise
+            raise web.HTTPInternalServerError(text="the emulation has failed\n") from error
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        found: _Page = await self.call(lambda: self._find(path))
+        if found.target is not None:
+            return await self.expose(request, found.target, found.body)
+        return web.Response(status=found.status, body=found.body, headers={"Content-Type": _CONTENT_TYPE})
+
+    def _find(self, path: str) -> _Page:
+        """What there is at `path`; 410 for a replica that is gone. In the thread of the stack."""
+        # All of it at once, so that a scrape sees all figures of one moment.
+        target = self._paths.get(path)
+        if target is not None:
+            return _Page(200, self._pages.render(target), target)
+        if path == "/":
+            return _Page(200, "".join(f"{self.url}{path}\n" for path in self._paths).encode())
+        if any(deployment.is_gone(path) for deployment in self.stack.deployments):
+            return _Page(410, b"this replica is gone\n")
+        return _Page(404, b"nothing here, / lists what there is\n")
 
     def _follow_targets(self) -> None:
         """Serve and list what exists now, if that changed."""
-        with self._runner.lock:
-            if self._stack.generation == self._written_generation:
+        with self.runner.lock:
+            if self.stack.generation == self._written_generation:
                 return
-            self._written_generation = self._stack.generation
-            by_deployment = [deployment.targets() for deployment in self._stack.deployments]
-            paths = {target.path: target for targets in by_deployment for target in targets}
-            self._paths = paths
-        for path, targets in zip(self.file_sd_paths, by_deployment, strict=True):
+            self._written_generation = self.stack.generation
+            by_deployment = [deployment.targets() for deployment in self.stack.deployments]
+            self._paths = {target.path: target for targets in by_deployment for target in targets}
+            listed = [[target for target in targets if self._pages.lists(target)] for targets in by_deployment]
+        for path, targets in zip(self.file_sd_paths, listed, strict=True):
             _replace_file(path, format_file_sd(targets, self._authority))
 
 
@@ -107,18 +185,30 @@ def start(
     speed_up: float = 1.0,
     warm_up_seconds: float = 120.0,
     stack: EmulatedStack | None = None,
+    add_routes: Sequence[RouteAdder] = (),
+    pages: Pages | None = None,
 ) -> RunningEmulator:
     """An emulated stack that runs, its files in `directory`; `port` 0 takes a free one.
 
     It listens on `address`; the lists of targets name it `advertised`, which is the address when left out, or
     127.0.0.1 when that is every address of the machine. The first `warm_up_seconds` of its life pass at once, so that
-    there is traffic from the first scrape on.
+    there is traffic from the first scrape on. `add_routes` add what it answers beside `/metrics`; `pages` are
+    how that shows the targets, in the contract's own names when left out.
     """
     stack = stack or EmulatedStack()
-    stack.clock.run_until(warm_up_seconds)
     name = advertised or (ADDRESS if address in _EVERYWHERE else address)
-    running = RunningEmulator(stack, directory, address=address, advertised=name, port=port, speed_up=speed_up)
+    running = RunningEmulator(
+        stack,
+        directory,
+        address=address,
+        advertised=name,
+        port=port,
+        speed_up=speed_up,
+        add_routes=add_routes,
+        pages=pages,
+    )
     try:
+        stack.clock.run_until(warm_up_seconds)
         running.start()
     except BaseException:
         running.close()
@@ -178,25 +268,94 @@ def _make_directory(directory: Path) -> None:
         raise UsageError(f"cannot make directory {str(directory)!r}: {error.strerror}") from error
 
 
-def _bind(address: str, port: int, running: RunningEmulator) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # seconds; a client that says nothing does not hold a thread for ever
-
-        def do_GET(self) -> None:
-            status, body = running.answer(self.path.partition("?")[0])
-            self.send_response(status)
-            self.send_header("Content-Type", _CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: object) -> None:
-            """Say nothing: a line per scrape tells nobody anything."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
+def _bind(address: str, port: int) -> socket.socket:
     try:
-        return Server((address, port), Handler)
+        return socket.create_server((address, port), family=_family(address), backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot listen on {address}:{port}: {error}") from error
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+class _Page(NamedTuple):
+    status: int
+    body: bytes
+    target: Target | None = None
+
+
+async def _show(_: web.Request, target: Target, page: bytes) -> web.StreamResponse:
+    return web.Response(body=page, headers={"Content-Type": _CONTENT_TYPE})
+
+
+class _Claim:
+    """That a directory is one emulator's; it ends with the process, whatever ends that."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / ".emulator.lock"
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise UsageError(
+                f"an emulator already writes to {str(directory)!r}; end it, or give this one a --directory of its own"
+            ) from error
+
+    def release(self) -> None:
+        """Let others have the directory."""
+        # The file stays: whoever removed it could take it from under the next one's lock.
+        os.close(self._descriptor)
+
+
+class _Server:
+    """An HTTP server in a thread of its own."""
+
+    def __init__(self, application: web.Application, listening: socket.socket) -> None:
+        self._application = application
+        self._socket = listening
+        self._ready: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="servescope-emulator-http", daemon=True)
+
+    def start(self) -> None:
+        """Serve; returns when the first request can come."""
+        self._thread.start()
+        self._ready.result()
+
+    def close(self) -> None:
+        """End all connections and the thread; without effect on one that never started, but for its socket."""
+        if self._thread.ident is not None:
+            if self._loop is not None and self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # A handler whose client went away is cancelled, and with it what it asked of the stack.
+        runner = web.AppRunner(
+            self._application,
+            access_log=None,
+            logger=_http_logger,
+            handler_cancellation=True,
+            shutdown_timeout=_LINGERING_SECONDS,
+        )
+        try:
+            await runner.setup()
+            await web.SockSite(runner, self._socket, backlog=_BACKLOG).start()
+        except BaseException as error:
+            self._ready.set_exception(error)
+            await runner.cleanup()
+            return
+        self._ready.set_result(None)
+        await self._stop.wait()
+        await runner.cleanup()

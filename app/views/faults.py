@@ -1,0 +1,196 @@
+"""Faults of the emulated stack: what is on, what that makes true, and the switches of every kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from html import escape
+from itertools import groupby
+from typing import Any
+
+import streamlit as st
+
+from app import display, frame, queries, selection, tables
+from servescope.catalog import FIGURES
+from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
+from servescope.emulator.truths import OBSERVATIONS, Truth
+
+WHOLE_STACK, EVERY_REPLICA = "the whole stack", "every replica"
+_REFUSED = "fault_refused"
+Told = Mapping[str, Any]
+"""What the emulator says of a fault or a kind."""
+
+
+def show() -> None:
+    """The page."""
+    selection.adopt_link()
+    notes = st.container()
+    st.subheader("Faults", anchor=False)
+    client = ControlClient(os.environ[EMULATOR_VARIABLE], token=os.environ.get(TOKEN_VARIABLE) or None)
+    told = _read(client)
+    deployment, replica = _choose_place(notes, told["deployments"])
+    frame.repeat(lambda: draw(client, deployment, replica))
+
+
+def draw(client: ControlClient, deployment: str, replica: str) -> None:
+    """What is on, then every kind with its switch in the place chosen."""
+    told = client.read()
+    refused = st.session_state.pop(_REFUSED, None)
+    if refused:
+        st.error(refused, icon=":material/block:")
+    st.caption(
+        f"the emulated stack at {client.url} · {display.format_seconds(told['now_seconds'])} into its life · "
+        f"refreshes every {frame.REFRESH.removesuffix('s')} s"
+    )
+    draw_active(client, told)
+    draw_kinds(client, told, deployment, replica)
+
+
+def _read(client: ControlClient) -> Told:
+    try:
+        return client.read()
+    except ControlError as error:
+        frame.tell_error(error)
+        st.stop()
+
+
+def _choose_place(notes: Any, deployments: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    """The deployment and the replica the switches are for, "" for all; the newest stack at first."""
+    columns = st.columns(2)
+    places = [*deployments, WHOLE_STACK]
+    with columns[0]:
+        place = selection.choose(notes, "place", places, list(deployments)[-1], st.selectbox, label="In")
+    if place == WHOLE_STACK:
+        return "", ""
+    replicas = [EVERY_REPLICA, *deployments[place]]
+    with columns[1]:
+        replica = selection.choose(notes, "replica", replicas, EVERY_REPLICA, st.selectbox, label="Replica")
+    return place, "" if replica == EVERY_REPLICA else replica
+
+
+# --- What is on -------------------------------------------------------------------------------------------------------
+
+
+def draw_active(client: ControlClient, told: Told) -> None:
+    """Every fault that is on with its truths, each beside what the store shows now."""
+    if not told["active"]:
+        st.info("No fault is on: what the other pages show is the stack as it should be.", icon=":material/verified:")
+    for fault in told["active"]:
+        with st.container(border=True):
+            columns = st.columns([5, 1], vertical_alignment="top")
+            columns[0].html(_describe_active(fault))
+            columns[1].button(
+                "Switch off", key=f"off_{fault['id']}", icon=":material/power_settings_new:", width="stretch",
+                on_click=_attempt, args=(partial(client.switch_off, fault["id"]),),
+            )  # fmt: skip
+    for fault in told["scheduled"]:
+        wait = display.format_seconds(max(fault["start_seconds"] - told["now_seconds"], 0.0))
+        st.caption(f"scheduled: {_name_fault(fault)}, in {wait} of its life")
+
+
+def _describe_active(fault: Told) -> str:
+    title = tables.element("strong", escape(_name_fault(fault)))
+    affected = f" · in {', '.join(fault['affects'])}" if fault.get("affects") else ""
+    since = f" on for {display.format_seconds(fault['on_for_seconds'])}{affected}"
+    head = title + tables.element("span", escape(since), "quiet")
+    body = tables.element("div", escape(fault["summary"]))
+    truths = "".join(tables.element("li", _describe_truth(truth, fault)) for truth in fault["truths"])
+    shows = f"shows within {display.format_seconds(fault['shows_after_seconds'])}:"
+    listed = tables.element("div", escape(shows), "quiet") + tables.element("ul", truths) if truths else ""
+    return tables.element("div", head + body + listed, "scope fault")
+
+
+def _name_fault(fault: Told) -> str:
+    intensity = "" if fault["intensity"] is None else f" at {fault['intensity']:g}"
+    place = "/".join(each for each in (fault["deployment"], fault["replica"]) if each)
+    return f"{fault['kind']}{intensity} in {place or WHOLE_STACK}"
+
+
+def _describe_truth(told: Told, fault: Told) -> str:
+    truth = Truth(**told)
+    title = FIGURES[truth.figure].title if truth.figure in FIGURES else OBSERVATIONS[truth.figure]
+    labels = "".join(f", {value}" for value in truth.labels.values())
+    words = escape(f"{title}{labels}: {truth.describe().removeprefix(truth.key).strip()}")
+    shown = [f"{escape(name)} {tables.element('strong', escape(value))}" for name, value in _values_now(truth, fault)]
+    return f"{words}{tables.element('span', ' · now ' + ', '.join(shown), 'quiet') if shown else ''}"
+
+
+def _values_now(truth: Truth, fault: Told) -> Iterator[tuple[str, str]]:
+    """What the store shows of the truth's figure in each deployment the fault is in."""
+    if truth.figure not in FIGURES:
+        return
+    figure = FIGURES[truth.figure]
+    latest = frame.open_store().latest_figures()
+    for name, one in queries.list_deployments(frame.open_store()).items():
+        if fault["deployment"] in (None, one.deployment.deployment_id) and one.deployment in latest:
+            yield name, display.format_value(latest[one.deployment][1].get(truth.key), figure.unit)
+
+
+# --- Switches ---------------------------------------------------------------------------------------------------------
+
+
+def draw_kinds(client: ControlClient, told: Told, deployment: str, replica: str) -> None:
+    """Every kind that can be in the place, with its switch and its intensity."""
+    scope = "replica" if replica else "deployment" if deployment else "stack"
+    for group, kinds in groupby(told["kinds"], key=lambda kind: kind["group"]):
+        st.markdown(f"**{group}**")
+        for kind in kinds:
+            in_place = (deployment, replica) if scope in kind["scopes"] else ("", "")
+            _draw_switch(client, kind, told["active"], *in_place, elsewhere=in_place != (deployment, replica))
+
+
+def _draw_switch(
+    client: ControlClient, kind: Told, active: Sequence[Told], deployment: str, replica: str, *, elsewhere: bool
+) -> None:
+    place = (deployment or None, replica or None)
+    on = [each for each in active if each["kind"] == kind["name"] and (each["deployment"], each["replica"]) == place]
+    name = f"{kind['name']}_{deployment}_{replica}"
+    # Of traffic, or of what only a whole deployment has, there is no switch for a smaller place.
+    wider = "stack" not in kind["scopes"] if elsewhere else False
+    columns = st.columns([2.2, 5.4, 1.6], vertical_alignment="center")
+    st.session_state[f"switch_{name}"] = bool(on)
+
+    def flip() -> None:
+        if st.session_state[f"switch_{name}"]:
+            intensity = st.session_state.get(f"intensity_{name}")
+            _attempt(lambda: client.switch_on(kind["name"], intensity, deployment=deployment, replica=replica))
+        else:
+            for each in on:
+                _attempt(partial(client.switch_off, each["id"]))
+
+    columns[0].toggle(kind["name"], key=f"switch_{name}", on_change=flip, disabled=wider)
+    columns[1].html(_describe_kind(kind, elsewhere=elsewhere))
+    if kind["intensity"] is not None:
+        _draw_intensity(columns[2], kind, name, running=bool(on))
+
+
+def _draw_intensity(column: Any, kind: Told, name: str, *, running: bool) -> None:
+    told = kind["intensity"]
+    number: Callable[[float], float] = int if told["whole"] else float
+    column.number_input(
+        told["meaning"], number(told["lowest"]), number(told["highest"]), number(told["default"]),
+        step=1 if told["whole"] else None, format=None if told["whole"] else "%g", key=f"intensity_{name}",
+        label_visibility="collapsed", disabled=running, help=told["meaning"],
+    )  # fmt: skip
+
+
+def _describe_kind(kind: Told, *, elsewhere: bool) -> str:
+    words = [f"in {WHOLE_STACK} only"] if elsewhere else []
+    words += [kind["intensity"]["meaning"]] if kind["intensity"] else []
+    words += ["in its oldest active replica"] if kind["one_replica"] else []
+    words += [f"needs a {kind['part']}"] if kind["part"] else []
+    words += [f"shows with {kind['needs']}"] if kind["needs"] else []
+    below = tables.element("div", escape(" · ".join(words)), "lower") if words else ""
+    return tables.element("div", escape(kind["summary"]) + below, "scope")
+
+
+def _attempt(switch: Callable[[], object]) -> None:
+    """Do it; what the emulator refuses is said at the top when the page is drawn again."""
+    try:
+        switch()
+    except ControlError as error:
+        st.session_state[_REFUSED] = str(error)
+
+
+show()

@@ -1,0 +1,533 @@
+"""A deployment: replicas behind one router, their number kept by an autoscaler, their health by an orchestrator."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+from servescope.autoscaler import AutoscalerInstruments
+from servescope.emulator.autoscaler import (
+    Autoscaler,
+    ConcurrencyAutoscaler,
+    ConcurrencyScaling,
+    Load,
+    TokenAutoscaler,
+    TokenScaling,
+)
+from servescope.emulator.cache import CacheChanges
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.costs import TransferCost
+from servescope.emulator.disaggregation import Disaggregation, KvNetwork, Transfer, WorkerRole
+from servescope.emulator.effects import DeploymentEffects
+from servescope.emulator.engine import Engine, EngineParameters
+from servescope.emulator.fleet import Fleet, FleetHooks
+from servescope.emulator.gpu import EmulatedGpu
+from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica
+from servescope.emulator.router import (
+    BlockEvent,
+    EventPublisher,
+    KvRouter,
+    KvRouterParameters,
+    LeastLoadRouter,
+    Placement,
+    Router,
+    RouterReplicas,
+    RouterRuntime,
+    WorkerCapacity,
+)
+from servescope.emulator.serving import Serving
+from servescope.emulator.workload import Cancel, Finished, Request
+from servescope.engine import EngineInstruments
+from servescope.errors import UsageError
+from servescope.identity import Deployment as DeploymentIdentity
+from servescope.identity import Identity
+from servescope.instruments import Instruments
+from servescope.router import RouterInstruments
+
+_EVALUATION_SECONDS = 5.0
+_ROUTER = "router-0"
+_AUTOSCALER = "autoscaler-0"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentPlan:
+    """What one deployment is made of.
+
+    The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router, `router` says how the
+    processes of a KV-aware one run. A cache event takes `event_seconds` to reach them. A draining replica that has not
+    served its requests after `drain_seconds` is ended with them.
+
+    With `disaggregation` a replica is a unit of prefill and decode workers, between which `kv_transfer` says how KV
+    goes; every worker is built as `engine` says, but that prefill workers draft nothing.
+    """
+
+    identity: DeploymentIdentity
+    engine: EngineParameters
+    scaling: TokenScaling | ConcurrencyScaling
+    routing: KvRouterParameters | None = None
+    router: RouterRuntime = field(default_factory=RouterRuntime)
+    cold_start: ColdStart = field(default_factory=ColdStart)
+    health_check: HealthCheck = field(default_factory=HealthCheck)
+    back_off: BackOff = field(default_factory=BackOff)
+    event_seconds: float = 0.02
+    drain_seconds: float = 600.0
+    disaggregation: Disaggregation | None = None
+    kv_transfer: TransferCost = field(default_factory=TransferCost)
+
+    def __post_init__(self) -> None:
+        for name in ("event_seconds", "drain_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of seconds, 0 or more")
+        if self.disaggregation is not None and not isinstance(self.scaling, TokenScaling):
+            raise UsageError("a disaggregated deployment scales on its tokens in flight, expected TokenScaling")
+
+    @property
+    def roles(self) -> tuple[WorkerRole, ...]:
+        """The role of each worker of one replica."""
+        return ("aggregated",) if self.disaggregation is None else self.disaggregation.roles
+
+
+class Target(NamedTuple):
+    """One process of a deployment that a scraper can read: its identity and its instruments."""
+
+    identity: Identity
+    instruments: Instruments
+
+    @property
+    def path(self) -> str:
+        """Where its exposition is served."""
+        return f"/{self.identity.deployment_id}/{self.identity.replica}/metrics"
+
+
+class Flight:
+    """One request on its way through a deployment, until it has ended in one outcome.
+
+    `replicas` are the workers it needs to end well. Between prefill and decode its KV is at `sender`, and waits for its
+    `transfer` to `receiver` or is on its way.
+    """
+
+    __slots__ = (
+        "finished", "placement", "receiver", "replicas", "request", "sender", "serving", "take_back", "transfer",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, finished: Finished) -> None:
+        self.request = request
+        self.finished: Finished | None = finished
+        self.take_back: Cancel = lambda: None
+        self.placement: Placement | None = None
+        self.replicas: list[Replica] = []
+        self.serving: tuple[Engine, Serving] | None = None
+        self.sender: Replica | None = None
+        self.transfer: Transfer | None = None
+        self.receiver: Replica | None = None
+
+
+class Deployment:
+    """Replicas behind one router, their number kept by an autoscaler.
+
+    `generation` goes up whenever the targets change. `requests_started` and `outcomes` are the truth over all processes
+    there ever were, whoever saw it: the requests that were sent, and how those ended that have.
+    """
+
+    def __init__(self, plan: DeploymentPlan, *, clock: VirtualClock, seed: int) -> None:
+        self.plan = plan
+        self.generation = 0
+        self.requests_started = 0
+        self.outcomes: Counter[str] = Counter()
+        self.effects = DeploymentEffects()
+        self._clock = clock
+        self._streams = 0
+        self._seed = f"{plan.identity.deployment_id}-{seed}"
+        self._flights: dict[Flight, None] = {}
+        self._watchers: list[Callable[[Replica], None]] = []
+        self._network = KvNetwork(clock=clock)
+        self._unreceived: dict[Flight, None] = {}
+        self.router = self._build_router()
+        self.autoscaler = self._build_autoscaler()
+        self.fleet = self._build_fleet()
+        self.fleet.open(self.autoscaler.initial_replicas)
+        self._evaluate()
+        clock.every(_EVALUATION_SECONDS, self._evaluate)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def send(self, request: Request, finished: Finished) -> Cancel:
+        """Serve one request; `finished` is told how it ended. What is returned hangs up.
+
+        Without an active replica it waits in the router; what the router does not take either is rejected, which only
+        its own figures show.
+        """
+        self.requests_started += 1
+        flight = Flight(request, finished)
+        self._flights[flight] = None
+        flight.take_back = self.router.submit(request, lambda placement: self._serve(flight, placement))
+        if request.patience_seconds is not None:
+            self._clock.schedule(request.patience_seconds, lambda: self._hang_up(flight))
+        return lambda: self._hang_up(flight)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and have not ended."""
+        return len(self._flights)
+
+    def _serve(self, flight: Flight, placement: Placement | None) -> None:
+        if placement is None:
+            self._turn_away(flight)
+            return
+        replica = self.replicas[placement.worker]
+        flight.placement = placement
+        self._attach(flight, replica)
+        engine = replica.engine
+        serving = engine.submit(
+            flight.request,
+            first_token=placement.report,
+            finished=lambda outcome: self._end(flight, outcome),
+            handed_over=(lambda serving: self._hand_over(flight, serving)) if engine.role == "prefill" else None,
+        )
+        # What it handed over at once may be elsewhere already.
+        if flight.serving is None:
+            flight.serving = engine, serving
+
+    def _turn_away(self, flight: Flight) -> None:
+        attempt = self.router.instruments.route(
+            eligible_tokens=flight.request.input_tokens,
+            predicted_tokens=None,
+            best_tokens=None,
+            candidates=0,
+            fallback_reason="no_worker",
+        )
+        attempt.abandon()
+        self._end(flight, "rejected")
+
+    def _hang_up(self, flight: Flight) -> None:
+        if flight.finished is None:
+            return
+        if flight.serving is not None:
+            engine, serving = flight.serving
+            engine.abort(serving)
+        else:
+            flight.take_back()
+            self._end(flight, "client_abort")
+
+    def _end(self, flight: Flight, outcome: str) -> None:
+        finished, flight.finished = flight.finished, None
+        if finished is None:
+            return
+        del self._flights[flight]
+        self._unreceived.pop(flight, None)
+        self.outcomes[outcome] += 1
+        if flight.placement is not None:
+            flight.placement.end()
+        if flight.transfer is not None:
+            self._network.cancel(flight.transfer)
+        self._sent(flight)
+        for replica in [*flight.replicas]:
+            self._detach(flight, replica)
+        finished(outcome)
+
+    def _attach(self, flight: Flight, replica: Replica) -> None:
+        flight.replicas.append(replica)
+        replica.requests += 1
+
+    def _detach(self, flight: Flight, replica: Replica) -> None:
+        flight.replicas.remove(replica)
+        replica.requests -= 1
+        # Not at once: the engine is in the middle of the step that ended the request.
+        if replica.status == "draining":
+            self._clock.schedule(0.0, partial(self.fleet.discard_if_drained, replica))
+
+    # --- from prefill to decode ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, flight: Flight, serving: Serving) -> None:
+        """The prompt is computed and its KV can go."""
+        sender = flight.replicas[0]
+        flight.serving = sender.engine, serving
+        flight.sender = sender
+        sender.sending += 1
+        sender.engine.instruments.set_pending_kv_transfers(sender.sending)
+        # The router has done its part: what the worker is busy with from now on is not the request's prompt.
+        if flight.placement is not None:
+            flight.placement.end()
+        self._send_kv(flight)
+
+    def _send_kv(self, flight: Flight) -> None:
+        decoding = self.fleet.active("decode")
+        if not decoding:
+            self._unreceived[flight] = None
+            return
+        receiver = min((self.replicas[name] for name in decoding), key=lambda replica: replica.requests)
+        self._attach(flight, receiver)
+        flight.receiver = receiver
+        assert flight.serving is not None and flight.sender is not None  # noqa: S101,PT018 - it was handed over
+        tokens, cost = flight.serving[1].computed, self.plan.kv_transfer
+        size_bytes = round(tokens * cost.bytes_per_token)
+        flight.transfer = self._network.send(
+            flight.sender.name,
+            receiver.name,
+            cost.seconds(tokens),
+            lambda waited, took: self._receive(flight, waited, took, size_bytes),
+        )
+
+    def _receive(self, flight: Flight, waited: float, took: float, size_bytes: int) -> None:
+        sender, receiver = flight.replicas
+        assert flight.serving is not None  # noqa: S101 - it was handed over by an engine
+        engine, serving = flight.serving
+        receiver.engine.instruments.record_kv_transfer(took, waited_seconds=waited, size_bytes=size_bytes)
+        flight.transfer = None
+        self._sent(flight)
+        prefilled = engine.release(serving)
+        self._detach(flight, sender)
+        going_on = receiver.engine.submit_prefilled(prefilled, finished=lambda outcome: self._end(flight, outcome))
+        flight.serving = receiver.engine, going_on
+
+    def _sent(self, flight: Flight) -> None:
+        """The worker that prefilled it holds its KV no more."""
+        sender, flight.sender = flight.sender, None
+        if sender is not None:
+            sender.sending -= 1
+            sender.engine.instruments.set_pending_kv_transfers(sender.sending)
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """The workers that exist, by name, oldest first."""
+        return self.fleet.replicas
+
+    def targets(self) -> list[Target]:
+        """Every process that serves metrics now: of a replica from when it is active until it has failed or is gone."""
+        engines = [
+            Target(replica.identity, replica.engine.instruments)
+            for replica in self.replicas.values()
+            if replica.serves_metrics
+        ]
+        return [
+            *engines,
+            *(Target(self._identify(name, "router"), shown) for name, shown in self.router.processes.items()),
+            Target(self._identify(_AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
+        ]
+
+    def is_gone(self, path: str) -> bool:
+        """Whether the path was that of a replica that is no more."""
+        found = re.fullmatch(rf"/{re.escape(self.plan.identity.deployment_id)}/([a-z0-9-]+)/metrics", path)
+        return found is not None and self.fleet.was_there(found[1])
+
+    def count_replicas(self) -> dict[str, int]:
+        """How many replicas there are in each status."""
+        return self.fleet.count_units()
+
+    def watch_engines(self, watch: Callable[[Replica], None]) -> None:
+        """Have `watch` called with each replica from now on whose engine is a new one, before it serves."""
+        self._watchers.append(watch)
+
+    # --- what can be wrong --------------------------------------------------------------------------------------------
+
+    def apply_effects(self, effects: DeploymentEffects) -> None:
+        """Let this be wrong with the replicas from now on, and nothing else. Raises UsageError out of range."""
+        _check_effects(effects)
+        self.effects = effects
+        self.autoscaler.most_replicas = effects.max_replica
+        self._network.set_factor(effects.transfer_factor)
+        self.fleet.apply_effects(effects)
+
+    def restart(self, name: str) -> None:
+        """The process of a replica dies and a new one serves at once; a router's is back a little later.
+
+        A replica's requests end as `error`, its cache is empty, its counters begin at zero and its events at 1. Without
+        effect on a replica that has no process. Requests wait for a router; it recovers its index and begins its
+        counters at zero. Raises UsageError for a name that does not exist.
+        """
+        if name in self.router.processes:
+            self.router.restart(name)
+            self.generation += 1
+        else:
+            self.fleet.restart(name)
+
+    def fail(self, name: str) -> None:
+        """The process of a replica dies; after its back-off it is started again. Otherwise as `restart`."""
+        self.fleet.fail(name)
+
+    # --- what the fleet tells -----------------------------------------------------------------------------------------
+
+    def _created(self, replica: Replica) -> None:
+        for watch in self._watchers:
+            watch(replica)
+
+    def _joined(self, replica: Replica) -> None:
+        if replica.identity.role == "decode":
+            self._send_unreceived()
+            return
+        engine, parameters = replica.engine, self.plan.engine
+        capacity = WorkerCapacity(requests=parameters.max_batch_size, blocks=parameters.cache_blocks)
+        self._streams += 1
+        replica.events = EventPublisher(f"{replica.name}/{self._streams}", engine.cache.cached_blocks)
+        self.router.add_worker(replica.name, capacity=capacity, link=replica.events)
+        # One that was only unhealthy has a cache: the router knows it anew, by an event that tells all of it.
+        cached = tuple(sorted(engine.cache.cached_blocks()))
+        if cached:
+            self._publish(replica.name, engine, CacheChanges(stored=cached, removed=()))
+
+    def _draining(self, replica: Replica) -> None:
+        self.router.pause_worker(replica.name)
+
+    def _died(self, replica: Replica) -> None:
+        replica.engine.fail()
+        # What is left needs the worker without being served by it: KV on its way to it.
+        for flight in [flight for flight in self._flights if flight.receiver is replica and flight.transfer]:
+            self._give_back(flight)
+
+    def _give_back(self, flight: Flight) -> None:
+        """The receiver is gone before the KV came: another one gets it, from the worker that still holds it."""
+        assert flight.transfer is not None  # noqa: S101 - asked by the caller
+        assert flight.receiver is not None  # noqa: S101 - it has a transfer
+        transfer, flight.transfer = flight.transfer, None
+        self._network.cancel(transfer)
+        self._detach(flight, flight.receiver)
+        flight.receiver = None
+        # Later, when the worker that is gone counts no more among those that serve.
+        self._unreceived[flight] = None
+        self._clock.schedule(0.0, self._send_unreceived)
+
+    def _send_unreceived(self) -> None:
+        waiting, self._unreceived = self._unreceived, {}
+        for flight in waiting:
+            self._send_kv(flight)
+
+    def _left(self, replica: Replica) -> None:
+        self.router.remove_worker(replica.name)
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self.autoscaler.instruments.set_replicas(self.count_replicas())
+
+    def _publish(self, name: str, engine: Engine, changes: CacheChanges) -> None:
+        replica = self.replicas.get(name)
+        # A process that died may have a step behind it that nobody hears of; one that starts is not known yet.
+        if replica is not None and replica.engine is engine and replica.events is not None:
+            events = replica.events
+            event = events.publish(changes)
+            self._clock.schedule(self.plan.event_seconds, lambda: self._deliver(replica, events, event))
+
+    def _deliver(self, replica: Replica, events: EventPublisher, event: BlockEvent) -> None:
+        # What was on its way when the router forgot the worker is of a stream it no longer follows.
+        if replica.events is events and replica.status in ("active", "draining"):
+            self.router.apply(replica.name, event)
+
+    # --- scaling ------------------------------------------------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        decode_tokens = sum(engine.in_flight_tokens for engine in self._engines("decode"))
+        # Weighed where they will decode: what is computed and not there yet.
+        decode_tokens += sum(engine.in_flight_tokens_by_phase().handed_over for engine in self._engines("prefill"))
+        prefill_tokens = sum(engine.in_flight_tokens for engine in self._engines("prefill", "aggregated"))
+        load = Load(
+            in_flight_tokens=prefill_tokens + decode_tokens + self.router.queued_tokens,
+            requests=self.in_flight,
+            workers=self.fleet.count_workers()["active"],
+            decode_tokens=decode_tokens,
+        )
+        self.fleet.scale_to(self.autoscaler.evaluate(self._clock.now, load))
+
+    def _engines(self, *roles: WorkerRole) -> list[Engine]:
+        return [
+            replica.engine
+            for replica in self.replicas.values()
+            if replica.serves_metrics and replica.identity.role in roles
+        ]
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def _identify(self, name: str, role: str) -> Identity:
+        labels = dict(self.plan.identity.labels())
+        return Identity(**labels, replica=name, role=role)
+
+    def _build_fleet(self) -> Fleet:
+        plan = self.plan
+        return Fleet(
+            self._identify,
+            roles=plan.roles,
+            clock=self._clock,
+            cold_start=plan.cold_start,
+            health_check=plan.health_check,
+            back_off=plan.back_off,
+            drain_seconds=plan.drain_seconds,
+            hooks=FleetHooks(
+                build=self._build_engine,
+                created=self._created,
+                joined=self._joined,
+                draining=self._draining,
+                died=self._died,
+                left=self._left,
+                changed=self._changed,
+            ),
+        )
+
+    def _build_engine(self, identity: Identity, process: int) -> Engine:
+        role = next(role for role in self.plan.roles if role == identity.role)
+        # Prefill workers decode nothing, so that they have nothing to draft.
+        parameters = replace(self.plan.engine, speculation=None) if role == "prefill" else self.plan.engine
+        gpu = EmulatedGpu(clock=self._clock, memory_bytes=parameters.gpu_memory_bytes)
+        instruments = EngineInstruments(
+            identity,
+            clock=self._clock.read,
+            draft_length=parameters.draft_length or 1,
+            resources=gpu,
+        )
+        life = "" if process == 1 else f"-{process}"
+        engine: Engine = Engine(
+            parameters,
+            clock=self._clock,
+            instruments=instruments,
+            gpu=gpu,
+            seed=f"{identity.replica}{life}-{self._seed}",
+            publish=lambda changes: self._publish(identity.replica, engine, changes),
+            role=role,
+        )
+        return engine
+
+    def _build_router(self) -> Router:
+        plan, seed = self.plan, f"router-{self._seed}"
+        block_tokens = plan.engine.block_tokens
+        if plan.routing is not None and plan.router.replicas > 1:
+            return RouterReplicas(
+                plan.routing,
+                clock=self._clock,
+                block_tokens=block_tokens,
+                identify=lambda name: self._identify(name, "router"),
+                seed=seed,
+                runtime=plan.router,
+            )
+        instruments = RouterInstruments(self._identify(_ROUTER, "router"), clock=self._clock.read)
+        if plan.routing is None:
+            return LeastLoadRouter(clock=self._clock, instruments=instruments, seed=seed)
+        return KvRouter(
+            plan.routing,
+            clock=self._clock,
+            block_tokens=block_tokens,
+            instruments=instruments,
+            seed=seed,
+            runtime=plan.router,
+        )
+
+    def _build_autoscaler(self) -> Autoscaler:
+        instruments = AutoscalerInstruments(self._identify(_AUTOSCALER, "autoscaler"), clock=self._clock.read)
+        if isinstance(self.plan.scaling, TokenScaling):
+            return TokenAutoscaler(self.plan.scaling, instruments=instruments, disaggregation=self.plan.disaggregation)
+        return ConcurrencyAutoscaler(self.plan.scaling, instruments=instruments)
+
+
+def _check_effects(effects: DeploymentEffects) -> None:
+    for name in ("cold_start_factor", "transfer_factor"):
+        if not 0 < getattr(effects, name) < math.inf:
+            raise UsageError(f"{name} is {getattr(effects, name)!r}, expected a number above 0")
+    if effects.crashing_replicas < 0:
+        raise UsageError(f"crashing_replicas is {effects.crashing_replicas!r}, expected 0 or more")
+    if not 0 <= effects.crash_after_seconds < math.inf:
+        raise UsageError(f"crash_after_seconds is {effects.crash_after_seconds!r}, expected 0 or more")
+    if effects.max_replica is not None and effects.max_replica < 1:
+        raise UsageError(f"max_replica is {effects.max_replica!r}, expected 1 or more")

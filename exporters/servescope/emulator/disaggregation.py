@@ -1,0 +1,170 @@
+"""Disaggregated serving: what a replication unit is made of, and how KV gets from prefill to decode workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from servescope.emulator.clock import VirtualClock
+from servescope.errors import UsageError
+
+WorkerRole = Literal["aggregated", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Disaggregation:
+    """The workers of one replication unit, as `b10_disagg_config` names them; each count 1 or more."""
+
+    prefill_workers_per_replica: int
+    decode_workers_per_replica: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            count = getattr(self, field.name)
+            # A truth value is a number in Python, and never meant as one here.
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise UsageError(f"{field.name} is {count!r}, expected a whole number of 1 or more")
+
+    @property
+    def roles(self) -> tuple[WorkerRole, ...]:
+        """The role of each worker of a unit."""
+        counts: dict[WorkerRole, int] = {
+            "prefill": self.prefill_workers_per_replica,
+            "decode": self.decode_workers_per_replica,
+        }
+        return tuple(role for role, count in counts.items() for _ in range(count))
+
+
+_COUNTS = tuple(field.name for field in fields(Disaggregation))
+
+
+def parse_disaggregation(llm_config: Mapping[str, object], where: str = "llm_config") -> Disaggregation | None:
+    """What `is_disaggregated` and `b10_disagg_config` of an `llm_config` say; None when it is not disaggregated.
+
+    Refused as documented, with `where` in the error: a `b10_disagg_config` without `is_disaggregated = true`, and
+    `is_disaggregated = true` without both counts, each a whole number of 1 or more; and what has another type or name.
+    """
+    enabled = llm_config.get("is_disaggregated", False)
+    if not isinstance(enabled, bool):
+        raise UsageError(f"{where}: is_disaggregated is {enabled!r}, expected true or false")
+    config = llm_config.get("b10_disagg_config")
+    if config is None:
+        if enabled:
+            raise UsageError(
+                f"{where}: is_disaggregated is true, expected b10_disagg_config with {' and '.join(_COUNTS)}"
+            )
+        return None
+    if not isinstance(config, Mapping):
+        raise UsageError(f"{where}: b10_disagg_config is {config!r}, expected a table with {' and '.join(_COUNTS)}")
+    if not enabled:
+        raise UsageError(f"{where}: b10_disagg_config is set, expected is_disaggregated = true beside it")
+    for name in config:
+        if name not in _COUNTS:
+            raise UsageError(f"{where}: unknown field 'b10_disagg_config.{name}', known: {', '.join(_COUNTS)}")
+    missing = [name for name in _COUNTS if name not in config]
+    if missing:
+        raise UsageError(f"{where}: b10_disagg_config has no {' and no '.join(missing)}, expected both counts")
+    try:
+        return Disaggregation(**config)
+    except UsageError as error:
+        raise UsageError(f"{where}: b10_disagg_config: {error}") from error
+
+
+class Transfer:
+    """One transfer, waiting, under way or over; `done` is called at its end with seconds waited and taken."""
+
+    __slots__ = ("ask_at", "begun_at", "done", "left", "over", "receiver", "sender", "since", "timer")
+
+    def __init__(
+        self, sender: str, receiver: str, seconds: float, now: float, done: Callable[[float, float], None]
+    ) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.left = seconds
+        self.ask_at = now
+        self.begun_at: float | None = None
+        self.since = now
+        self.timer = 0
+        self.over = False
+        self.done = done
+
+
+class KvNetwork:
+    """The links between workers: each has one, on which one transfer goes at a time.
+
+    A transfer needs the sender's and the receiver's. Those that wait go first come, first served, past one whose other
+    end is busy.
+    """
+
+    def __init__(self, *, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._factor = 1.0
+        self._waiting: dict[Transfer, None] = {}
+        self._going: dict[Transfer, None] = {}
+        self._busy: set[str] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Transfers that have not begun."""
+        return len(self._waiting)
+
+    @property
+    def going(self) -> int:
+        """Transfers under way."""
+        return len(self._going)
+
+    def send(self, sender: str, receiver: str, seconds: float, done: Callable[[float, float], None]) -> Transfer:
+        """Send for so many seconds once both links are free; `done` is told the seconds it waited and took."""
+        transfer = Transfer(sender, receiver, seconds, self._clock.now, done)
+        self._waiting[transfer] = None
+        self._begin_all()
+        return transfer
+
+    def cancel(self, transfer: Transfer) -> None:
+        """Give a transfer up; without effect when it is over."""
+        if not transfer.over:
+            self._close(transfer)
+            self._begin_all()
+
+    def set_factor(self, factor: float) -> None:
+        """Let transfers take `factor` times as long from now on, above 0."""
+        for transfer in self._going:
+            transfer.left -= (self._clock.now - transfer.since) / self._factor
+        self._factor = factor
+        for transfer in self._going:
+            self._set_timer(transfer)
+
+    def _begin_all(self) -> None:
+        for transfer in [*self._waiting]:
+            if transfer.sender not in self._busy and transfer.receiver not in self._busy:
+                del self._waiting[transfer]
+                self._going[transfer] = None
+                self._busy |= {transfer.sender, transfer.receiver}
+                transfer.begun_at = self._clock.now
+                self._set_timer(transfer)
+
+    def _set_timer(self, transfer: Transfer) -> None:
+        transfer.timer += 1
+        transfer.since = self._clock.now
+        timer = transfer.timer
+
+        def ring() -> None:
+            if not transfer.over and timer == transfer.timer:
+                self._end(transfer)
+
+        self._clock.schedule(transfer.left * self._factor, ring)
+
+    def _end(self, transfer: Transfer) -> None:
+        begun_at = transfer.begun_at if transfer.begun_at is not None else self._clock.now
+        self._close(transfer)
+        transfer.done(begun_at - transfer.ask_at, self._clock.now - begun_at)
+        self._begin_all()
+
+    def _close(self, transfer: Transfer) -> None:
+        transfer.over = True
+        if transfer in self._going:
+            del self._going[transfer]
+            self._busy -= {transfer.sender, transfer.receiver}
+        else:
+            self._waiting.pop(transfer, None)

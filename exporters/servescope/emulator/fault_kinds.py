@@ -1,0 +1,423 @@
+"""The kinds of faults: what each does at which intensity, where it can be, and what it makes true."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from servescope.emulator.composition import Effects
+from servescope.emulator.effects import (
+    DeploymentEffects,
+    EngineEffects,
+    ExpositionEffects,
+    RouterEffects,
+    TrafficEffects,
+)
+from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.truths import DUPLICATES, TARGETS_UP, Truth
+from servescope.errors import UsageError
+
+Scope = Literal["stack", "deployment", "replica"]
+
+_ANYWHERE: Final[tuple[Scope, ...]] = ("stack", "deployment", "replica")
+_DEPLOYMENTS: Final[tuple[Scope, ...]] = ("stack", "deployment")
+_STACK: Final[tuple[Scope, ...]] = ("stack",)
+DRAFT: Final = "speculation"
+KV_ROUTER: Final = "KV-aware router"
+SCALES_BY_TOKENS: Final = "token-based autoscaler"
+KV_TRANSFER: Final = "KV transfer between prefill and decode workers"
+_WEIGHT: Final = KvRouterParameters().router_overlap_score_weight
+
+
+@dataclass(frozen=True, slots=True)
+class Intensity:
+    """How bad a fault of a kind can be: a number within both ends, which stands for `meaning`."""
+
+    meaning: str
+    default: float
+    lowest: float
+    highest: float
+    whole: bool = False
+
+    def check(self, kind: str, value: object) -> float:
+        """The value as a number; raises UsageError when it is none or out of range."""
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or not self.lowest <= value <= self.highest or (self.whole and value != int(value)):  # type: ignore[operator, call-overload] # a number
+            expected = "a whole number" if self.whole else "a number"
+            raise UsageError(
+                f"intensity of {kind!r} is {value!r}, expected {expected} from {self.lowest:g} to {self.highest:g}: "
+                f"{self.meaning}"
+            )
+        return float(value)  # type: ignore[arg-type] # a number
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One kind of fault.
+
+    `summary` says what is wrong. `effects` and `truths` are functions of the intensity, which is 1 for a kind that has
+    none. `part` is what a deployment must have for the fault to be in it, "" when all have it. In a scope of several
+    replicas a fault with `one_replica` is in the oldest active one of each deployment.
+    `needs` are the circumstances in which its truths show, "" when the demo's traffic is enough, and
+    `shows_after_seconds` how long the emulated stack and a window of one minute take to show them.
+    """
+
+    name: str
+    summary: str
+    intensity: Intensity | None
+    effects: Callable[[float], Effects]
+    truths: Callable[[float], tuple[Truth, ...]]
+    scopes: tuple[Scope, ...] = _ANYWHERE
+    one_replica: bool = False
+    part: str = ""
+    needs: str = ""
+    shows_after_seconds: float = 90.0
+
+    def choose_intensity(self, wanted: object) -> float:
+        """The intensity wanted, the default for None; raises UsageError when the kind does not take it."""
+        if self.intensity is None:
+            if wanted is not None:
+                raise UsageError(f"fault {self.name!r} has no intensity, got {wanted!r}")
+            return 1.0
+        return self.intensity.default if wanted is None else self.intensity.check(self.name, wanted)
+
+
+def find_kind(name: str) -> FaultKind:
+    """The kind of this name; raises UsageError that names the nearest, and all."""
+    kind = KINDS.get(name)
+    if kind is None:
+        near = difflib.get_close_matches(name, KINDS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"unknown fault {name!r}, {hint}supported: {', '.join(KINDS)}")
+    return kind
+
+
+def describe_kind(kind: FaultKind) -> dict[str, object]:
+    """A kind of fault for machines and for the pages that list it, with its truths at the default intensity."""
+    intensity = kind.intensity
+    return {
+        "name": kind.name,
+        "group": next(group for group, kinds in GROUPS.items() if kind in kinds),
+        "summary": kind.summary,
+        "scopes": list(kind.scopes),
+        "one_replica": kind.one_replica,
+        "part": kind.part or None,
+        "needs": kind.needs or None,
+        "intensity": None
+        if intensity is None
+        else {
+            "meaning": intensity.meaning,
+            "default": intensity.default,
+            "lowest": intensity.lowest,
+            "highest": intensity.highest,
+            "whole": intensity.whole,
+        },
+        "truths": [truth.as_json() for truth in kind.truths(kind.choose_intensity(None))],
+    }
+
+
+def _share(meaning: str, default: float, lowest: float = 0.01, highest: float = 1.0) -> Intensity:
+    return Intensity(meaning, default, lowest, highest)
+
+
+def _rename(name: str, other: str) -> Mapping[str, str]:
+    """In servescope's own names and in vLLM's."""
+    return {name: other, f"vllm:{name}": f"vllm:{other}"}
+
+
+def _unmoved(figure: str) -> Truth:
+    return Truth(figure, above_times=0.6, below_times=1.6, unmoved=True)
+
+
+_SPECULATION: Final = (
+    FaultKind(
+        "draft-misaligned",
+        "The draft no longer fits the model, as after a change of weights on one side only: every draft position is "
+        "accepted less often.",
+        _share("share by which the chance of every draft position falls", 0.7),
+        lambda share: Effects(engine=EngineEffects(acceptance_factors=(1 - share,))),
+        # Every position is reached through the first, so the rate falls at least by its share.
+        lambda share: (
+            Truth("speculation_rate", below_times=1.05 * (1 - share) + 0.01),
+            *((Truth("speculation_rate", below=0.40),) if share >= 0.6 else ()),
+        ),
+        part=DRAFT,
+    ),
+    FaultKind(
+        "draft-late-positions",
+        "The first draft position is as good as ever, those after it are not: drafts are longer than the head is "
+        "good for.",
+        _share("share by which the chance of every draft position after the first falls", 0.8),
+        lambda share: Effects(engine=EngineEffects(acceptance_factors=(1.0, 1 - share))),
+        lambda share: (
+            Truth("spec_decode_accepted_tokens_per_second", {"position": "1"}, below_times=1 - 0.6 * share),
+            Truth("spec_decode_accepted_tokens_per_second", {"position": "0"}, above_times=0.6, below_times=2.2,
+                  unmoved=True),
+            Truth("speculation_rate", below_times=1 - 0.4 * share),
+        ),
+        part=DRAFT,
+    ),
+)  # fmt: skip
+
+_ROUTING: Final = (
+    FaultKind(
+        "router-deaf",
+        "The router does not hear of the workers' cache events, and does not notice: its index shows what was cached "
+        "when they stopped.",
+        _share("share of the events that never arrive; at 1 there is not even a gap to be seen", 1.0),
+        lambda share: Effects(router=RouterEffects(event_loss_share=share, recovers=False)),
+        lambda share: (
+            *((Truth("kv_cache_hit_rate_skew", below=-0.10),) if share >= 0.9 else ()),
+            *((Truth("kv_cache_best_prefix_hit_rate", below_times=0.8),) if share >= 0.9 else ()),
+            *((Truth("router_event_gap_rate", above=0.2 * share),) if share < 1 else ()),
+        ),
+        scopes=_DEPLOYMENTS,
+        part=KV_ROUTER,
+        shows_after_seconds=240.0,
+    ),
+    FaultKind(
+        "router-losing-events",
+        "Some of the workers' cache events get lost; the router sees the gaps and asks the workers again.",
+        _share("share of the events that never arrive", 0.2, highest=0.95),
+        lambda share: Effects(router=RouterEffects(event_loss_share=share)),
+        lambda share: (Truth("router_event_gap_rate", above=0.2 * share),),
+        scopes=_DEPLOYMENTS,
+        part=KV_ROUTER,
+    ),
+    FaultKind(
+        "cache-churn",
+        "Cached blocks are lost between the router's prediction and the service, and the router is not told: it sends "
+        "requests to caches that are no longer there.",
+        _share("share of the idle cached blocks that is lost each second", 0.1),
+        lambda share: Effects(
+            engine=EngineEffects(churn_share=share), router=RouterEffects(removals_lost=True)
+        ),
+        lambda share: (
+            Truth("kv_cache_hit_rate_skew", above=0.30 if share >= 0.05 else 0.05),
+            Truth("kv_cache_hit_rate", below_times=0.6 if share >= 0.05 else 0.9),
+            Truth("kv_cache_hit_rate_efficiency", below=0.90),
+        ),
+        scopes=_DEPLOYMENTS,
+        part=KV_ROUTER,
+    ),
+    FaultKind(
+        "router-balances",
+        "The router gives up cache hits for an even load: its overlap weight is lower than configured, its "
+        "temperature higher.",
+        _share("share of the documented overlap weight that is gone; the temperature becomes this number", 1.0),
+        lambda share: Effects(
+            router=RouterEffects(overlap_score_weight=_WEIGHT * (1 - share), temperature=share)
+        ),
+        lambda share: (Truth("kv_cache_hit_rate_efficiency", below=0.90),) if share >= 0.8 else (),
+        scopes=_DEPLOYMENTS,
+        part=KV_ROUTER,
+    ),
+)  # fmt: skip
+
+_SCALING: Final = (
+    FaultKind(
+        "autoscaler-pinned",
+        "The autoscaler may not go above a bound that is too low for the load.",
+        Intensity("replicas (or replication units) it may have at most", 1, 1, 1000, whole=True),
+        lambda bound: Effects(deployment=DeploymentEffects(max_replica=int(bound))),
+        lambda bound: (
+            Truth("autoscaler_desired_scale", above=bound, unmoved=True),
+            Truth("autoscaler_rounded_desired_scale", below=bound + 0.001),
+            Truth("replica_count_by_status", {"status": "active"}, below=bound + 0.5),
+        ),
+        scopes=_DEPLOYMENTS,
+        needs="load that wants more than the bound",
+        shows_after_seconds=180.0,
+    ),
+    FaultKind(
+        "cold-start-slow",
+        "New replicas take much longer until they serve, as from a registry or a volume that is slow.",
+        Intensity("times as long as usual", 10, 1.5, 1000),
+        lambda factor: Effects(deployment=DeploymentEffects(cold_start_factor=factor)),
+        lambda factor: (Truth("replica_count_by_status", {"status": "starting"}, above=0.5),),
+        scopes=_DEPLOYMENTS,
+        needs="load that brings new replicas",
+        shows_after_seconds=180.0,
+    ),
+    FaultKind(
+        "replica-crash-loop",
+        "Some replicas fail soon after they became active, are started again, and fail again.",
+        Intensity("replicas that crash", 1, 1, 1000, whole=True),
+        lambda count: Effects(
+            deployment=DeploymentEffects(crashing_replicas=int(count), crash_after_seconds=5.0)
+        ),
+        # The errors themselves die with the process that counted them.
+        lambda _: (
+            Truth("replica_count_by_status", {"status": "active"}, below_times=0.95),
+            Truth("replica_count_by_status", {"status": "failed"}, above=0.05),
+        ),
+        scopes=_DEPLOYMENTS,
+        shows_after_seconds=120.0,
+    ),
+)  # fmt: skip
+
+_SERVING: Final = (
+    FaultKind(
+        "engine-frozen",
+        "A replica takes requests and answers health checks and scrapes, but computes nothing: up, not serving.",
+        None,
+        lambda _: Effects(engine=EngineEffects(frozen=True)),
+        lambda _: (Truth("concurrent_requests", above_times=1.3), Truth(TARGETS_UP, above=0.99, unmoved=True)),
+        one_replica=True,
+        needs="traffic that leaves the deployment room",
+        shows_after_seconds=180.0,
+    ),
+    FaultKind(
+        "latency-regression",
+        "Every step takes longer, as after an upgrade with slower kernels.",
+        Intensity("share by which prefill and decode take longer; 0.5 is +50 %", 0.5, 0.01, 20.0),
+        lambda share: Effects(engine=EngineEffects(prefill_factor=1 + share, decode_factor=1 + share)),
+        lambda share: (
+            # Not the quantiles: within one bucket of the histogram they would hardly move.
+            Truth("time_per_output_token_mean", above_times=1 + 0.6 * share),
+            Truth("time_to_first_token_mean", above_times=1 + 0.6 * share),
+            Truth("tps_per_request", below_times=1 / (1 + 0.6 * share)),
+        ),
+    ),
+    FaultKind(
+        "throughput-regression",
+        "An engine serves fewer requests at a time than it did, as with less memory for its cache: no token takes "
+        "longer, requests wait.",
+        _share("share by which the largest batch shrinks", 0.6, highest=0.99),
+        lambda share: Effects(engine=EngineEffects(batch_factor=1 - share)),
+        lambda share: (Truth("queued_requests", above_times=1 + share),),
+        needs="load that fills what is left of the batches",
+        shows_after_seconds=120.0,
+    ),
+    FaultKind(
+        "error-burst",
+        "Requests fail while they are served.",
+        _share("share of the requests that fail", 0.2),
+        lambda share: Effects(engine=EngineEffects(error_share=share)),
+        lambda share: (Truth("request_error_share", above=0.5 * share),),
+    ),
+    FaultKind(
+        "bad-replica",
+        "One replica of several is much slower than the others, as on a GPU that is throttled.",
+        Intensity("times as long as the others it takes for a step", 4, 1.1, 100),
+        lambda factor: Effects(engine=EngineEffects(prefill_factor=factor, decode_factor=factor)),
+        lambda factor: (
+            Truth("time_per_output_token_p95", above_times=1 + 0.2 * (factor - 1)),
+            Truth("time_per_output_token_p50", below_times=1.5, unmoved=True),
+        ),
+        one_replica=True,
+    ),
+    FaultKind(
+        "kv-transfer-slow",
+        "KV takes longer from prefill to decode workers, as over a network that lost its fast path.",
+        Intensity("times as long as usual", 50, 1.1, 10_000),
+        lambda factor: Effects(deployment=DeploymentEffects(transfer_factor=factor)),
+        lambda factor: (Truth("time_per_output_token_p50", above_times=1.1),) if factor >= 20 else (),
+        scopes=_DEPLOYMENTS,
+        part=KV_TRANSFER,
+    ),
+)
+
+_TRAFFIC: Final = (
+    FaultKind(
+        "client-aborts",
+        "Clients hang up before they are answered.",
+        _share("share of the requests that clients give up", 0.3),
+        lambda share: Effects(traffic=TrafficEffects(abort_share=share)),
+        lambda share: (Truth("client_abort_share", above=0.4 * share),),
+        scopes=_STACK,
+    ),
+    FaultKind(
+        "prompt-mix-shift",
+        "The traffic becomes another: prompts that share nothing with each other, at the same rate.",
+        None,
+        lambda _: Effects(traffic=TrafficEffects(preset="unique")),
+        lambda _: (Truth("kv_cache_hit_rate", below_times=0.5),),
+        scopes=_STACK,
+    ),
+    FaultKind(
+        "traffic-surge",
+        "Many more clients than usual.",
+        Intensity("times as many arrivals as usual", 3, 0.01, 100),
+        lambda factor: Effects(traffic=TrafficEffects(rate_factor=factor)),
+        lambda factor: (Truth("request_rate", above_times=1 + 0.4 * (factor - 1)),) if factor > 1.5 else (),
+        scopes=_STACK,
+        shows_after_seconds=120.0,
+    ),
+)
+
+_EXPOSITION: Final = (
+    FaultKind(
+        "target-unreachable",
+        "Connections to /metrics are closed without an answer; what is behind it serves on.",
+        None,
+        lambda _: Effects(exposition=ExpositionEffects(unreachable=True)),
+        lambda _: (Truth(TARGETS_UP, below=0.01),),
+        shows_after_seconds=15.0,
+    ),
+    FaultKind(
+        "slow-exposition",
+        "/metrics answers late.",
+        Intensity("seconds of the wall clock that an answer waits", 10, 0.05, 300),
+        lambda seconds: Effects(exposition=ExpositionEffects(delay_seconds=seconds)),
+        lambda seconds: (Truth(TARGETS_UP, below=0.01),),
+        needs="a scrape timeout shorter than the intensity",
+        shows_after_seconds=30.0,
+    ),
+    FaultKind(
+        "truncated-exposition",
+        "The connection of /metrics ends in the middle of the text.",
+        _share("share of the text that is missing", 0.5),
+        lambda share: Effects(exposition=ExpositionEffects(kept_share=1 - share)),
+        lambda _: (Truth(TARGETS_UP, below=0.01),),
+        shows_after_seconds=15.0,
+    ),
+    FaultKind(
+        "counters-reset",
+        "Processes die and come back at once, one after the other: counters begin at zero, caches are empty, "
+        "requests in flight fail. A rate must not fall below zero or leap over it.",
+        Intensity("seconds from one restart to the next", 20, 1, 3600),
+        lambda seconds: Effects(restart_seconds=seconds),
+        lambda _: (Truth("kv_cache_hit_rate", below_times=0.9), _unmoved("request_rate")),
+    ),
+    FaultKind(
+        "metric-renamed",
+        "time_to_first_token_seconds is called ttft_seconds, as after an upgrade that broke a name.",
+        None,
+        lambda _: Effects(
+            exposition=ExpositionEffects(renamed=_rename("time_to_first_token_seconds", "ttft_seconds"))
+        ),
+        lambda _: (Truth("time_to_first_token_p50", absent=True), _unmoved("request_rate")),
+    ),
+    FaultKind(
+        "clock-skew",
+        "Samples bear a time of their own, by a clock that is wrong. A collector that goes by its own clock is not "
+        "misled; a Prometheus that honours timestamps is.",
+        Intensity("seconds that clock is ahead; behind when negative", -300, -86_400, 86_400),
+        lambda seconds: Effects(exposition=ExpositionEffects(clock_offset_seconds=seconds)),
+        lambda _: (_unmoved("request_rate"), _unmoved("output_tokens_per_second")),
+    ),
+    FaultKind(
+        "scrape-duplicates",
+        "Every series is in the text twice.",
+        None,
+        lambda _: Effects(exposition=ExpositionEffects(duplicated=True)),
+        lambda _: (Truth(DUPLICATES, above=0.5), _unmoved("request_rate")),
+    ),
+)  # fmt: skip
+
+GROUPS: Final[Mapping[str, tuple[FaultKind, ...]]] = {
+    "Speculation": _SPECULATION,
+    "Router": _ROUTING,
+    "Autoscaler and replicas": _SCALING,
+    "Engines": _SERVING,
+    "Traffic": _TRAFFIC,
+    "Exposition": _EXPOSITION,
+}
+"""The kinds of faults by what they are in."""
+
+KINDS: Final[Mapping[str, FaultKind]] = {kind.name: kind for kinds in GROUPS.values() for kind in kinds}
+"""Every kind of fault by name."""

@@ -1,0 +1,402 @@
+"""Faults on demand: named, switched on and off while the emulated stack runs, several at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from servescope.collector.tables import REQUIRED, Setting, Table
+from servescope.emulator.autoscaler import TokenScaling
+from servescope.emulator.composition import Effects, compose
+from servescope.emulator.effects import (
+    DeploymentEffects,
+    EngineEffects,
+    ExpositionEffects,
+    RouterEffects,
+    TrafficEffects,
+)
+from servescope.emulator.fault_kinds import DRAFT, KV_ROUTER, KV_TRANSFER, SCALES_BY_TOKENS, FaultKind, find_kind
+from servescope.errors import ConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
+    from servescope.emulator.replica import Replica
+    from servescope.emulator.stack import EmulatedStack
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+FAULT_SETTINGS: Final = (
+    Setting("kind", REQUIRED),
+    Setting("intensity", ""),
+    Setting("deployment", ""),
+    Setting("replica", ""),
+    Setting("start", "0s"),
+    Setting("end", ""),
+)
+"""The keys of one `[[faults]]` table of a scenario."""
+
+_WORDS = re.compile(
+    r"(?P<kind>[^:@/]+)(?::(?P<intensity>[^:@/]+))?(?:@(?P<deployment>[^@/]+)(?:/(?P<replica>[^@/]+))?)?"
+)
+_FOLLOW_SECONDS = 1.0
+_FORM = "KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault as it is asked for: of a kind, so bad, in a deployment ("": all) or one replica of it ("": all).
+
+    In a schedule it is on from `start_seconds` to `end_seconds` of the stack's clock, to the end of all when None.
+    """
+
+    kind: FaultKind
+    intensity: float
+    deployment: str = ""
+    replica: str = ""
+    start_seconds: float = 0.0
+    end_seconds: float | None = None
+
+    @property
+    def effects(self) -> Effects:
+        """What it does."""
+        return self.kind.effects(self.intensity)
+
+    def covers(self, deployment: str) -> bool:
+        """Whether it is in this deployment."""
+        return self.deployment in ("", deployment)
+
+    def spell(self) -> str:
+        """As it is written on the command line, with its intensity."""
+        intensity = "" if self.kind.intensity is None else f":{self.intensity:g}"
+        place = f"@{self.deployment}" if self.deployment else ""
+        return f"{self.kind.name}{intensity}{place}{f'/{self.replica}' if self.replica else ''}"
+
+    def as_json(self) -> dict[str, object]:
+        """For machines, with the truths it creates."""
+        return {
+            "kind": self.kind.name,
+            "intensity": None if self.kind.intensity is None else self.intensity,
+            "deployment": self.deployment or None,
+            "replica": self.replica or None,
+            "summary": self.kind.summary,
+            "truths": [truth.as_json() for truth in self.kind.truths(self.intensity)],
+            "shows_after_seconds": self.kind.shows_after_seconds,
+        }
+
+
+def make_fault(
+    kind: str,
+    intensity: object = None,
+    *,
+    deployment: str = "",
+    replica: str = "",
+    start_seconds: float = 0.0,
+    end_seconds: float | None = None,
+) -> Fault:
+    """A fault of the kind of this name, with its default intensity for None.
+
+    Raises UsageError for an unknown kind, an intensity it does not take, a place it cannot be in, and an end that is
+    not after the start.
+    """
+    found = find_kind(kind)
+    if replica and not deployment:
+        raise UsageError(f"fault {kind!r} names replica {replica!r} and no deployment, expected both")
+    scope = "replica" if replica else "deployment" if deployment else "stack"
+    if scope not in found.scopes:
+        raise UsageError(f"fault {kind!r} cannot be in one {scope}, supported: {_name_scopes(found)}")
+    if end_seconds is not None and end_seconds <= start_seconds:
+        raise UsageError(
+            f"fault {kind!r} ends at {end_seconds:g} s, expected a time after its start, {start_seconds:g} s"
+        )
+    return Fault(found, found.choose_intensity(intensity), deployment, replica, start_seconds, end_seconds)
+
+
+def parse_fault(text: str) -> Fault:
+    """The fault that `KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]` says; raises UsageError."""
+    match = _WORDS.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"fault {text!r} is not understood, expected {_FORM}")
+    intensity: object = match["intensity"]
+    if intensity is not None:
+        try:
+            intensity = float(match["intensity"])
+        except ValueError:
+            raise UsageError(f"intensity {intensity!r} in fault {text!r} is not a number, expected {_FORM}") from None
+    return make_fault(match["kind"], intensity, deployment=match["deployment"] or "", replica=match["replica"] or "")
+
+
+def parse_faults(tables: Sequence[Table]) -> list[Fault]:
+    """The faults of a scenario's `[[faults]]` tables, read with `FAULT_SETTINGS`; raises ConfigurationError."""
+    return [_parse_table(table) for table in tables]
+
+
+def _parse_table(table: Table) -> Fault:
+    kind = table.string("kind", None)
+    # A duration of the configuration is above 0, and the start of all is not.
+    at_once = table.values.get("start", "0s") in ("0s", "0m", "0ms")
+    start_ms = 0 if at_once else table.duration("start", 1)
+    end_ms = table.duration("end", 1) if "end" in table.values else None
+    try:
+        return make_fault(
+            kind,
+            table.values.get("intensity"),
+            deployment=table.string("deployment", ""),
+            replica=table.string("replica", ""),
+            start_seconds=start_ms / 1000,
+            end_seconds=None if end_ms is None else end_ms / 1000,
+        )
+    except ConfigurationError:
+        raise
+    except UsageError as error:
+        raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from error
+
+
+def _name_scopes(kind: FaultKind) -> str:
+    words = {"stack": "the whole stack", "deployment": "one deployment", "replica": "one replica"}
+    return ", ".join(words[scope] for scope in kind.scopes)
+
+
+@dataclass(slots=True)
+class ActiveFault:
+    """A fault that is on: its number, since when by the stack's clock, and the replica of each deployment it chose."""
+
+    number: int
+    fault: Fault
+    since_seconds: float
+    chosen: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self, now_seconds: float) -> dict[str, object]:
+        """For machines."""
+        affected = sorted(f"{deployment}/{replica}" for deployment, replica in self.chosen.items())
+        return {
+            "id": self.number,
+            **self.fault.as_json(),
+            "since_seconds": self.since_seconds,
+            "on_for_seconds": now_seconds - self.since_seconds,
+            **({"affects": affected} if self.fault.kind.one_replica else {}),
+        }
+
+
+class Part(Protocol[T_contra]):
+    """What effects can be given to."""
+
+    def apply_effects(self, effects: T_contra, /) -> None:
+        """Be like this from now on."""
+
+
+class Faults:
+    """The switches of an emulated stack: any number of faults on at once, each in its place, new replicas included.
+
+    For the thread that runs the stack's clock. What is on is told by `active`, what will be by `scheduled`. The parts
+    get all that is on as one (`composition.compose`) at every change.
+    """
+
+    def __init__(self, stack: EmulatedStack, faults: Iterable[Fault] = ()) -> None:
+        self.active: dict[int, ActiveFault] = {}
+        self.scheduled: list[Fault] = []
+        self._stack = stack
+        self._switched = 0
+        self._told: WeakKeyDictionary[object, object] = WeakKeyDictionary()
+        # By deployment: seconds from one restart to the next, None while there are none.
+        self._paces: dict[str, float | None] = {}
+        for deployment in stack.deployments:
+            deployment.watch_engines(partial(self._apply_to_engine, deployment))
+        stack.clock.every(_FOLLOW_SECONDS, self._follow_replicas)
+        for fault in faults:
+            self.schedule(fault)
+
+    def switch_on(self, fault: Fault, *, seconds: float | None = None) -> ActiveFault:
+        """Have a fault from now on, for so long or until it is switched off.
+
+        Raises UsageError when there is nothing it could be in.
+        """
+        self._check_place(fault, replicas=True)
+        active = self._begin(fault)
+        if seconds is not None:
+            self._stack.clock.schedule(seconds, lambda: self._end_by_itself(active.number))
+        return active
+
+    def switch_off(self, number: int) -> ActiveFault:
+        """End a fault by its number; raises UsageError when none of that number is on."""
+        ended = self.active.pop(number, None)
+        if ended is None:
+            on = ", ".join(map(str, self.active)) or "none"
+            raise UsageError(f"no fault {number!r} is on; on: {on}")
+        self._apply()
+        return ended
+
+    def switch_all_off(self) -> list[ActiveFault]:
+        """End every fault that is on; scheduled ones come all the same."""
+        ended = list(self.active.values())
+        self.active.clear()
+        self._apply()
+        return ended
+
+    def schedule(self, fault: Fault) -> None:
+        """Have a fault at its time; raises UsageError when its deployment is not there."""
+        self._check_place(fault, replicas=False)
+        if fault.end_seconds is not None and fault.end_seconds <= self._stack.clock.now:
+            return
+        self.scheduled.append(fault)
+        wait = fault.start_seconds - self._stack.clock.now
+        if wait <= 0:
+            self._start_scheduled(fault)
+        else:
+            self._stack.clock.schedule(wait, lambda: self._start_scheduled(fault))
+
+    def exposition(self, target: Target) -> ExpositionEffects:
+        """What is wrong with the `/metrics` of a target now."""
+        deployment, name = target.identity.deployment_id, target.identity.replica
+        return compose(each.fault.effects for each in self._in(deployment, name)).exposition
+
+    # --- what is on ---------------------------------------------------------------------------------------------------
+
+    def _start_scheduled(self, fault: Fault) -> None:
+        self.scheduled.remove(fault)
+        active = self._begin(fault)
+        if fault.end_seconds is not None:
+            wait = fault.end_seconds - self._stack.clock.now
+            self._stack.clock.schedule(wait, lambda: self._end_by_itself(active.number))
+
+    def _end_by_itself(self, number: int) -> None:
+        # Somebody may have switched it off before.
+        if number in self.active:
+            self.switch_off(number)
+
+    def _begin(self, fault: Fault) -> ActiveFault:
+        self._switched += 1
+        active = ActiveFault(self._switched, fault, self._stack.clock.now)
+        self.active[active.number] = active
+        self._apply()
+        return active
+
+    def _in(self, deployment: str, replica: str | None = None) -> Iterator[ActiveFault]:
+        """The faults in a deployment, or those in one of its processes, in the order they were switched on."""
+        for each in self.active.values():
+            if not each.fault.covers(deployment):
+                continue
+            if replica is None or self._reaches(each, deployment, replica):
+                yield each
+
+    @staticmethod
+    def _reaches(active: ActiveFault, deployment: str, replica: str) -> bool:
+        if active.fault.replica:
+            return active.fault.replica == replica
+        return not active.fault.kind.one_replica or active.chosen.get(deployment) == replica
+
+    # --- the parts ----------------------------------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        """Tell every part what is wrong with it now."""
+        for deployment in self._stack.deployments:
+            self._choose_replicas(deployment)
+            name = deployment.plan.identity.deployment_id
+            whole = compose(each.fault.effects for each in self._in(name))
+            self._tell(deployment, whole.deployment, DeploymentEffects())
+            self._tell(deployment.router, whole.router, RouterEffects())
+            # A list: applying may end a replica.
+            for replica in list(deployment.replicas.values()):
+                self._apply_to_engine(deployment, replica)
+            self._pace_restarts(deployment, whole)
+        everything = compose(each.fault.effects for each in self.active.values())
+        self._tell(self._stack.traffic, everything.traffic, TrafficEffects())
+
+    def _tell(self, part: Part[T], effects: T, usual: T) -> None:
+        """Have a part follow effects that are not those it follows already."""
+        if self._told.get(part, usual) != effects:
+            self._told[part] = effects
+            part.apply_effects(effects)
+
+    def _apply_to_engine(self, deployment: Deployment, replica: Replica) -> None:
+        name = deployment.plan.identity.deployment_id
+        effects = compose(each.fault.effects for each in self._in(name, replica.name))
+        self._tell(replica.engine, effects.engine, EngineEffects())
+
+    def _choose_replicas(self, deployment: Deployment) -> None:
+        """Have each fault that is in one replica only in one that exists: the oldest active one."""
+        name = deployment.plan.identity.deployment_id
+        for each in self._in(name):
+            if not each.fault.kind.one_replica or each.fault.replica:
+                continue
+            if each.chosen.get(name) not in deployment.replicas:
+                active = [replica.name for replica in deployment.replicas.values() if replica.status == "active"]
+                if active:
+                    each.chosen[name] = active[0]
+                else:
+                    each.chosen.pop(name, None)
+
+    def _follow_replicas(self) -> None:
+        """Move a fault of one replica on when that replica is gone, or when there was none."""
+        for deployment in self._stack.deployments:
+            name = deployment.plan.identity.deployment_id
+            for each in self._in(name):
+                in_one = each.fault.kind.one_replica and not each.fault.replica
+                if in_one and each.chosen.get(name) not in deployment.replicas:
+                    self._apply()
+                    return
+
+    # --- restarts -----------------------------------------------------------------------------------------------------
+
+    def _pace_restarts(self, deployment: Deployment, whole: Effects) -> None:
+        name = deployment.plan.identity.deployment_id
+        if self._paces.get(name) == whole.restart_seconds:
+            return
+        self._paces[name] = whole.restart_seconds
+        if whole.restart_seconds is not None:
+            # One after another from here; a pace that is no more the one in force has nothing further to come.
+            self._stack.clock.schedule(0.0, partial(self._restart_next, deployment, whole.restart_seconds, 0))
+
+    def _restart_next(self, deployment: Deployment, pace_seconds: float, turn: int) -> None:
+        name = deployment.plan.identity.deployment_id
+        if self._paces.get(name) != pace_seconds:
+            return
+        due = [replica for replica in deployment.replicas.values() if self._is_restarted(name, replica)]
+        if due:
+            deployment.restart(due[turn % len(due)].name)
+        self._stack.clock.schedule(pace_seconds, partial(self._restart_next, deployment, pace_seconds, turn + 1))
+
+    def _is_restarted(self, deployment: str, replica: Replica) -> bool:
+        effects = compose(each.fault.effects for each in self._in(deployment, replica.name))
+        return replica.status == "active" and effects.restart_seconds is not None
+
+    # --- places -------------------------------------------------------------------------------------------------------
+
+    def _check_place(self, fault: Fault, *, replicas: bool) -> None:
+        deployments = {each.plan.identity.deployment_id: each for each in self._stack.deployments}
+        if fault.deployment and fault.deployment not in deployments:
+            known = ", ".join(deployments)
+            raise UsageError(f"fault {fault.kind.name!r}: unknown deployment {fault.deployment!r}, there are: {known}")
+        covered = [each for name, each in deployments.items() if fault.covers(name)]
+        part = fault.kind.part
+        if part and not any(part in parts_of(each.plan) for each in covered):
+            place = f"deployment {fault.deployment!r} has" if fault.deployment else "no deployment has"
+            raise UsageError(f"fault {fault.kind.name!r}: {place} {'no ' if fault.deployment else 'a '}{part}")
+        if replicas and fault.replica:
+            self._check_replica(fault, covered[0])
+
+    @staticmethod
+    def _check_replica(fault: Fault, deployment: Deployment) -> None:
+        names = list(deployment.replicas)
+        if fault.effects.exposition != ExpositionEffects():
+            names = [target.identity.replica for target in deployment.targets()]
+        if fault.replica not in names:
+            raise UsageError(
+                f"fault {fault.kind.name!r}: unknown replica {fault.replica!r} in {fault.deployment!r}, "
+                f"there are: {', '.join(names)}"
+            )
+
+
+def parts_of(plan: DeploymentPlan) -> set[str]:
+    """The parts of a deployment that only some have, as kinds of faults name them."""
+    has = {
+        DRAFT: plan.engine.speculation is not None,
+        KV_ROUTER: plan.routing is not None,
+        SCALES_BY_TOKENS: isinstance(plan.scaling, TokenScaling),
+        KV_TRANSFER: getattr(plan, "disaggregation", None) is not None,
+    }
+    return {part for part, there in has.items() if there}

@@ -1,0 +1,362 @@
+"""`servescope replay`: a recorded trace through emulated workers on the virtual clock, or through a cache alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from servescope.catalog import FIGURES, METRICS, Figure, figure_key
+from servescope.emulator.autoscaler import TokenScaling
+from servescope.emulator.deployment import Deployment, DeploymentPlan
+from servescope.emulator.engine import EngineParameters
+from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models
+from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.sizing import EngineSettings, size_for_trace
+from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.workload import ReplayedTraffic, TraceSurvey, read_trace, survey_trace
+from servescope.emulator.workload.reuse import UNLIMITED, Reuse, measure_reuse
+from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS
+from servescope.errors import UsageError
+from servescope.expressions import evaluate_increases, leaves
+from servescope.identity import Deployment as DeploymentIdentity
+from servescope.samples import Sample
+
+ROUTERS: Final = ("kv", "least-load")
+MOST_WORKERS: Final = 1000
+
+_MOST_BLOCKS = 10**9
+# Of the virtual clock, between two looks at whether all is served.
+_LOOK_SECONDS = 1.0
+_DEPLOYMENT = "replay"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `servescope replay`."""
+    parser.add_argument(
+        "trace",
+        type=Path,
+        help="Mooncake's JSON Lines (timestamp, input_length, output_length, hash_ids) or Azure's CSV",
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="engines that serve it (default: 16)")
+    parser.add_argument("--router", metavar="KIND", help=f"{' or '.join(ROUTERS)} (default: kv)")
+    parser.add_argument(
+        "--hardware", metavar="GPU", help=f"of each worker: {', '.join(list_hardware())} (default: h100)"
+    )
+    parser.add_argument("--model", help=f"{', '.join(list_models())} (default: {DEFAULT_MODEL})")
+    parser.add_argument("--tensor-parallel-size", type=int, metavar="N", help="GPUs of each worker (default: 4)")
+    parser.add_argument(
+        "--max-batch-size", type=int, metavar="N", help="requests a worker serves at once (default: 256)"
+    )
+    parser.add_argument("--max-num-tokens", type=int, metavar="N", help="tokens of one step (default: 8192)")
+    parser.add_argument("--speed", type=float, metavar="X", help="arrivals X times as fast (default: 1)")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        metavar="X",
+        help="X times as many requests: below 1 each is kept by chance, above 1 others come that ask the like "
+        "(default: 1)",
+    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="replay it N times, with the same prompts (default: 1)")
+    parser.add_argument(
+        "--jitter",
+        type=float,
+        metavar="SECONDS",
+        help="spread arrivals by up to so much (default: what the trace rounds its times to, if it does)",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same figures (default: 1)")
+    parser.add_argument(
+        "--blocks",
+        metavar="N",
+        help="blocks of a worker's cache (default: what its memory holds); with --cache-only any number of sizes, as "
+        "1000,5000,unlimited (default: unlimited)",
+    )
+    parser.add_argument(
+        "--cache-only",
+        action="store_true",
+        help="prompts in the order of the file, each served in no time: how much a cache alone reuses",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the figures of one replay."""
+    report = _replay_cache(arguments) if arguments.cache_only else _replay_workers(arguments)
+    text = json.dumps(report.document(), indent=2) if arguments.format == "json" else "\n".join(report.lines())
+    sys.stdout.write(f"{text}\n")
+    return 0
+
+
+# --- a cache alone ----------------------------------------------------------------------------------------------------
+
+_ONLY_WITH_WORKERS = (
+    "workers", "router", "hardware", "model", "tensor_parallel_size", "max_batch_size", "max_num_tokens", "speed",
+    "scale", "repeat", "jitter", "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """What caches of several capacities reused of a trace."""
+
+    trace: Path
+    survey: TraceSurvey
+    reuse: Mapping[int, Reuse]
+
+    def document(self) -> dict[str, object]:
+        """The report as JSON."""
+        return {
+            "trace": _describe_trace(self.trace, self.survey),
+            "block_tokens": MOONCAKE_BLOCK_TOKENS,
+            "caches": [
+                {
+                    "capacity_blocks": None if capacity == UNLIMITED else capacity,
+                    "blocks": reuse.blocks,
+                    "reused_blocks": reuse.reused,
+                    "reuse_ratio": reuse.ratio,
+                    "reuse_by_sequence_ratio": reuse.ratio_by_sequence,
+                    "too_long_prompts": reuse.too_long,
+                }
+                for capacity, reuse in self.reuse.items()
+            ],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
+        yield from _describe_trace_in_words(self.trace, self.survey)
+        yield f"{'cache':>12}  {'LRU':>8}  {'by sequence':>11}"
+        for capacity, reuse in self.reuse.items():
+            name = "unlimited" if capacity == UNLIMITED else f"{_count(capacity)}"
+            yield f"{name:>12}  {reuse.ratio:8.1%}  {reuse.ratio_by_sequence:11.1%}"
+        yield ""
+        yield f"Of all blocks, of {MOONCAKE_BLOCK_TOKENS} tokens, those that were cached, prompts in the file's order."
+        yield "LRU: the block used longest ago goes first."
+        yield "By sequence: a prompt is held as a whole, and its end goes before its front, as in an engine."
+        for capacity, reuse in self.reuse.items():
+            if reuse.too_long:
+                yield f"{_count(reuse.too_long)} prompts have more than {_count(capacity)} blocks: no sequence is held."
+
+
+def _replay_cache(arguments: argparse.Namespace) -> CacheReport:
+    for name in _ONLY_WITH_WORKERS:
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning with --cache-only, which takes --blocks")
+    capacities = [_parse_blocks(text) for text in (arguments.blocks or "unlimited").split(",")]
+    survey = survey_trace(arguments.trace)
+    if survey.format != "mooncake":
+        raise UsageError(f"{arguments.trace}: an Azure trace names no blocks, --cache-only needs a Mooncake one")
+    return CacheReport(
+        arguments.trace,
+        survey,
+        {
+            capacity: measure_reuse(
+                (request.block_ids or () for request in read_trace(arguments.trace)),
+                capacity=capacity,
+                block_tokens=MOONCAKE_BLOCK_TOKENS,
+            )
+            for capacity in capacities
+        },
+    )
+
+
+def _parse_blocks(text: str) -> int:
+    if text.strip() == "unlimited":
+        return UNLIMITED
+    if not text.strip().isascii() or not text.strip().isdigit() or not 1 <= int(text) <= _MOST_BLOCKS:
+        raise UsageError(f"--blocks is {text!r}, expected a whole number from 1 to {_MOST_BLOCKS}, or 'unlimited'")
+    return int(text)
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySettings:
+    """The workers a trace is replayed on, all alike, and the router before them."""
+
+    workers: int = 16
+    router: str = "kv"
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise UsageError(f"workers is {self.workers!r}, expected a whole number from 1 to {MOST_WORKERS}")
+        if self.router not in ROUTERS:
+            raise UsageError(f"unknown router {self.router!r}, supported: {', '.join(ROUTERS)}")
+
+
+def plan_workers(settings: ReplaySettings, survey: TraceSurvey) -> DeploymentPlan:
+    """A deployment of these workers, whose number stays."""
+    return DeploymentPlan(
+        identity=DeploymentIdentity(settings.engine.model, _DEPLOYMENT, "v2" if settings.router == "kv" else "v1"),
+        engine=size_for_trace(EngineParameters(error_share=0.0), survey, settings.engine),
+        scaling=TokenScaling(
+            min_replica=settings.workers, initial_replicas=settings.workers, max_replica=settings.workers
+        ),
+        routing=KvRouterParameters() if settings.router == "kv" else None,
+    )
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """What workers made of a trace: the contract's figures over the whole of it."""
+
+    traffic: ReplayedTraffic
+    survey: TraceSurvey
+    settings: ReplaySettings
+    plan: DeploymentPlan
+    requests: int
+    seconds: float
+    outcomes: Mapping[str, int]
+    preemptions: int
+    figures: Mapping[str, Mapping[str, float]]
+
+    def document(self) -> dict[str, object]:
+        """The report as JSON; a figure without data is null."""
+        figures: dict[str, float | None] = {}
+        for name, values in self.figures.items():
+            figures.update(values if values else {name: None})
+        engine = self.plan.engine
+        return {
+            "trace": _describe_trace(self.traffic.trace, self.survey),
+            "replay": {
+                "workers": self.settings.workers,
+                "router": self.settings.router,
+                "seed": self.settings.seed,
+                **{name: value for name, value in asdict(self.settings.engine).items() if name != "blocks"},
+                "block_tokens": engine.block_tokens,
+                "cache_blocks": engine.cache_blocks,
+                **{name: value for name, value in asdict(self.traffic).items() if name != "trace"},
+            },
+            "requests": self.requests,
+            "seconds": self.seconds,
+            "outcomes": dict(self.outcomes),
+            "preemptions": self.preemptions,
+            "figures": figures,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The report as text; figures without data are left out."""
+        settings, made_of, engine = self.settings, self.settings.engine, self.plan.engine
+        yield from _describe_trace_in_words(self.traffic.trace, self.survey)
+        yield (
+            f"{settings.workers} workers, each {made_of.tensor_parallel_size} x {made_of.hardware} "
+            f"with {made_of.model}: {_count(engine.cache_blocks)} blocks of {engine.block_tokens} tokens, "
+            f"{settings.router} router"
+        )
+        outcomes = ", ".join(f"{_count(count)} {outcome}" for outcome, count in self.outcomes.items())
+        yield f"{_count(self.requests)} requests in {_count(round(self.seconds))} s of their time: {outcomes or 'none'}"
+        yield f"{_count(self.preemptions)} preemptions"
+        group = ""
+        for name, values in self.figures.items():
+            figure = FIGURES[name]
+            for key, value in values.items():
+                if figure.group != group:
+                    group = figure.group
+                    yield ""
+                    yield group
+                title = figure.title if key == name else f"{figure.title} {key.removeprefix(name)}"
+                yield f"  {title:<36}{_show(value, figure.unit):>16}"
+
+
+def _replay_workers(arguments: argparse.Namespace) -> ReplayReport:
+    if arguments.blocks is not None and (not arguments.blocks.isdigit() or "," in arguments.blocks):
+        raise UsageError(f"--blocks is {arguments.blocks!r}, expected one whole number; lists are of --cache-only")
+    settings = ReplaySettings(
+        **_given(arguments, "workers", "router", "seed"),
+        engine=EngineSettings(
+            **_given(arguments, "hardware", "model", "tensor_parallel_size", "max_batch_size", "max_num_tokens"),
+            blocks=_parse_blocks(arguments.blocks) if arguments.blocks else None,
+        ),
+    )
+    replayed = {"speed": "speed", "scale": "scale", "repeat": "repeat", "jitter": "jitter_seconds"}
+    values = {
+        field: getattr(arguments, name) for name, field in replayed.items() if getattr(arguments, name) is not None
+    }
+    traffic = ReplayedTraffic(arguments.trace, **values)
+    began = time.perf_counter()
+    report = replay(traffic, settings)
+    sys.stderr.write(f"servescope: replayed in {time.perf_counter() - began:.1f} s\n")
+    return report
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The arguments of those names that were given."""
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def replay(traffic: ReplayedTraffic, settings: ReplaySettings) -> ReplayReport:
+    """Serve all of a trace as fast as this machine can; returns when the last request has ended."""
+    survey = survey_trace(traffic.trace)
+    plan = plan_workers(settings, survey)
+    stack = EmulatedStack.of([(plan, 1.0)], traffic=traffic, seed=settings.seed)
+    (deployment,) = stack.deployments
+    while not stack.traffic.ended or deployment.in_flight:
+        stack.clock.run_until(stack.clock.now + _LOOK_SECONDS)
+    samples = [sample for target in deployment.targets() for sample in target.instruments.samples()]
+    return ReplayReport(
+        traffic=traffic,
+        survey=survey,
+        settings=settings,
+        plan=plan,
+        requests=stack.traffic.requests_sent,
+        seconds=stack.clock.now,
+        outcomes=_count_outcomes(deployment),
+        preemptions=round(sum(sample.value for sample in samples if sample.name == "preemptions_total")),
+        figures=_derive(samples, stack.clock.now),
+    )
+
+
+def _count_outcomes(deployment: Deployment) -> dict[str, int]:
+    return {outcome: deployment.outcomes[outcome] for outcome in sorted(deployment.outcomes)}
+
+
+def _derive(samples: Sequence[Sample], seconds: float) -> dict[str, dict[str, float]]:
+    """The figures that say something of the whole time, by name, and by their labels within; empty without data."""
+    figures: dict[str, dict[str, float]] = {}
+    for name, figure in FIGURES.items():
+        if not _is_of_now(figure):
+            found = evaluate_increases(figure.expression, samples, by=figure.by, seconds=seconds)
+            figures[name] = {figure_key(name, dict(labels)): value for labels, value in found.items()}
+    return figures
+
+
+def _is_of_now(figure: Figure) -> bool:
+    return any(name in METRICS and METRICS[name].kind == "gauge" for name in leaves(figure.expression))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _describe_trace(path: Path, survey: TraceSurvey) -> dict[str, object]:
+    return {"path": str(path), **asdict(survey), "quantum_seconds": survey.quantum_seconds}
+
+
+def _describe_trace_in_words(path: Path, survey: TraceSurvey) -> Iterator[str]:
+    yield (
+        f"{path.name} ({survey.format}): {_count(survey.requests)} requests over {_count(round(survey.seconds))} s, "
+        f"{_count(survey.input_tokens)} prompt and {_count(survey.output_tokens)} output tokens"
+    )
+    if survey.quantum_seconds:
+        yield f"arrivals were rounded to {survey.quantum_seconds:.3g} s: a replay spreads them, by the seed"
+    if survey.format == "azure":
+        yield "the trace names no blocks: no prompt shares anything with another"
+
+
+def _show(value: float, unit: str) -> str:
+    if unit == "ratio":
+        return f"{value:.1%}"
+    if unit == "seconds":
+        return f"{value:.4g} s"
+    return f"{value:,.4g} {unit}" if abs(value) < 1000 else f"{_count(round(value))} {unit}"
+
+
+def _count(number: int) -> str:
+    """With a space between thousands."""
+    return f"{number:,}".replace(",", " ")

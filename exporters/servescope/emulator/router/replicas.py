@@ -1,0 +1,127 @@
+"""Several active replicas of a KV-aware router, which share what they have in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.effects import RouterEffects
+from servescope.emulator.router.configuration import UNBOUNDED, KvRouterParameters, RouterRuntime, WorkerCapacity
+from servescope.emulator.router.events import BlockEvent, WorkerLink
+from servescope.emulator.router.kv import KvRouter
+from servescope.emulator.router.loads import InFlight
+from servescope.emulator.router.placement import Placed, check_name
+from servescope.emulator.workload import Request
+from servescope.identity import Identity
+from servescope.router import RouterInstruments
+
+
+class RouterReplicas:
+    """KV-aware routers side by side: requests go to one after the other, events go to all of them.
+
+    Each decides for itself, with an index of its own; of what the others have in flight it knows what they said
+    `sync_seconds` ago. `routers` are they by name, and `identify` makes the identity of one.
+    """
+
+    def __init__(
+        self,
+        parameters: KvRouterParameters,
+        *,
+        clock: VirtualClock,
+        block_tokens: int,
+        identify: Callable[[str], Identity],
+        seed: str,
+        runtime: RouterRuntime,
+    ) -> None:
+        self._clock = clock
+        self._runtime = runtime
+        self._turn = 0
+        self.routers = {
+            name: KvRouter(
+                parameters,
+                clock=clock,
+                block_tokens=block_tokens,
+                instruments=RouterInstruments(identify(name), clock=clock.read),
+                seed=f"{seed}-{name}",
+                runtime=replace(runtime, replicas=1),
+                share=partial(self._share, name),
+            )
+            for name in (f"router-{number}" for number in range(runtime.replicas))
+        }
+
+    @property
+    def instruments(self) -> RouterInstruments:
+        """Those of the first."""
+        return next(iter(self.routers.values())).instruments
+
+    @property
+    def processes(self) -> Mapping[str, RouterInstruments]:
+        """The instruments of each replica."""
+        return {name: router.instruments for name, router in self.routers.items()}
+
+    @property
+    def queued_requests(self) -> int:
+        """Requests that no replica has placed yet."""
+        return sum(router.queued_requests for router in self.routers.values())
+
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens of the requests that no replica has placed yet."""
+        return sum(router.queued_tokens for router in self.routers.values())
+
+    def add_worker(self, worker: str, *, capacity: WorkerCapacity = UNBOUNDED, link: WorkerLink | None = None) -> None:
+        """A worker is ready."""
+        for router in self.routers.values():
+            router.add_worker(worker, capacity=capacity, link=link)
+
+    def pause_worker(self, worker: str) -> None:
+        """A worker takes no new requests."""
+        for router in self.routers.values():
+            router.pause_worker(worker)
+
+    def resume_worker(self, worker: str) -> None:
+        """A worker takes requests again."""
+        for router in self.routers.values():
+            router.resume_worker(worker)
+
+    def remove_worker(self, worker: str) -> None:
+        """A worker is gone."""
+        for router in self.routers.values():
+            router.remove_worker(worker)
+
+    def apply(self, worker: str, event: BlockEvent) -> None:
+        """A worker's cache has changed; each replica hears of it on a connection of its own."""
+        for router in self.routers.values():
+            router.apply(worker, event)
+
+    def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
+        """Hand the request to the replica whose turn it is."""
+        return self._next().submit(request, placed)
+
+    def restart(self, name: str) -> None:
+        """The process of one replica dies and is back a little later; then the others tell it what they have."""
+        check_name(name, self.routers)
+        self.routers[name].restart(name)
+        for peer, router in self.routers.items():
+            if peer != name:
+                self._clock.schedule(self._runtime.recovery.restart_seconds, router.tell_all)
+
+    def apply_effects(self, effects: RouterEffects) -> None:
+        """What is wrong with every replica from now on."""
+        for router in self.routers.values():
+            router.apply_effects(effects)
+
+    def _next(self) -> KvRouter:
+        routers = list(self.routers.values())
+        self._turn += 1
+        return routers[(self._turn - 1) % len(routers)]
+
+    def _share(self, name: str, worker: str, in_flight: InFlight) -> None:
+        self._clock.schedule(self._runtime.sync_seconds, partial(self._tell_peers, name, worker, in_flight))
+
+    def _tell_peers(self, name: str, worker: str, in_flight: InFlight) -> None:
+        for peer, router in self.routers.items():
+            if peer != name:
+                router.hear(name, worker, in_flight)

@@ -1,0 +1,90 @@
+"""A scenario: deployments, their traffic and what goes wrong, in one TOML file that is read whole or refused whole."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from servescope.collector.tables import Table
+from servescope.emulator.deployment_settings import DEPLOYMENT_SETTINGS, DescribedDeployment, parse_deployment
+from servescope.emulator.faults import FAULT_SETTINGS, Fault, parse_faults
+from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.workload import TrafficPlan, parse_traffic
+from servescope.errors import ConfigurationError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What a scenario file says: the deployments with their shares, the traffic, and the faults with their times."""
+
+    deployments: tuple[DescribedDeployment, ...]
+    traffic: TrafficPlan
+    faults: tuple[Fault, ...]
+    seed: int
+    origin: str
+
+    def build(self) -> EmulatedStack:
+        """The stack at its beginning, its faults not scheduled yet. Raises ConfigurationError for what cannot be."""
+        try:
+            return EmulatedStack.of(self.deployments, traffic=self.traffic, seed=self.seed)
+        except ConfigurationError:
+            raise
+        except UsageError as error:
+            raise ConfigurationError(f"{self.origin}: {error}") from error
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario in a TOML file; paths in it are relative to the file.
+
+    Raises ConfigurationError naming file, key, value and what was expected.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"no scenario file {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+        raise ConfigurationError(f"{path}: not TOML: {error}") from error
+    return make_scenario(document, origin=str(path), directory=path.resolve().parent)
+
+
+def make_scenario(document: Mapping[str, object], *, origin: str, directory: Path) -> Scenario:
+    """The scenario from a parsed document; `origin` is what errors call it."""
+    root = Table(document, origin, "")
+    root.check_keys(("seed", "traffic", "deployments", "faults"))
+    traffic = document.get("traffic", {})
+    if not isinstance(traffic, Mapping):
+        raise root.wrong("traffic", "a table [traffic]")
+    tables = root.tables("deployments", DEPLOYMENT_SETTINGS)
+    if not tables:
+        raise ConfigurationError(f"{origin}: no deployments; expected at least one [[deployments]] table")
+    scenario = Scenario(
+        deployments=tuple(parse_deployment(table, directory=directory) for table in tables),
+        traffic=parse_traffic(Table(traffic, origin, "traffic"), folder=directory),
+        faults=tuple(parse_faults(root.tables("faults", FAULT_SETTINGS))),
+        seed=_seed(root),
+        origin=origin,
+    )
+    _check_faults(scenario)
+    return scenario
+
+
+def _seed(root: Table) -> int:
+    value = root.values.get("seed", 1)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise root.wrong("seed", "a whole number")
+    return value
+
+
+def _check_faults(scenario: Scenario) -> None:
+    """Refuse faults in deployments that there are not; replicas come and go."""
+    names = [described.plan.identity.deployment_id for described in scenario.deployments]
+    for number, fault in enumerate(scenario.faults):
+        if fault.deployment and fault.deployment not in names:
+            raise ConfigurationError(
+                f"{scenario.origin}: faults[{number}].deployment: unknown deployment {fault.deployment!r}, "
+                f"known: {', '.join(names)}"
+            )

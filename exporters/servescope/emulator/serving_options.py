@@ -1,0 +1,109 @@
+"""The options of `servescope emulate` that say what it serves: which names, which API, which events."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from servescope.errors import UsageError
+
+if TYPE_CHECKING:
+    from servescope.emulator.block_contents import BlockContents
+    from servescope.emulator.server import Pages, RouteAdder
+    from servescope.emulator.stack import EmulatedStack
+
+API_KEY_VARIABLE = "SERVESCOPE_EMULATOR_API_KEY"
+_MOST_KEY_CHARACTERS = 1024
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--metrics",
+        choices=("servescope", "vllm"),
+        default="servescope",
+        help="whose names the engines' /metrics have: servescope's own, or those of vLLM 0.32 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"have clients of the OpenAI API show this key (default: ${API_KEY_VARIABLE}, or none)",
+    )
+    parser.add_argument(
+        "--kv-events",
+        metavar="ENDPOINT",
+        help="publish the caches' events in vLLM's format, the first engine's at this ZeroMQ address, such as "
+        "tcp://127.0.0.1:5557, the next one's at the port behind it; /kv-events lists them",
+    )
+    parser.add_argument(
+        "--kv-events-replay",
+        metavar="ENDPOINT",
+        help="let subscribers ask here, and at the ports behind, for batches they missed",
+    )
+    parser.add_argument(
+        "--kv-events-topic", metavar="TOPIC", default="", help="topic of the events (default: an empty one, as vLLM's)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server is started with; call `close` when it has ended."""
+
+    pages: Pages
+    add_routes: list[RouteAdder]
+    close: Callable[[], None] = lambda: None
+
+
+def prepare(arguments: argparse.Namespace, stack: EmulatedStack) -> Served:
+    """What the arguments ask for. Raises UsageError."""
+    from servescope.emulator import openai_api
+    from servescope.emulator.block_contents import BlockContents
+    from servescope.emulator.server import OwnPages
+    from servescope.emulator.vllm_names import VllmPages
+
+    contents = BlockContents() if arguments.kv_events else None
+    settings = openai_api.ApiSettings(api_key=_read_key(arguments), seed=arguments.seed, contents=contents)
+    pages = VllmPages(stack.deployments) if arguments.metrics == "vllm" else OwnPages()
+    add_api: RouteAdder = partial(openai_api.add_routes, settings=settings)
+    if contents is None:
+        if arguments.kv_events_replay or arguments.kv_events_topic:
+            raise UsageError("--kv-events-replay and --kv-events-topic go with --kv-events, which is not given")
+        return Served(pages, [add_api])
+    return _publish_events(arguments, stack, pages, add_api, contents)
+
+
+def _publish_events(
+    arguments: argparse.Namespace, stack: EmulatedStack, pages: Pages, add_api: RouteAdder, contents: BlockContents
+) -> Served:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("msgspec", "zmq") if find_spec(name) is None]
+    if missing:
+        raise UsageError("extra 'emulator' is not installed: pip install 'servescope[emulator]'")
+    from servescope.emulator.kv_events import KvEvents, parse_endpoint
+
+    replay = arguments.kv_events_replay
+    events = KvEvents(
+        stack.deployments,
+        parse_endpoint("--kv-events", arguments.kv_events),
+        replay=parse_endpoint("--kv-events-replay", replay) if replay else None,
+        topic=arguments.kv_events_topic,
+        contents=contents,
+    )
+    return Served(pages, [add_api, events.add_routes], events.close)
+
+
+def _read_key(arguments: argparse.Namespace) -> str | None:
+    key: str | None = arguments.api_key
+    if key is None:
+        key = os.environ.get(API_KEY_VARIABLE) or None
+    # Others cannot be written into a header; and an empty one would be no lock.
+    if key is not None and not (0 < len(key) <= _MOST_KEY_CHARACTERS and key.isascii() and key.isprintable()):
+        raise UsageError(
+            f"the API key has {len(key)} characters, expected 1 to {_MOST_KEY_CHARACTERS} printable ASCII characters"
+        )
+    return key

@@ -1,0 +1,96 @@
+"""What a fault makes true: a figure that moves past a bound while it is on, so that alerts can be proven on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from servescope.catalog import FIGURES, figure_key
+from servescope.errors import UsageError
+
+TARGETS_UP: Final = "servescope_targets_up_share"
+"""Share of the targets in the fault's scope whose last scrape succeeded."""
+
+DUPLICATES: Final = "servescope_dropped_samples"
+"""Samples of the last scrapes of those targets that were dropped because their series was there twice."""
+
+OBSERVATIONS: Final[Mapping[str, str]] = {
+    TARGETS_UP: "share of the scope's targets whose last scrape succeeded",
+    DUPLICATES: "samples dropped as duplicates in the last scrapes of the scope's targets",
+}
+"""What truths say beside the catalog's figures: how scraping itself goes, by what `/api/v1/targets` and the
+collector's own counters tell.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A statement about one figure of a deployment while a fault is on, that does not hold while all is well.
+
+    It is about the figure's mean over the last minute: a gauge of one moment says little.
+
+    `figure` is one of the catalog's (with `labels` where it has one for each), or one of `OBSERVATIONS`. `above` and
+    `below` are bounds of its value, `above_times` and `below_times` of its value ÷ the one before the fault; all that
+    are given hold. `absent` says that it has no value. With `unmoved` the bounds may hold before the fault too: what
+    is told is that this figure does not leave them.
+    """
+
+    figure: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    above: float | None = None
+    below: float | None = None
+    above_times: float | None = None
+    below_times: float | None = None
+    absent: bool = False
+    unmoved: bool = False
+
+    def __post_init__(self) -> None:
+        if self.figure not in FIGURES and self.figure not in OBSERVATIONS:
+            raise UsageError(
+                f"unknown figure {self.figure!r}, expected one of the catalog or {', '.join(OBSERVATIONS)}"
+            )
+        if self.absent == any(bound is not None for _, bound in self._bounds()):
+            raise UsageError(f"the truth about {self.figure} has either bounds or is that it is absent")
+
+    @property
+    def key(self) -> str:
+        """The figure with its labels, as collectors name it."""
+        return figure_key(self.figure, self.labels)
+
+    def holds(self, value: float | None, *, before: float | None) -> bool:
+        """Whether it is true of a value now, given the one before the fault; None is absent."""
+        if self.absent:
+            return value is None
+        if value is None:
+            return False
+        if self.above_times is not None and not (before is not None and value > self.above_times * before):
+            return False
+        if self.below_times is not None and not (before is not None and value < self.below_times * before):
+            return False
+        return (self.above is None or value > self.above) and (self.below is None or value < self.below)
+
+    def describe(self) -> str:
+        """In words, for people: `speculation_rate below 0.40`."""
+        if self.absent:
+            return f"{self.key} absent"
+        words = [self._word(name, bound) for name, bound in self._bounds() if bound is not None]
+        return f"{self.key} {'stays ' if self.unmoved else ''}{' and '.join(words)}"
+
+    def as_json(self) -> dict[str, object]:
+        """For machines: the figure and what is said of it, and nothing else."""
+        told: dict[str, object] = {"figure": self.figure}
+        if self.labels:
+            told["labels"] = dict(self.labels)
+        told |= {name: bound for name, bound in self._bounds() if bound is not None}
+        told |= {name: True for name in ("absent", "unmoved") if getattr(self, name)}
+        return told
+
+    def _bounds(self) -> Iterator[tuple[str, float | None]]:
+        for name in ("above", "below", "above_times", "below_times"):
+            yield name, getattr(self, name)
+
+    @staticmethod
+    def _word(name: str, bound: float) -> str:
+        side, _, relative = name.partition("_")
+        return f"{side} {bound:.3g} × before" if relative else f"{side} {bound:.3g}"

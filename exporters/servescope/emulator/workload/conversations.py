@@ -1,0 +1,297 @@
+"""Generated traffic: conversations of a mix that arrive over time, each turn sent when the last was answered."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM, name_document
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.requests import Request, Send
+
+
+@dataclass(frozen=True, slots=True)
+class _Population:
+    """The applications and documents of a mix: how long each is, and how often it is used."""
+
+    mix: Mix
+    first_stream: int
+    system_tokens: list[int]
+    document_tokens: list[int]
+    application_weights: list[float]
+    document_weights: list[float]
+
+    @classmethod
+    def draw(cls, mix: Mix, chance: random.Random, *, first_stream: int) -> _Population:
+        """The population of a mix, whose applications are the streams from `first_stream` on."""
+        return cls(
+            mix=mix,
+            first_stream=first_stream,
+            system_tokens=[chance.randint(*mix.system_tokens) for _ in range(mix.applications)],
+            document_tokens=[chance.randint(*mix.document_tokens) for _ in range(mix.documents)],
+            application_weights=_weigh_ranks(mix.applications, mix.popularity),
+            document_weights=_weigh_ranks(mix.documents, mix.document_popularity),
+        )
+
+
+def _weigh_ranks(count: int, power: float) -> list[float]:
+    """Cumulative weights of ranks whose use falls with the rank to a power."""
+    return list(accumulate((rank + 1) ** -power for rank in range(count)))
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """One conversation, and the prompt so far: the ends of its streams in tokens, with their numbers.
+
+    The first `shared_tokens` of it are the system prompt and documents; `block_ids` are those of its full blocks.
+    """
+
+    population: _Population
+    application: int
+    turns_left: int
+    send: Send
+    shared_tokens: int = 0
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """The length of the prompt so far."""
+        return self.segments[-1][0]
+
+    def extend(self, tokens: int) -> None:
+        """Let the last stream go on, so that the prompt is `tokens` long."""
+        self.segments[-1] = (tokens, self.segments[-1][1])
+
+    def cut(self, tokens: int, block_tokens: int) -> None:
+        """Forget all that is after the first `tokens` tokens."""
+        while len(self.segments) > 1 and self.segments[-2][0] >= tokens:
+            self.segments.pop()
+        self.extend(tokens)
+        del self.block_ids[tokens // block_tokens :]
+
+    def name_blocks(self, block_tokens: int) -> tuple[int, ...]:
+        """Ids of all full blocks: each is named by the stream its last token belongs to, and its place."""
+        segments, position = self.segments, 0
+        for index in range(len(self.block_ids), self.tokens // block_tokens):
+            while segments[position][0] < (index + 1) * block_tokens:
+                position += 1
+            self.block_ids.append(segments[position][1] * BLOCKS_PER_STREAM + index)
+        return tuple(self.block_ids)
+
+
+class Conversations:
+    """Conversations of a mix, each turn sent when the one before was answered and thought about.
+
+    A conversation stays with the deployment it started with, which `choose` gives; `number` counts requests. Streams of
+    text are numbered from `first_stream`. After a request that did not end well (where the answer is part of the next
+    prompt), and when its context is full, a client starts afresh for the turns it has left. The same seed and the same
+    answers make the same conversations.
+    """
+
+    def __init__(
+        self,
+        mix: Mix,
+        *,
+        clock: VirtualClock,
+        seed: int,
+        block_tokens: int,
+        choose: Callable[[], Send],
+        number: Callable[[], int],
+        first_stream: int = 0,
+    ) -> None:
+        self._clock = clock
+        self._block_tokens = block_tokens
+        self._choose = choose
+        self._number = number
+        self._random = random.Random(f"workload-{seed}")
+        self._streams = first_stream
+        self._populations: dict[Mix, _Population] = {}
+        self._bursting = False
+        self._rate_factor = 0.0
+        self._abort_share = mix.abort_share
+        self._arrivals = 0  # goes up when the arrival that lies ahead no longer holds
+        self._mix = mix
+        self._population = self._find_population(mix)
+
+    def start(self) -> None:
+        """Let bursts come and go from now on, and conversations arrive once `follow` says of which mix."""
+        self._clock.schedule(self._random.expovariate(1 / self._mix.calm_seconds), self._toggle_burst)
+
+    def follow(self, mix: Mix, *, rate_factor: float = 1.0, abort_share: float | None = None) -> None:
+        """Be of a mix from now on, arrive `rate_factor` times as often, and hang up by `abort_share` where it is given.
+
+        Conversations under way become new ones of the new mix when their next turn comes. A mix that comes back finds
+        its applications and documents again. Factor 0 ends all that is under way.
+        """
+        self._mix = mix
+        self._population = self._find_population(mix)
+        self._rate_factor = rate_factor
+        self._abort_share = mix.abort_share if abort_share is None else abort_share
+        self._await_arrival()
+
+    def _find_population(self, mix: Mix) -> _Population:
+        population = self._populations.get(mix)
+        if population is None:
+            population = _Population.draw(mix, self._random, first_stream=self._streams)
+            self._populations[mix] = population
+            self._streams += mix.applications
+        return population
+
+    def _await_arrival(self) -> None:
+        """Schedule the next arrival, in place of the one that lies ahead."""
+        self._arrivals += 1
+        if self._rate_factor > 0:
+            arrival = self._arrivals
+            self._clock.schedule(self._draw_gap(), lambda: self._arrive(arrival))
+
+    def _arrive(self, arrival: int) -> None:
+        if arrival != self._arrivals:
+            return
+        # Thinning: candidates come at the highest rate, and are kept in proportion to the rate now.
+        if self._mix.arrivals == "pareto" or self._random.random() * self._peak_rate() < self._rate():
+            self._open_conversation()
+        self._await_arrival()
+
+    def _draw_gap(self) -> float:
+        """Seconds to the next candidate; with a Pareto tail, to the next arrival at the rate as it is now."""
+        if self._mix.arrivals == "poisson":
+            return self._random.expovariate(self._peak_rate())
+        shape = self._mix.pareto_shape
+        return (shape - 1) * (self._random.paretovariate(shape) - 1) / self._rate()
+
+    def _rate(self) -> float:
+        mix = self._mix
+        day = 1 + mix.day_amplitude * math.sin(2 * math.pi * self._clock.now / mix.day_seconds)
+        return self._calm_rate() * day * (mix.burst_factor if self._bursting else 1.0)
+
+    def _peak_rate(self) -> float:
+        return self._calm_rate() * (1 + self._mix.day_amplitude) * self._mix.burst_factor
+
+    def _calm_rate(self) -> float:
+        """Conversations per second outside bursts, so that requests_per_second is the mean over all times."""
+        mix = self._mix
+        bursting = mix.burst_seconds / (mix.burst_seconds + mix.calm_seconds)
+        return self._rate_factor * mix.requests_per_second / mix.turns / (1 + (mix.burst_factor - 1) * bursting)
+
+    def _toggle_burst(self) -> None:
+        self._bursting = not self._bursting
+        mean = self._mix.burst_seconds if self._bursting else self._mix.calm_seconds
+        self._clock.schedule(self._random.expovariate(1 / mean), self._toggle_burst)
+
+    def _open_conversation(self) -> None:
+        conversation = _Conversation(
+            population=self._population,
+            application=self._pick(self._population.application_weights),
+            turns_left=self._draw_turns(),
+            send=self._choose(),
+        )
+        self._start_afresh(conversation)
+        self._send_turn(conversation)
+
+    def _start_afresh(self, conversation: _Conversation) -> None:
+        """Begin with the system prompt and documents again; what follows them is the conversation's own."""
+        population = conversation.population
+        tokens = population.system_tokens[conversation.application]
+        stream = population.first_stream + conversation.application
+        segments = [(tokens, stream)]
+        for document in self._pick_documents(population):
+            tokens += population.document_tokens[document]
+            stream = name_document(stream, document)
+            segments.append((tokens, stream))
+        conversation.segments = segments
+        conversation.shared_tokens = tokens
+        conversation.block_ids = []
+        self._branch(conversation)
+
+    def _branch(self, conversation: _Conversation) -> None:
+        """Let what follows be of a new stream."""
+        self._streams += 1
+        conversation.segments.append((conversation.tokens, self._streams))
+
+    def _pick_documents(self, population: _Population) -> list[int]:
+        picked: list[int] = []
+        while len(picked) < population.mix.documents_per_prompt and population.document_weights:
+            document = self._pick(population.document_weights)
+            if document not in picked:
+                picked.append(document)
+        return picked
+
+    def _pick(self, cumulative_weights: list[float]) -> int:
+        return self._random.choices(range(len(cumulative_weights)), cum_weights=cumulative_weights)[0]
+
+    def _draw_turns(self) -> int:
+        """Turns of a conversation, geometric with the mix's mean."""
+        if self._mix.turns == 1:
+            return 1
+        return 1 + int(math.log(1.0 - self._random.random()) / math.log(1 - 1 / self._mix.turns))
+
+    def _send_turn(self, conversation: _Conversation) -> None:
+        if self._rate_factor == 0:
+            return
+        mix = self._mix
+        if conversation.population is not self._population:
+            conversation.population = self._population
+            conversation.application = self._pick(self._population.application_weights)
+            conversation.turns_left = self._draw_turns()
+            self._start_afresh(conversation)
+        conversation.turns_left -= 1
+        if self._random.random() < mix.oversized_share:
+            self._send(conversation, mix.oversized_tokens, 1, ())
+            return
+        message = self._draw(mix.message_tokens, mix.message_spread)
+        if conversation.tokens + message > mix.prompt_limit:
+            self._start_afresh(conversation)
+        output_tokens = self._draw(mix.output_tokens, mix.output_spread)
+        output_tokens = min(max(output_tokens, mix.output_range[0]), mix.output_range[1])
+        self._rewrite_end(conversation)
+        input_tokens = min(conversation.tokens + message, mix.prompt_limit)
+        conversation.extend(input_tokens)
+        self._send(conversation, input_tokens, output_tokens, self._answer(conversation, output_tokens))
+
+    def _rewrite_end(self, conversation: _Conversation) -> None:
+        """Replace the last tokens by as many others, but nothing of what is shared."""
+        tokens = conversation.tokens
+        kept = max(tokens - self._mix.rewritten_tokens, conversation.shared_tokens)
+        if kept < tokens:
+            conversation.cut(kept, self._block_tokens)
+            self._branch(conversation)
+            conversation.extend(tokens)
+
+    def _answer(self, conversation: _Conversation, output_tokens: int) -> tuple[int, ...]:
+        """Let the answer follow the prompt, and forget it again unless it is kept; ids of the blocks of both."""
+        input_tokens = conversation.tokens
+        if self._mix.keeps_output:
+            conversation.extend(input_tokens + output_tokens)
+            return conversation.name_blocks(self._block_tokens)
+        self._branch(conversation)
+        conversation.extend(input_tokens + output_tokens)
+        block_ids = conversation.name_blocks(self._block_tokens)
+        conversation.cut(input_tokens, self._block_tokens)
+        return block_ids
+
+    def _send(
+        self, conversation: _Conversation, input_tokens: int, output_tokens: int, block_ids: tuple[int, ...]
+    ) -> None:
+        request = Request(self._number(), input_tokens, output_tokens, block_ids, self._draw_patience())
+        conversation.send(request, lambda outcome: self._answered(conversation, outcome))
+
+    def _answered(self, conversation: _Conversation, outcome: str) -> None:
+        if outcome != "ok" and conversation.population.mix.keeps_output:
+            self._start_afresh(conversation)
+        if conversation.turns_left > 0:
+            think = self._random.expovariate(1 / self._mix.think_seconds)
+            self._clock.schedule(think, lambda: self._send_turn(conversation))
+
+    def _draw_patience(self) -> float | None:
+        if self._random.random() >= self._abort_share:
+            return None
+        return self._random.expovariate(1 / self._mix.abort_seconds)
+
+    def _draw(self, mean: float, spread: float) -> int:
+        """A log-normal number of tokens, 1 or more."""
+        return max(1, round(self._random.lognormvariate(math.log(mean) - spread * spread / 2, spread)))

@@ -1,0 +1,120 @@
+"""What traffic there shall be, as a scenario's `[traffic]` says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Final
+
+from servescope.collector.tables import Table
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.presets import PRESETS
+from servescope.errors import ConfigurationError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedTraffic:
+    """Conversations of a mix, drawn from the seed."""
+
+    mix: Mix = field(default_factory=Mix)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedTraffic:
+    """The requests of a recorded trace, Mooncake's JSON Lines or Azure's CSV.
+
+    Time passes `speed` times as fast as recorded. Below a `scale` of 1 each request is kept by that chance, and so less
+    of what it would share is in a cache. Above it each is sent that many times, a fraction by chance: a copy is another
+    client's, which shares prompts with the requests of its own copy as those of the trace do, and nothing with others.
+    All is replayed `repeat` times, with the same prompts. Arrivals come up to `jitter_seconds` (of the trace) later,
+    drawn from the seed, but before the next recorded moment; None takes what the trace rounds its times to, if it does.
+    """
+
+    trace: Path
+    speed: float = 1.0
+    scale: float = 1.0
+    repeat: int = 1
+    jitter_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self._require(0 < self.speed <= MOST_SPEED, "speed", f"above 0, at most {MOST_SPEED:g}")
+        self._require(0 < self.scale <= MOST_SCALE, "scale", f"above 0, at most {MOST_SCALE:g}")
+        self._require(1 <= self.repeat <= MOST_REPEAT, "repeat", f"a whole number from 1 to {MOST_REPEAT}")
+        jitter = self.jitter_seconds
+        self._require(jitter is None or 0 <= jitter <= MOST_JITTER, "jitter_seconds", f"from 0 to {MOST_JITTER:g}")
+
+    def _require(self, holds: bool, name: str, expected: str) -> None:
+        if not holds:
+            raise UsageError(f"{name} is {getattr(self, name)!r}, expected {expected}")
+
+
+MOST_SPEED: Final = 1e6
+MOST_SCALE: Final = 64.0
+MOST_REPEAT: Final = 1_000_000
+MOST_JITTER: Final = 3600.0
+
+TrafficPlan = GeneratedTraffic | ReplayedTraffic
+
+_MIX_FIELDS = tuple(each.name for each in fields(Mix))
+_REPLAY_FIELDS = tuple(each.name for each in fields(ReplayedTraffic))
+
+
+def parse_traffic(table: Table, *, folder: Path = Path()) -> TrafficPlan:
+    """The plan of a table `[traffic]`; a trace's path is relative to `folder`. Raises ConfigurationError.
+
+    `trace` makes a replay, with `speed`, `scale`, `repeat` and `jitter_seconds`; without it the traffic is generated,
+    of a `preset` and any field of a mix. What is in the file of a trace is looked at when the traffic is built.
+    """
+    table.check_keys(("preset", *_MIX_FIELDS, *_REPLAY_FIELDS))
+    try:
+        return _parse_replay(table, folder) if "trace" in table.values else _parse_mix(table)
+    except ConfigurationError:
+        raise
+    except UsageError as error:
+        raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from None
+
+
+def _parse_replay(table: Table, folder: Path) -> ReplayedTraffic:
+    for name in ("preset", *_MIX_FIELDS):
+        if name in table.values:
+            raise table.wrong(name, f"none beside a trace, which takes {', '.join(_REPLAY_FIELDS[1:])}")
+    samples: Mapping[str, object] = {"speed": 1.0, "scale": 1.0, "repeat": 1, "jitter_seconds": 0.0}
+    values = {name: _read_like(table, name, sample) for name, sample in samples.items() if name in table.values}
+    return ReplayedTraffic(folder / table.string("trace", None), **values)  # type: ignore[arg-type] # as the samples
+
+
+def _parse_mix(table: Table) -> GeneratedTraffic:
+    for name in _REPLAY_FIELDS:
+        if name in table.values:
+            raise table.wrong(name, "it beside `trace` only")
+    preset = PRESETS[table.choice("preset", sorted(PRESETS), "chat")]
+    values = {name: getattr(preset, name) for name in _MIX_FIELDS}
+    for name in _MIX_FIELDS:
+        if name in table.values:
+            values[name] = _read_like(table, name, values[name])
+    return GeneratedTraffic(Mix(**values))
+
+
+def _read_like(table: Table, key: str, sample: object) -> object:
+    """The value at a key, which must be of the kind of `sample`."""
+    value = table.values[key]
+    if isinstance(sample, tuple):
+        if not isinstance(value, list) or len(value) != len(sample) or not all(_is_whole(each) for each in value):
+            raise table.wrong(key, "a range of two whole numbers, as [400, 1600]")
+        return tuple(value)
+    if isinstance(sample, bool):
+        return table.boolean(key, default=sample)
+    if isinstance(sample, str):
+        return table.string(key, None)
+    if isinstance(sample, int):
+        if not _is_whole(value):
+            raise table.wrong(key, "a whole number")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise table.wrong(key, "a number")
+    return float(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

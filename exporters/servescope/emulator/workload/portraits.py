@@ -1,0 +1,116 @@
+"""What a mix looks like in figures: sizes, what prompts share, and what a cache without limit would reuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from statistics import fmean, quantiles
+from typing import Final, NamedTuple
+
+from servescope.emulator.cache import BlockCache
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.workload.blocks import is_shared
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
+from servescope.emulator.workload.requests import Finished, Request
+from servescope.emulator.workload.reuse import UNLIMITED
+from servescope.emulator.workload.traffic import Traffic
+
+BLOCK_TOKENS: Final = 32
+ANSWER_SECONDS: Final = 3.0
+_WARM_UP_SECONDS: Final = 600.0
+_REQUESTS_PER_SECOND: Final = 4.0
+
+
+class Portrait(NamedTuple):
+    """Figures of a mix over the requests that an engine takes; shares are 0 to 1.
+
+    Token counts are means, `long_input_tokens` the 95th of 100. Of the prompt tokens `reused_share` is what one cache
+    without limit has when the request comes, with every request answered in three seconds and the cache warm;
+    `reused_from_others_share` the part of it in system prompts and documents. `busiest_ten_seconds` is the
+    most requests in ten seconds ÷ their mean.
+    """
+
+    requests: int
+    input_tokens: float
+    long_input_tokens: float
+    output_tokens: float
+    reused_share: float
+    reused_from_others_share: float
+    abort_share: float
+    busiest_ten_seconds: float
+
+
+def portray(mix: Mix, *, seed: int = 1, seconds: float = 1800.0) -> Portrait:
+    """The figures of `seconds` of a mix's traffic, after ten minutes of it.
+
+    At four requests per second: of the rate nothing here depends.
+    """
+    mix = replace(mix, requests_per_second=_REQUESTS_PER_SECOND)
+    clock = VirtualClock()
+    server = _Server(clock, mix)
+    traffic = Traffic(
+        GeneratedTraffic(mix),
+        clock=clock,
+        seed=seed,
+        block_tokens=BLOCK_TOKENS,
+        sends={"": server.send},
+        shares={"": 1.0},
+    )
+    traffic.start()
+    clock.run_until(_WARM_UP_SECONDS + seconds)
+    return server.portray(seconds)
+
+
+class _Served(NamedTuple):
+    seconds: float
+    request: Request
+    reused_blocks: int
+    shared_blocks: int
+
+
+class _Server:
+    """Answers every request in the same time, by one cache without limit."""
+
+    def __init__(self, clock: VirtualClock, mix: Mix) -> None:
+        self._clock = clock
+        self._mix = mix
+        self._cache = BlockCache(capacity=UNLIMITED, block_tokens=BLOCK_TOKENS)
+        self._served: list[_Served] = []
+
+    def send(self, request: Request, finished: Finished) -> None:
+        """Answer a request."""
+        if not request.block_ids and request.input_tokens == self._mix.oversized_tokens:
+            finished("client_error")
+            return
+        lease = self._cache.open(request.block_ids, reusable=(request.input_tokens - 1) // BLOCK_TOKENS)
+        found = request.block_ids[: lease.shared]
+        shared = sum(is_shared(block, self._mix.applications) for block in found)
+        self._served.append(_Served(self._clock.now, request, len(found), shared))
+        tokens = len(request.block_ids) * BLOCK_TOKENS
+        self._cache.grow(lease, tokens)
+        self._cache.commit(lease, tokens)
+        self._cache.close(lease)
+        self._cache.take_changes()
+        patience = request.patience_seconds
+        if patience is not None and patience < ANSWER_SECONDS:
+            self._clock.schedule(patience, lambda: finished("client_abort"))
+        else:
+            self._clock.schedule(ANSWER_SECONDS, lambda: finished("ok"))
+
+    def portray(self, seconds: float) -> Portrait:
+        """The figures of what came in the last seconds."""
+        began = self._clock.now - seconds
+        served = [each for each in self._served if each.seconds >= began]
+        inputs = [each.request.input_tokens for each in served]
+        tens = Counter(int(each.seconds // 10) for each in served)
+        return Portrait(
+            requests=len(served),
+            input_tokens=fmean(inputs),
+            long_input_tokens=quantiles(inputs, n=20)[-1],
+            output_tokens=fmean(each.request.output_tokens for each in served),
+            reused_share=sum(each.reused_blocks for each in served) * BLOCK_TOKENS / sum(inputs),
+            reused_from_others_share=sum(each.shared_blocks for each in served) * BLOCK_TOKENS / sum(inputs),
+            abort_share=fmean(each.request.patience_seconds is not None for each in served),
+            busiest_ten_seconds=max(tens.values()) / (len(served) / (seconds / 10)),
+        )

@@ -1,0 +1,37 @@
+"""A request as the emulated stack meets it, and how it is handed on and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as the engine meets it.
+
+    `block_ids` are chained ids of the full blocks of the prompt and of the output that will follow it.
+    `output_tokens` is what the model would generate before it stops. `patience_seconds` is when the client hangs up,
+    None when it waits to the end. Where requests queue, those of higher `priority` go first. A client that wants to
+    follow gets the prompt tokens found in the cache with the first token, and the number of tokens each time some are
+    generated, the first one included.
+    """
+
+    number: int
+    input_tokens: int
+    output_tokens: int
+    block_ids: Sequence[int]
+    patience_seconds: float | None = None
+    priority: int = 0
+    on_first_token: Callable[[int], None] | None = field(default=None, compare=False)
+    on_tokens: Callable[[int], None] | None = field(default=None, compare=False)
+
+
+Finished = Callable[[str], None]
+"""Tells the client how its request ended: one of the contract's outcomes."""
+
+Cancel = Callable[[], None]
+"""Hangs up; without effect once the request has ended."""
+
+Send = Callable[[Request, Finished], object]
+"""Hands a request to a deployment."""

@@ -1,0 +1,176 @@
+"""The stream of traffic over several deployments: what it is made of, and which share of it each one gets."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.effects import TrafficEffects
+from servescope.emulator.workload.blocks import STREAMS_BESIDE_TRACE, scatter
+from servescope.emulator.workload.conversations import Conversations
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
+from servescope.emulator.workload.presets import find_preset
+from servescope.emulator.workload.replays import Replay
+from servescope.emulator.workload.requests import Send
+from servescope.emulator.workload.traces import survey_trace
+from servescope.errors import UsageError
+
+
+class Traffic:
+    """The requests of all clients, split over deployments by share; nothing is sent before `start`.
+
+    `sends` hands a request to a deployment, by its id; `shares` are those of new conversations, in the same order, and
+    need not add up to 1. `requests_sent` counts all requests. The same seed and the same answers give the same traffic.
+    """
+
+    def __init__(
+        self,
+        plan: TrafficPlan,
+        *,
+        clock: VirtualClock,
+        seed: int,
+        block_tokens: int,
+        sends: Mapping[str, Send],
+        shares: Mapping[str, float],
+    ) -> None:
+        self.plan = plan
+        self.requests_sent = 0
+        self._sends = dict(sends)
+        self._random = random.Random(f"split-{seed}")
+        self._effects = TrafficEffects()
+        self._started = False
+        self._seed = seed
+        self._shares = _divide(self._sends, shares)
+        self._replay: Replay | None = None
+        first_stream = 0
+        if isinstance(plan, ReplayedTraffic):
+            survey = survey_trace(plan.trace)
+            self._replay = Replay(
+                plan,
+                survey,
+                clock=clock,
+                seed=seed,
+                block_tokens=block_tokens,
+                choose=self._choose_for,
+                number=self._count,
+            )
+            rate = survey.requests / (survey.seconds + survey.mean_gap_seconds) * plan.speed * plan.scale
+            self._mix = Mix(requests_per_second=rate)
+            first_stream = STREAMS_BESIDE_TRACE
+        else:
+            self._mix = plan.mix
+        self._conversations = Conversations(
+            self._mix,
+            clock=clock,
+            seed=seed,
+            block_tokens=block_tokens,
+            choose=self._choose,
+            number=self._count,
+            first_stream=first_stream,
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be sent: a trace has an end, generated traffic has none."""
+        return self._replay is not None and self._replay.ended
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of new conversations each deployment gets, by its id; together they are 1."""
+        return dict(self._shares)
+
+    def start(self) -> None:
+        """Let requests come from now on."""
+        self._started = True
+        self._conversations.start()
+        if self._replay is not None:
+            self._replay.start()
+        self._follow()
+
+    def set_share(self, deployment_id: str, share: float) -> None:
+        """Give a deployment this share of the new conversations, and the rest to the others.
+
+        These keep their proportions, or get equal parts when they had nothing. Conversations stay where they began.
+        """
+        self._check_known(deployment_id)
+        if not 0 <= share <= 1:
+            raise UsageError(f"share of {deployment_id!r} is {share!r}, expected a share in [0, 1]")
+        others = {name: kept for name, kept in self._shares.items() if name != deployment_id}
+        if not others and share != 1:
+            raise UsageError(f"share of {deployment_id!r} is {share!r}, expected 1: there is no other deployment")
+        total = sum(others.values())
+        for name, kept in others.items():
+            self._shares[name] = (1 - share) * (kept / total if total > 0 else 1 / len(others))
+        self._shares[deployment_id] = float(share)
+
+    def apply_effects(self, effects: TrafficEffects) -> None:
+        """Follow these effects from now on; raises UsageError, changing nothing, when they cannot be.
+
+        A preset replaces the mix but for its rate of requests, so that only what is asked shifts. In place of a trace
+        it comes at the trace's mean rate, while time passes in the trace.
+        """
+        if not 0 <= effects.rate_factor < math.inf:
+            raise UsageError(f"rate_factor is {effects.rate_factor!r}, expected 0 or more")
+        if effects.abort_share is not None and not 0 <= effects.abort_share <= 1:
+            raise UsageError(f"abort_share is {effects.abort_share!r}, expected a share in [0, 1]")
+        if effects.preset is not None:
+            find_preset(effects.preset)
+        self._effects = effects
+        if self._started:
+            self._follow()
+
+    def _follow(self) -> None:
+        effects, mix = self._effects, self._mix
+        if effects.preset is not None:
+            mix = replace(find_preset(effects.preset), requests_per_second=mix.requests_per_second)
+        generates = self._replay is None or effects.preset is not None
+        self._conversations.follow(
+            mix, rate_factor=effects.rate_factor if generates else 0.0, abort_share=effects.abort_share
+        )
+        if self._replay is not None:
+            self._replay.follow(
+                rate_factor=effects.rate_factor, abort_share=effects.abort_share or 0.0, sending=not generates
+            )
+
+    def _choose_for(self, family: int) -> Send:
+        """The deployment of all prompts of a family, as long as the shares are the same.
+
+        Of the families no more move than the shares do.
+        """
+        place = scatter(self._seed, family) / 2**64
+        for name, end in zip(self._shares, accumulate(self._shares.values()), strict=True):
+            if place < end:
+                return self._sends[name]
+        # The shares add up to a little less than 1 in floating point.
+        return self._sends[max(self._shares, key=self._shares.__getitem__)]
+
+    def _choose(self) -> Send:
+        names = list(self._shares)
+        return self._sends[self._random.choices(names, cum_weights=list(accumulate(self._shares.values())))[0]]
+
+    def _count(self) -> int:
+        self.requests_sent += 1
+        return self.requests_sent
+
+    def _check_known(self, deployment_id: str) -> None:
+        if deployment_id not in self._sends:
+            known = ", ".join(sorted(self._sends))
+            raise UsageError(f"unknown deployment {deployment_id!r}, known: {known}")
+
+
+def _divide(sends: Mapping[str, Send], shares: Mapping[str, float]) -> dict[str, float]:
+    """The shares, so that they add up to 1."""
+    if sends.keys() != shares.keys():
+        raise UsageError(f"shares are of {sorted(shares)}, expected of {sorted(sends)}")
+    for name, share in shares.items():
+        if not 0 <= share < math.inf:
+            raise UsageError(f"share of {name!r} is {share!r}, expected 0 or more")
+    total = sum(shares.values())
+    if not total > 0:
+        raise UsageError("the traffic shares are all 0, expected one above 0")
+    return {name: shares[name] / total for name in sends}

@@ -1,0 +1,53 @@
+"""`b10_routing_config`: its three fields, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from servescope.emulator.router import KvRouterParameters, parse_routing
+from servescope.errors import UsageError
+
+
+def test_an_empty_table_means_the_documented_defaults() -> None:
+    """Weight 3.5, temperature 0.05, first come first served."""
+    assert parse_routing({}) == KvRouterParameters(3.5, 0.05, "fcfs")
+
+
+def test_every_documented_field_is_read() -> None:
+    """Whole numbers will do where numbers are documented."""
+    table = {"router_queue_policy": "wspt", "router_overlap_score_weight": 2, "router_temperature": 0}
+    assert parse_routing(table) == KvRouterParameters(2, 0, "wspt")
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({"router_temprature": 0.1}, "unknown field 'router_temprature'; did you mean 'router_temperature'?"),
+        (
+            {"replicas": 2},
+            "unknown field 'replicas'; known: router_overlap_score_weight, router_queue_policy, router_temperature",
+        ),
+        ({"router_queue_policy": "lifo"}, "router_queue_policy is 'lifo', expected one of: fcfs, wspt"),
+        ({"router_queue_policy": 3}, "router_queue_policy is 3, expected one of: fcfs, wspt"),
+        ({"router_queue_policy": ["fcfs"]}, r"router_queue_policy is \['fcfs'\], expected one of: fcfs, wspt"),
+        ({"router_temperature": -0.1}, "router_temperature is -0.1, expected a number of 0 or more"),
+        ({"router_temperature": "0.1"}, "router_temperature is '0.1', expected a number of 0 or more"),
+        ({"router_temperature": True}, "router_temperature is True, expected a number of 0 or more"),
+        ({"router_temperature": float("nan")}, "router_temperature is nan, expected a number of 0 or more"),
+        ({"router_overlap_score_weight": float("inf")}, "router_overlap_score_weight is inf, expected a number"),
+        ({"router_overlap_score_weight": None}, "router_overlap_score_weight is None, expected a number"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place_and_the_alternatives(table: Mapping[str, object], expected: str) -> None:
+    """The field, its value and what could stand there."""
+    with pytest.raises(UsageError, match=f"^deployments.0..llm_config.b10_routing_config: {expected}"):
+        parse_routing(table, "deployments[0].llm_config.b10_routing_config")
+
+
+@pytest.mark.parametrize("table", [None, 3, "fcfs", [("router_temperature", 1)]])
+def test_only_a_table_is_a_configuration(table: object) -> None:
+    """Anything else is refused, and shown."""
+    with pytest.raises(UsageError, match=r"b10_routing_config is .*, expected a table with any of: router_overlap"):
+        parse_routing(table)

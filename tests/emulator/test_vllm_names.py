@@ -1,0 +1,165 @@
+"""Engines that show themselves in vLLM's names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from servescope.catalog import OUTCOMES
+from servescope.collector.parse import parse_exposition
+from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.stack import V1, EmulatedStack
+from servescope.emulator.vllm_names import VllmPages
+from servescope.emulator.workload import Mix
+from servescope.exposition import render
+from servescope.inspection import Report, inspect
+from servescope.sources import load_sources
+
+CAPTURE = "vllm-0.32.0-1.txt"
+
+
+@pytest.fixture(scope="module")
+def pages() -> tuple[EmulatedStack, VllmPages]:
+    """A stack after ten minutes with every outcome, and its engines' pages."""
+    engine = replace(V1.engine, error_share=0.02, max_queue=1)
+    stack = EmulatedStack(
+        v1=replace(V1, engine=engine),
+        mix=replace(Mix(), requests_per_second=20.0, abort_share=0.1, oversized_share=0.02),
+    )
+    made = VllmPages(stack.deployments)
+    stack.clock.run_until(600.0)
+    return stack, made
+
+
+def first_engine(deployment: Deployment) -> Target:
+    """The first engine of a deployment."""
+    return next(target for target in deployment.targets() if target.identity.role == "aggregated")
+
+
+def report(page: bytes) -> Report:
+    """What the contract gets from a page."""
+    return inspect([parse_exposition(page)], subject="page")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_mapped_metric_is_found(pages: tuple[EmulatedStack, VllmPages], number: int) -> None:
+    """The page is recognised as vLLM's, and the stock map finds in it all that it takes from any."""
+    stack, made = pages
+    seen = report(made.render(first_engine(stack.deployments[number])))
+    assert seen.source is not None
+    assert (seen.source.name, seen.identification.versions) == ("vllm", "newer than 0.13, read up to 0.32")
+    mapped = {name for name, metric in load_sources()["vllm"].metrics.items() if metric.alternatives}
+    found = {entry.name: entry for entry in seen.entries if entry.kind == "metric" and entry.value is not None}
+    assert mapped - set(found) == set()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_figures_are_the_same_both_ways(pages: tuple[EmulatedStack, VllmPages], number: int) -> None:
+    """Whatever the contract gets from vLLM's names is what it gets from its own, of the same engine."""
+    stack, made = pages
+    target = first_engine(stack.deployments[number])
+    ours, theirs = report(render(target.instruments)), report(made.render(target))
+    own = {(entry.name, entry.kind, entry.measure): entry for entry in ours.entries}
+    compared = set()
+    for entry in theirs.entries:
+        other = own[entry.name, entry.kind, entry.measure]
+        # Of these the contract has finer edges, between which a quantile lies elsewhere.
+        finer = re.match(r"(request_duration|time_per_output_token)_p\d", entry.name)
+        if entry.value is None or other.value is None or finer:
+            continue
+        assert entry.value == pytest.approx(other.value, rel=1e-9), entry.name
+        if entry.name != "requests_total":
+            assert {part: value for part, value in entry.parts if value} == {
+                part: value for part, value in other.parts if value
+            }
+        compared.add(entry.name)
+    assert {"input_tokens_total", "requests_total", "time_to_first_token_seconds", "tps_per_request"} <= compared
+    assert {"speculation_rate", "concurrent_requests", "kv_cache_usage", "decode_seconds_total"} <= compared
+
+
+def test_outcomes_are_told_as_vllm_tells_them(pages: tuple[EmulatedStack, VllmPages]) -> None:
+    """Each of the five outcomes comes back as itself."""
+    stack, made = pages
+    target = first_engine(stack.deployments[0])
+    (ours,) = [entry for entry in report(render(target.instruments)).entries if entry.name == "requests_total"]
+    (theirs,) = [entry for entry in report(made.render(target)).entries if entry.name == "requests_total"]
+    assert dict(theirs.parts) == dict(ours.parts)
+    outcomes = {f'requests_total{{outcome="{outcome}"}}' for outcome in OUTCOMES}
+    assert {part for part, value in ours.parts if value > 0} == outcomes
+
+
+def test_reused_tokens_are_those_the_router_booked() -> None:
+    """What all engines of a deployment say they reused is what its router was told."""
+    stack = EmulatedStack()
+    stack.clock.run_until(60.0)
+    for deployment in stack.deployments:
+        reused = sum(replica.engine.reused_tokens for replica in deployment.replicas.values())
+        (router,) = [target for target in deployment.targets() if target.identity.role == "router"]
+        text = render(router.instruments).decode()
+        (booked,) = re.findall(r"^kv_cache_reused_tokens_total\{.*\} (\S+)$", text, re.M)
+        assert 0 < reused == float(booked)
+
+
+def test_only_engines_are_listed(pages: tuple[EmulatedStack, VllmPages]) -> None:
+    """vLLM has no router and no autoscaler: theirs are served in their own names, but not listed."""
+    stack, made = pages
+    for target in stack.targets():
+        assert made.lists(target) == (target.identity.role == "aggregated")
+        if not made.lists(target):
+            assert made.render(target) == render(target.instruments)
+
+
+@pytest.mark.reference
+def test_names_types_labels_and_edges_are_the_real_ones(
+    pages: tuple[EmulatedStack, VllmPages], reference: Path
+) -> None:
+    """Every series is one of a real vLLM 0.32, with its type and label names, and with its edges where it has them."""
+    stack, made = pages
+    page = made.render(first_engine(stack.deployments[1])).decode()
+    real = (reference / "captures" / CAPTURE).read_text()
+    assert declared(page).items() <= declared(real).items()
+    for name, labels in label_names(page).items():
+        assert labels <= label_names(real)[name], name
+    for name, edges in bucket_edges(page).items():
+        expected = bucket_edges(real)[name]
+        # The sizes end with the longest context, which is another one there.
+        assert edges[:5] == expected[:5] if name.endswith("_tokens") else edges == expected, name
+
+
+def declared(page: str) -> dict[str, str]:
+    """The type of each metric."""
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.M))
+
+
+def label_names(page: str) -> dict[str, set[str]]:
+    """The names of each series' labels."""
+    return {
+        name: set(re.findall(r'(\w+)="', labels))
+        for name, labels in re.findall(r"^([a-z][\w:]*)(\{.*\})? \S+$", page, re.M)
+    }
+
+
+def bucket_edges(page: str) -> dict[str, list[str]]:
+    """The edges of each histogram."""
+    edges: dict[str, list[str]] = {}
+    for name, edge in re.findall(r'^([a-z][\w:]*)_bucket\{.*le="([^"]+)".*\} \S+$', page, re.M):
+        edges.setdefault(name, []).append(edge)
+    return {name: list(dict.fromkeys(found)) for name, found in edges.items()}
+
+
+def test_restarted_replica_begins_at_zero() -> None:
+    """A process that comes back shows the counters of its new life."""
+    stack = EmulatedStack()
+    made = VllmPages(stack.deployments)
+    stack.clock.run_until(100.0)
+    deployment = stack.deployments[1]
+    name = first_engine(deployment).identity.replica
+    deployment.restart(name)
+    stack.clock.run_until(100.0)
+    target = next(target for target in deployment.targets() if target.identity.replica == name)
+    page = made.render(target).decode()
+    assert re.search(r"^vllm:prompt_tokens_total\{.*\} 0\.0$", page, re.M)
+    assert re.search(r"^vllm:request_queue_time_seconds_count\{.*\} 0\.0$", page, re.M)

@@ -67,6 +67,17 @@ def test_calibration_decides_the_cost(tmp_path: Path) -> None:
     assert settings.calibration.residual_ratio < 1e-9
 
 
+@pytest.mark.parametrize(("second", "warned"), [("0.012", False), ("0.032", True)])
+def test_poor_fit_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, second: str, warned: bool) -> None:
+    """How well the points fit is logged with its place, as a warning when that is badly."""
+    (tmp_path / "points.csv").write_text(f"decoding,seconds\n1,0.011\n2,{second}\n8,0.018\n", encoding="utf-8")
+    with caplog.at_level("INFO", logger="servescope"):
+        parse({"calibration": "points.csv"}, directory=tmp_path)
+    (record,) = caplog.records
+    assert (record.levelname == "WARNING") == warned
+    assert "scenario.toml: deployments[0].engine.calibration: calibrated on 3 points: off by" in record.getMessage()
+
+
 def test_speculation_is_as_documented() -> None:
     """The documented block decides kind and length; chances can be said beside it."""
     engine = {"acceptance": [0.9, 0.5], "acceptance_drift": 0.1}

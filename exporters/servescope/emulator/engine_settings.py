@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,6 +39,11 @@ RUNTIME_SETTINGS: Final = (
     Setting("enable_chunked_prefill", "true"),
 )
 """The keys of `[deployments.runtime]`, with the documented names, and defaults where there are documented ones."""
+
+_logger = logging.getLogger(__name__)
+
+# Off by more than this, a step's time says little of the engine it was measured on.
+_POOR_FIT = 0.1
 
 # The documented ranges.
 _MOST_SEQUENCE_TOKENS = 1_048_576
@@ -132,11 +138,14 @@ def _calibration(engine: Table, directory: Path) -> Calibration | None:
     if "calibration" not in engine.values:
         return None
     try:
-        return calibrate(directory / engine.string("calibration", None))
+        found = calibrate(directory / engine.string("calibration", None))
     except ConfigurationError:
         raise
     except UsageError as error:
         raise ConfigurationError(f"{engine.origin}: {engine.key('calibration')}: {error}") from error
+    level = logging.WARNING if found.residual_ratio > _POOR_FIT else logging.INFO
+    _logger.log(level, "%s: %s: %s", engine.origin, engine.key("calibration"), found.describe())
+    return found
 
 
 def _speculation(engine: Table, speculation: Mapping[str, object] | None) -> Speculation | None:

@@ -84,6 +84,18 @@ def test_index_agrees_with_a_plain_set_per_worker(
     assert index.cached_blocks("new") == set()
 
 
+def test_event_that_is_known_changes_nothing() -> None:
+    """One that was under way while its worker told all it has comes too late to matter, and is no gap."""
+    index = BlockIndex()
+    index.add_worker("a")
+    index.replace("a", (1, 2), sequence=5)
+    assert index.apply("a", removed(4, 1)) == 0
+    assert index.apply("a", stored(5, 9)) == 0
+    assert (index.cached_blocks("a"), index.sequence("a")) == ({1, 2}, 5)
+    assert index.apply("a", removed(6, 1)) == 0
+    assert index.cached_blocks("a") == {2}
+
+
 # --- Gaps -------------------------------------------------------------------------------------------------------------
 
 

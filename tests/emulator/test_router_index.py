@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
@@ -52,6 +52,7 @@ def test_event_of_a_gone_worker_changes_nothing() -> None:
     assert router.index.cached_blocks("b") == router.index.cached_blocks("c") == set()
 
 
+@settings(deadline=None)
 @given(
     histories=st.lists(
         st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 8))), max_size=6), min_size=1, max_size=4
@@ -218,6 +219,7 @@ steps = st.lists(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(steps=steps, kept=st.integers(1, 6))
 def test_index_comes_true_whatever_happened(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, set[int], set[int]]], kept: int
@@ -392,6 +394,7 @@ def test_snapshot_of_another_version_is_refused() -> None:
         decode(content, router="r", block_tokens=16)
 
 
+@settings(deadline=None)
 @given(cut=st.integers(0, 150), flip=st.integers(0, 150))
 def test_damaged_snapshot_is_refused(cut: int, flip: int) -> None:
     """Cut off anywhere, or with any byte of its index changed, it is refused; nothing else is raised."""

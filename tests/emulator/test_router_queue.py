@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
@@ -292,6 +292,7 @@ happenings = st.lists(
 )
 
 
+@settings(max_examples=100, deadline=None)
 @given(happenings=happenings, policy=st.sampled_from(["fcfs", "wspt"]), max_queued=st.integers(0, 4))
 def test_every_request_is_placed_refused_or_taken_back_once(
     happenings: list[tuple[object, ...]], policy: str, max_queued: int

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,19 +90,19 @@ def run(arguments: argparse.Namespace) -> None:
         rate, tokens = requests / row.seconds, prompt_tokens / row.seconds / 1e6
         figures = f"{row.seconds:9.1f}{row.cpu_seconds:9.1f}{rate:12.0f}{tokens:11.1f}{row.peak_mib:10.0f}"
         print(f"{name:<24}{figures}  {row.digest}")
-    _print_dynamo(arguments.environments, trace, report)
+    _print_dynamo(arguments.environments, trace, leaping)
     print(f"{report['seconds'] / leaping.seconds:.0f} times as fast as time;", end=" ")
     print(f"1/{_TARGET_SECONDS / leaping.seconds:.0f} of the {_TARGET_SECONDS:.0f} s and", end=" ")
     print(f"1/{_TARGET_MIB / leaping.peak_mib:.0f} of the {_TARGET_MIB:.0f} MiB it may take")
 
 
-def _print_dynamo(environments: Path, trace: Path, report: Mapping[str, Any]) -> None:
+def _print_dynamo(environments: Path, trace: Path, leaping: Replayed) -> None:
     """Dynamo's own replay on as many workers with as much cache, weighing alike; how long a step takes is its own."""
     python = find_dynamo(environments)
     if python is None:
         print(f"no NVIDIA Dynamo in {environments}: `make real` installs it; its row is left out")
         return
-    settings = report["replay"]
+    settings = leaping.report["replay"]
     row = replay_with_dynamo(
         python,
         trace,
@@ -117,8 +116,11 @@ def _print_dynamo(environments: Path, trace: Path, report: Mapping[str, Any]) ->
     )
     rate, tokens = row.requests / row.seconds, row.prompt_tokens / row.seconds / 1e6
     figures = f"{row.seconds:9.1f}{row.cpu_seconds:9.1f}{rate:12.0f}{tokens:11.1f}{row.peak_mib:10.0f}"
-    ours = report["figures"]["kv_cache_hit_rate"]
+    ours = leaping.report["figures"]["kv_cache_hit_rate"]
     print(f"{'NVIDIA Dynamo, its own':<24}{figures}  hit rate {row.hit_rate:.1%}, ours {ours:.1%}")
+    times, memory = row.seconds / leaping.seconds, row.peak_mib / leaping.peak_mib
+    print(f"Dynamo's takes {times:.2f} times as long, {memory:.1f} times", end=" ")
+    print("the memory; it keeps each request's times, not a page of counters and histograms for each worker")
 
 
 def replay(trace: Path, *options: str, leaps: bool = True) -> Replayed:

@@ -192,7 +192,7 @@ def _scaling(
     lowest = scaling.whole_number("min_replica", _TOKENS.min_replica)
     values = TokenScaling(
         min_replica=lowest,
-        max_replica=scaling.whole_number("max_replica", max(_TOKENS.max_replica, lowest)),
+        max_replica=scaling.whole_number("max_replica", _TOKENS.max_replica),
         initial_replicas=scaling.whole_number("initial_replicas", lowest),
         autoscaling_window=_duration(scaling, "autoscaling_window", _TOKENS.autoscaling_window),
         scale_down_delay=_duration(scaling, "scale_down_delay", _TOKENS.scale_down_delay),
@@ -212,7 +212,7 @@ def _concurrency_scaling(scaling: Table) -> ConcurrencyScaling:
     lowest = scaling.whole_number("min_replica", _CONCURRENCY.min_replica)
     return ConcurrencyScaling(
         min_replica=lowest,
-        max_replica=scaling.whole_number("max_replica", max(_CONCURRENCY.max_replica, lowest)),
+        max_replica=scaling.whole_number("max_replica", _CONCURRENCY.max_replica),
         initial_replicas=scaling.whole_number("initial_replicas", lowest),
         autoscaling_window=_duration(scaling, "autoscaling_window", _CONCURRENCY.autoscaling_window),
         scale_down_delay=_duration(scaling, "scale_down_delay", _CONCURRENCY.scale_down_delay),
@@ -246,7 +246,7 @@ def _router_runtime(router: Table, directory: Path) -> RouterRuntime:
             ),
             replicas=router.whole_number("replicas", _RUNTIME.replicas),
             saturation_ratio=_number(router, "saturation_ratio", _RUNTIME.saturation_ratio),
-            max_queued=int(_number(router, "max_queued", _RUNTIME.max_queued, least=0.0)),
+            max_queued=_count(router, "max_queued", _RUNTIME.max_queued),
             sync_seconds=_duration(router, "sync", _RUNTIME.sync_seconds),
         ),
     )
@@ -301,6 +301,14 @@ def _number(table: Table, key: str, default: float, *, least: float | None = Non
     if not fits or value > most or value == math.inf:
         raise table.wrong(key, expected)
     return float(value)
+
+
+def _count(table: Table, key: str, default: int) -> int:
+    """The whole number at a key, 0 or more."""
+    value = table.values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise table.wrong(key, "a whole number of 0 or more")
+    return value
 
 
 def _duration(table: Table, key: str, default: float) -> float:

@@ -275,6 +275,7 @@ def test_restart_recovers_from_the_snapshot_and_the_events_after_it(tmp_path: Pa
     clock.run_until(62.1)
     assert state(router) == "recovering"
     assert router.index.cached_blocks("a") == set(range(400, 500))
+    worker.change(stored=(504,))
     clock.run_until(63.0)
     assert state(router) == "exact"
     assert router.index.cached_blocks("a") == worker.cached

@@ -118,10 +118,8 @@ def _print_dynamo(environments: Path, trace: Path, leaping: Replayed) -> None:
     figures = f"{row.seconds:9.1f}{row.cpu_seconds:9.1f}{rate:12.0f}{tokens:11.1f}{row.peak_mib:10.0f}"
     ours = leaping.report["figures"]["kv_cache_hit_rate"]
     print(f"{'NVIDIA Dynamo, its own':<24}{figures}  hit rate {row.hit_rate:.1%}, ours {ours:.1%}")
-    print(
-        f"Dynamo's takes {row.seconds / leaping.seconds:.2f} times as long, {row.peak_mib / leaping.peak_mib:.1f} times",
-        end=" ",
-    )
+    times, memory = row.seconds / leaping.seconds, row.peak_mib / leaping.peak_mib
+    print(f"Dynamo's takes {times:.2f} times as long, {memory:.1f} times", end=" ")
     print("the memory; it keeps each request's times, not a page of counters and histograms for each worker")
 
 

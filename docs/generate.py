@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from docs.faults import render_faults
 from servescope.catalog import (
     DEFAULT_WINDOW,
     FIGURES,
@@ -347,7 +348,11 @@ def _scenario() -> Iterator[str]:
     )
 
 
-_EMULATOR_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {"presets": _presets, "scenario": _scenario}
+_EMULATOR_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "presets": _presets,
+    "scenario": _scenario,
+    "faults": render_faults,
+}
 
 
 if __name__ == "__main__":

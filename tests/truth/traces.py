@@ -9,6 +9,7 @@ from benchmarks._dynamo import replay_with_dynamo
 from servescope.emulator.deployment import Deployment
 from servescope.emulator.replay import ReplaySettings, plan_workers
 from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.sizing import EngineSettings
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload import ReplayedTraffic, survey_trace
 from tests.truth.emulated import COST, clamp_costs, read_figures
@@ -17,9 +18,12 @@ from tests.truth.settings import TraceSetting
 
 def replay_emulated(setting: TraceSetting, trace: Path) -> float:
     """Our hit rate; requests arrive when the trace says, as they do in Dynamo's replay."""
-    plan = plan_workers(ReplaySettings(), survey_trace(trace))
-    engine = replace(plan.engine, cost=COST, cache_blocks=setting.cache_blocks, max_batch_size=256, max_num_tokens=8192)
-    plan = replace(plan, engine=engine, routing=KvRouterParameters(setting.weight, setting.temperature))
+    plan = plan_workers(ReplaySettings(engine=EngineSettings(blocks=setting.cache_blocks)), survey_trace(trace))
+    plan = replace(
+        plan,
+        routing=KvRouterParameters(setting.weight, setting.temperature),
+        engine=replace(plan.engine, cost=COST),
+    )
     stack = EmulatedStack.of([(plan, 1.0)], traffic=ReplayedTraffic(trace, jitter_seconds=0.0), seed=1)
     (deployment,) = stack.deployments
     assert isinstance(deployment, Deployment)

@@ -8,7 +8,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.13.13-slim-trixie
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir "$(echo /wheels/servescope-*.whl)[collector,console]"
+    pip install --no-cache-dir "$(echo /wheels/servescope-*.whl)[collector,console,emulator]"
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin servescope \
     && install --directory --owner=servescope --group=servescope /var/lib/servescope /var/lib/emulated
 ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

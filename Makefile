@@ -49,7 +49,7 @@ bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
 soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; nothing of it may grow
 	$(BIN)/python -m tests.soak --minutes 60 --write
 
-real: $(VENV)/.develop  ## run real vLLM and real Dynamo on loopback and check the contract against the client's counts
+real: $(VENV)/.develop  ## run real vLLM, real Dynamo and a real load generator on loopback and check the contract against the clients' counts
 	$(BIN)/python -m tests.real
 	$(BIN)/python -m tests.real.load
 

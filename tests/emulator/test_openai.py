@@ -22,8 +22,9 @@ from servescope.emulator import openai_api, server
 from servescope.emulator.openai_api import ApiSettings
 from servescope.emulator.openai_requests import ApiLimits
 from servescope.emulator.server import RunningEmulator
-from servescope.emulator.stack import MODEL, V1, V2, EmulatedStack
+from servescope.emulator.stack import MODEL, V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.tokens import tokenize
+from servescope.emulator.workload import GeneratedTraffic
 
 pytestmark = pytest.mark.slow
 
@@ -228,8 +229,10 @@ def test_embeddings(client: OpenAI, emulator: RunningEmulator) -> None:
     assert gained(emulator, before, "requests_total/ok") == 5
 
 
-def test_client_that_hangs_up_is_an_abort(client: OpenAI, emulator: RunningEmulator) -> None:
-    """Leaving a stream, or an answer that is waited for, frees the engine; both are counted as aborts."""
+def test_client_that_hangs_up_is_an_abort(
+    client: OpenAI, emulator: RunningEmulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leaving a stream, or an answer that is waited for, frees the engine; both are aborts, and nobody's mistake."""
     before = scrape(emulator)
     endless: dict[str, Any] = {"max_tokens": 7000, "extra_body": {"ignore_eos": True}}
     with chat(client, stream=True, **endless) as stream:
@@ -239,6 +242,7 @@ def test_client_that_hangs_up_is_an_abort(client: OpenAI, emulator: RunningEmula
     wait_until(lambda: gained(emulator, before, "requests_total/client_abort") == 2)
     assert gained(emulator, before, "requests_total/ok") == 0
     assert scrape(emulator)["concurrent_requests"] == 0
+    assert caplog.records == []
 
 
 def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:
@@ -443,5 +447,40 @@ def test_emulation_that_breaks_fails_those_who_wait(tmp_path: Path) -> None:
             for _ in range(2):
                 with pytest.raises(openai.InternalServerError):
                     chat(client, max_tokens=7000, extra_body={"ignore_eos": True})
+    finally:
+        running.close()
+
+
+def test_end_of_the_server_ends_its_streams(tmp_path: Path) -> None:
+    """A server that ends while it answers tells those who wait, and does not wait for them."""
+    running = start(tmp_path, make_stack())
+    began = time.monotonic()
+    try:
+        with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
+            stream = chat(client, max_tokens=7000, stream=True, extra_body={"ignore_eos": True})
+            next(iter(stream))
+            running.close()
+            with pytest.raises(Exception, match=r"server had an error|peer closed|incomplete"):
+                for _ in stream:
+                    pass
+    finally:
+        running.close()
+    assert time.monotonic() - began < 15.0
+
+
+def test_disaggregated_deployment_answers_alike(tmp_path: Path) -> None:
+    """An answer that is begun by one worker and ended by another is one answer, counted once."""
+    stack = EmulatedStack.of([(V2_DISAGGREGATED, 1.0)], traffic=GeneratedTraffic(), quiet=True)
+    running = start(tmp_path, stack)
+    try:
+        deployment = V2_DISAGGREGATED.identity.deployment_id
+        with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
+            whole = chat(client, max_tokens=40)
+            streamed = chat(client, max_tokens=40, stream=True)
+            assert "".join(each.choices[0].delta.content or "" for each in streamed) == whole.choices[0].message.content
+        wait_until(lambda: scrape(running, deployment).get("requests_total/ok") == 2)
+        sums = scrape(running, deployment)
+        assert sums["input_tokens_total"] == 2 * whole.usage.prompt_tokens
+        assert sums["output_tokens_total"] == 80
     finally:
         running.close()

@@ -56,6 +56,17 @@ def test_every_mapped_metric_is_found(pages: tuple[EmulatedStack, VllmPages], nu
     assert mapped - set(found) == set()
 
 
+def test_fresh_page_is_known_as_vllms() -> None:
+    """Before the first request everything is there, at 0, as in a fresh vLLM."""
+    stack = EmulatedStack(quiet=True)
+    made = VllmPages(stack.deployments)
+    page = made.render(first_engine(stack.deployments[1]))
+    seen = report(page)
+    assert seen.source is not None
+    assert seen.source.name == "vllm"
+    assert b'vllm:inter_token_latency_seconds_bucket{engine="0",model_name="llama-3.3-70b",le="0.01"} 0.0\n' in page
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_figures_are_the_same_both_ways(pages: tuple[EmulatedStack, VllmPages], number: int) -> None:
     """Whatever the contract gets from vLLM's names is what it gets from its own, of the same engine."""

@@ -91,6 +91,7 @@ class WallClockRunner:
         self._after_tick = after_tick
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._followers = 0
+        self._counting = threading.Lock()
         self._wake = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="servescope-emulator", daemon=True)
@@ -126,13 +127,14 @@ class WallClockRunner:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Let time pass in short steps as long as somebody is within: what happens, happens when it is due."""
-        with self.lock:
+        # A lock of its own: who follows is not to wait for a step to end.
+        with self._counting:
             self._followers += 1
         self._wake.set()
         try:
             yield
         finally:
-            with self.lock:
+            with self._counting:
                 self._followers -= 1
 
     def _run(self) -> None:

@@ -11,7 +11,7 @@ import hmac
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -237,10 +237,12 @@ class _Api:
         response.content_type = "text/event-stream"
         await response.prepare(request)
         stream = _Stream(response, flight, shape, generation)
-        try:
-            await stream.run(first)
-        except ApiError as error:
-            await response.write(answers.event(error.body))
+        # Who hangs up while something is written to them is as gone as who does while nothing is.
+        with suppress(ConnectionError):
+            try:
+                await stream.run(first)
+            except ApiError as error:
+                await response.write(answers.event(error.body))
         return response
 
     async def embeddings(self, request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import json
 import logging
-import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -295,21 +294,21 @@ class _Claim:
     def __init__(self, directory: Path) -> None:
         path = directory / ".emulator.lock"
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = path.open("ab")
         except OSError as error:
             raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from error
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._descriptor)
+            self._file.close()
             raise UsageError(
                 f"an emulator already writes to {str(directory)!r}; end it, or give this one a --directory of its own"
             ) from error
 
     def release(self) -> None:
-        """Let others have the directory."""
+        """Let others have the directory; without effect when they do already."""
         # The file stays: whoever removed it could take it from under the next one's lock.
-        os.close(self._descriptor)
+        self._file.close()
 
 
 class _Server:

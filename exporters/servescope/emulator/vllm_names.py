@@ -209,41 +209,43 @@ class _Page:
         )
 
     def _speculation(self, samples: Sequence[Sample], totals: dict[str, float]) -> Iterator[str]:
-        drafted = totals.get("spec_decode_num_draft_tokens_total")
-        if drafted is None:
-            return
         length = self._engine.parameters.draft_length
-        yield from self._counter(
-            "vllm:spec_decode_num_drafts_total", "Drafts made.", drafted / length if length else 0.0
-        )
-        yield from self._counter("vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", drafted)
+        if not length:
+            return
+        drafted = totals.get("spec_decode_num_draft_tokens_total", 0.0)
         accepted = totals.get("spec_decode_num_accepted_tokens_total", 0.0)
-        yield from self._counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", accepted)
-        by_position = [
-            ((("position", dict(sample.labels)["position"]),), sample.value)
+        by_position = {
+            dict(sample.labels)["position"]: sample.value
             for sample in samples
             if sample.name == "spec_decode_num_accepted_tokens_per_pos_total"
-        ]
+        }
+        yield from self._counter("vllm:spec_decode_num_drafts_total", "Drafts made.", drafted / length)
+        yield from self._counter("vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", drafted)
+        yield from self._counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", accepted)
         yield from self._family(
             "vllm:spec_decode_num_accepted_tokens_per_pos_total",
             "counter",
             "Drafted tokens accepted, by their place in the draft.",
-            by_position,
+            [((("position", place),), by_position.get(place, 0.0)) for place in map(str, range(length))],
         )
 
     def _renamed(self, renamed: _Renamed, samples: Sequence[Sample]) -> Iterator[str]:
-        own = [sample for sample in samples if sample.name.startswith(renamed.contract)]
-        if not own:
-            return
-        longest = float(self._engine.parameters.max_seq_len)
+        """The contract's histogram at vLLM's edges; before the contract shows it, one that has counted nothing."""
+        edges = renamed.edges or _token_edges(self._engine.parameters.max_seq_len)
+        counted: dict[str | None, float] = {}
+        total = 0.0
+        for sample in samples:
+            if sample.name == f"{renamed.contract}_bucket":
+                counted[dict(sample.labels)["le"]] = sample.value
+            elif sample.name == f"{renamed.contract}_count":
+                counted[None] = sample.value
+            elif sample.name == f"{renamed.contract}_sum":
+                total = sample.value
         yield from _head(renamed.native, "histogram", renamed.help)
-        for sample in own:
-            suffix = sample.name.removeprefix(renamed.contract)
-            edge = dict(sample.labels).get("le")
-            if edge is None:
-                yield _line(f"{renamed.native}{suffix}", self._labels, sample.value)
-            elif edge == "+Inf" or _has(renamed.edges, float(edge), longest):
-                yield _line(f"{renamed.native}{suffix}", (*self._labels, ("le", edge)), sample.value)
+        for edge in (*map(_number, edges), "+Inf"):
+            yield _line(f"{renamed.native}_bucket", (*self._labels, ("le", edge)), counted.get(edge, 0.0))
+        yield _line(f"{renamed.native}_count", self._labels, counted.get(None, 0.0))
+        yield _line(f"{renamed.native}_sum", self._labels, total)
 
     def _parts(self, totals: dict[str, float]) -> Iterator[str]:
         decoding = totals.get("decode_seconds_total", 0.0)
@@ -297,8 +299,10 @@ def _add_up(samples: Iterable[Sample]) -> dict[str, float]:
     return totals
 
 
-def _has(edges: tuple[float, ...] | None, edge: float, longest: float) -> bool:
-    return edge <= longest if edges is None else edge in edges
+def _token_edges(longest: int) -> tuple[float, ...]:
+    """1, 2, 5, 10 … up to the longest context."""
+    edges = (float(step * 10**power) for power in range(len(str(longest))) for step in (1, 2, 5))
+    return tuple(edge for edge in edges if edge <= longest)
 
 
 def _family(name: str, kind: str, text: str, values: Sequence[tuple[Pairs, float]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +13,11 @@ _SECONDS_AT_MOST = 600.0
 
 # Runs inside Dynamo's environment; its log, a line for each decision, is turned off.
 _REPLAY = """
-import json, os, resource, sys, time
+import json, os, resource, sys
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 from dynamo._core import run_mocker_trace_replay
 from dynamo.llm import KvRouterConfig
 given = json.loads(sys.argv[1])
-start = time.perf_counter()
 result = run_mocker_trace_replay(
     [given["trace"]],
     extra_engine_args={"engine": given["engine"]},
@@ -26,9 +26,10 @@ result = run_mocker_trace_replay(
     router_mode="kv_router",
     trace_block_size=given["engine"]["block_size"],
 )
+used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({
-    "seconds": time.perf_counter() - start,
-    "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "cpu_seconds": used.ru_utime + used.ru_stime,
+    "peak_mib": used.ru_maxrss / 1024,
     "requests": result.summary["completed_requests"],
     "prompt_tokens": result.summary["total_input_tokens"],
     "hit_rate": result.summary["prefix_cache_reused_ratio"],
@@ -38,9 +39,10 @@ print(json.dumps({
 
 @dataclass(frozen=True, slots=True)
 class DynamoReplay:
-    """One replay: `seconds` of it alone, what its process took at most, and the share of prompt tokens reused."""
+    """One replay as a process: what it used, and the share of prompt tokens reused."""
 
     seconds: float
+    cpu_seconds: float
     peak_mib: float
     requests: int
     prompt_tokens: int
@@ -82,6 +84,7 @@ def replay_with_dynamo(
             "router_temperature": temperature,
         },
     }
+    started = time.perf_counter()
     ran = subprocess.run(
         [str(python), "-c", _REPLAY, json.dumps(given)],
         capture_output=True,
@@ -92,4 +95,5 @@ def replay_with_dynamo(
     )
     if ran.returncode != 0:
         raise RuntimeError(f"dynamo's replay ended with {ran.returncode}: {ran.stderr[-500:]}")
-    return DynamoReplay(**json.loads(ran.stdout.strip().rpartition("\n")[2]))
+    seconds = time.perf_counter() - started
+    return DynamoReplay(seconds=seconds, **json.loads(ran.stdout.strip().rpartition("\n")[2]))

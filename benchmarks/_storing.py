@@ -367,7 +367,7 @@ def _print_captures(folder: Path) -> None:
                 while store.pack_due():
                     pass
                 snapshot = shown
-            counts[store._target_row(f"chat-v2/engine-{number}")] = name, len(snapshot.series) * hours * _HOUR
+            counts[store._owners.known_target(f"chat-v2/engine-{number}")] = name, len(snapshot.series) * hours * _HOUR
         samples = sum(count for _, count in counts.values())
         print(f"  {file_bytes(store) / samples:.2f} bytes a sample, the whole file; packed, per page:")
         for owner, (name, count) in counts.items():

@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks._dynamo import find_dynamo, replay_with_dynamo
+from servescope.emulator.router import KvRouterParameters
+
 _TRACE = "traces/conversation_trace.jsonl"
 _MIB = 1 << 20
+_WEIGHED = KvRouterParameters()
+_ENVIRONMENTS = Path(__file__).parents[1] / ".cache" / "real"
 # What the emulator is asked for, on the machine the project is developed on.
 _TARGET_SECONDS, _TARGET_MIB = 60.0, 2048.0
 
@@ -55,6 +60,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", type=Path, default=folder / _TRACE, help="a Mooncake trace for `emulator` (default: %(default)s)"
     )
+    parser.add_argument(
+        "--environments", type=Path, default=_ENVIRONMENTS,
+        help="where `make real` has installed NVIDIA Dynamo, for its row of `emulator` (default: %(default)s)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -81,9 +90,37 @@ def run(arguments: argparse.Namespace) -> None:
         rate, tokens = requests / row.seconds, prompt_tokens / row.seconds / 1e6
         figures = f"{row.seconds:9.1f}{row.cpu_seconds:9.1f}{rate:12.0f}{tokens:11.1f}{row.peak_mib:10.0f}"
         print(f"{name:<24}{figures}  {row.digest}")
+    _print_dynamo(arguments.environments, trace, leaping)
     print(f"{report['seconds'] / leaping.seconds:.0f} times as fast as time;", end=" ")
     print(f"1/{_TARGET_SECONDS / leaping.seconds:.0f} of the {_TARGET_SECONDS:.0f} s and", end=" ")
     print(f"1/{_TARGET_MIB / leaping.peak_mib:.0f} of the {_TARGET_MIB:.0f} MiB it may take")
+
+
+def _print_dynamo(environments: Path, trace: Path, leaping: Replayed) -> None:
+    """Dynamo's own replay on as many workers with as much cache, weighing alike; how long a step takes is its own."""
+    python = find_dynamo(environments)
+    if python is None:
+        print(f"no NVIDIA Dynamo in {environments}: `make real` installs it; its row is left out")
+        return
+    settings = leaping.report["replay"]
+    row = replay_with_dynamo(
+        python,
+        trace,
+        workers=settings["workers"],
+        cache_blocks=settings["cache_blocks"],
+        block_tokens=settings["block_tokens"],
+        max_batch_size=settings["max_batch_size"],
+        max_num_tokens=settings["max_num_tokens"],
+        prefill_load_scale=_WEIGHED.router_overlap_score_weight,
+        temperature=_WEIGHED.router_temperature,
+    )
+    rate, tokens = row.requests / row.seconds, row.prompt_tokens / row.seconds / 1e6
+    figures = f"{row.seconds:9.1f}{row.cpu_seconds:9.1f}{rate:12.0f}{tokens:11.1f}{row.peak_mib:10.0f}"
+    ours = leaping.report["figures"]["kv_cache_hit_rate"]
+    print(f"{'NVIDIA Dynamo, its own':<24}{figures}  hit rate {row.hit_rate:.1%}, ours {ours:.1%}")
+    times, memory = row.seconds / leaping.seconds, row.peak_mib / leaping.peak_mib
+    print(f"Dynamo's takes {times:.2f} times as long, {memory:.1f} times", end=" ")
+    print("the memory; it keeps each request's times, not a page of counters and histograms for each worker")
 
 
 def replay(trace: Path, *options: str, leaps: bool = True) -> Replayed:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from docs.faults import render_faults
 from servescope.catalog import (
     DEFAULT_WINDOW,
     FIGURES,
@@ -320,7 +321,38 @@ def _differences(mix: object) -> Iterator[tuple[str, str]]:
             yield field.name, json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-_EMULATOR_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {"presets": _presets}
+def _scenario() -> Iterator[str]:
+    from servescope.emulator import deployment_settings as deployment
+    from servescope.emulator import engine_settings as engine
+    from servescope.emulator.faults import FAULT_SETTINGS
+
+    tables = {
+        "[[deployments]]": deployment.DEPLOYMENT_SETTINGS,
+        "[deployments.engine]": engine.ENGINE_SETTINGS,
+        "[deployments.runtime]": engine.RUNTIME_SETTINGS,
+        "[deployments.llm_config]": deployment.LLM_CONFIG_SETTINGS,
+        "[deployments.autoscaling]": deployment.TOKEN_SCALING_SETTINGS,
+        "[deployments.autoscaling], v1": deployment.CONCURRENCY_SCALING_SETTINGS,
+        "[deployments.router]": deployment.ROUTER_SETTINGS,
+        "[deployments.cold_start]": deployment.COLD_START_SETTINGS,
+        "[deployments.health_check]": deployment.HEALTH_CHECK_SETTINGS,
+        "[deployments.back_off]": deployment.BACK_OFF_SETTINGS,
+        "[[faults]]": FAULT_SETTINGS,
+    }
+    yield from _table(
+        ("Table", "Keys"),
+        (
+            (f"`{name}`", ", ".join(f"`{each.key}`{f' ({each.default})' if each.default else ''}" for each in settings))
+            for name, settings in tables.items()
+        ),
+    )
+
+
+_EMULATOR_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "presets": _presets,
+    "scenario": _scenario,
+    "faults": render_faults,
+}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ from servescope.collector import command
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.pacing import next_due_ms, scrape_offset_ms, tell_instant
+from servescope.collector.parse import PageLimits
+from servescope.collector.reader import Reader, Studied
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.store import Store, StoreError
 from servescope.collector.targets import Target
@@ -282,6 +284,46 @@ def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCa
     assert len(told) == 2
     assert told[0].endswith("http://b:80/metrics: cannot connect: Connection refused")
     assert told[1].endswith("answers again")
+
+
+def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes; what it shows is booked all the same, also when several come together."""
+    write_targets(tmp_path, "a", "b", "c")
+    world = World(tmp_path)
+    world.answers = {"a": 0, "b": 0, "c": 0}
+    others_done = threading.Event()
+    study = Reader.study
+
+    def study_slowly(reader: Reader, body: bytes, limits: PageLimits) -> Studied:
+        if len(body) > 300_000:
+            assert others_done.wait(20), "nothing else was done meanwhile"
+        return study(reader, body, limits)
+
+    def flood(count: float) -> str:
+        series = (f'output_tokens_total{{deployment_id="x",n="{count}-{number}"}} 1' for number in range(7_000))
+        return page(count) + "\n".join(series) + "\n"
+
+    async def act(world: World) -> None:
+        monkeypatch.setattr(Reader, "study", study_slowly)
+        await world.collector.discover()
+        by_name = {watched.target.identity.replica: watched for watched in world.collector.watched}
+        for count in range(2):
+            world.seconds += 15
+            world.answers = dict.fromkeys("abc", float(count))
+            world.pages = {"a": flood, "c": flood}
+            others_done.clear()
+            large = [asyncio.create_task(world.collector.scrape(by_name[name])) for name in "ac"]
+            await asyncio.sleep(0)
+            assert (await world.collector.scrape(by_name["b"])).outcome == "ok"
+            others_done.set()
+            assert [(scrape.outcome, scrape.native_samples) for scrape in await asyncio.gather(*large)] == [
+                ("ok", 7_003)
+            ] * 2
+        assert [watched.status.error for watched in world.collector.watched] == [None] * 3
+        figures = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
+        assert figures["queued_requests"] == 6
+
+    play(world, act)
 
 
 def test_a_target_that_flaps_is_told_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import yaml
 from alerts.__main__ import FILES, GENERATED
 from docs.generate import DESCRIPTION, EMULATOR, PAGE, render_description, render_emulator, render_metrics
 from servescope.catalog import FIGURES, METRICS
+from servescope.emulator.workload import Mix, ReplayedTraffic
 from servescope.identity import DEPLOYMENT_LABELS
 from tests.conftest import ROOT
 
@@ -44,6 +47,20 @@ def test_the_committed_tables_of_the_emulator_are_those_of_the_code() -> None:
     committed = EMULATOR.read_text(encoding="utf-8")
 
     assert committed == render_emulator(committed), f"{EMULATOR} is out of date: run `python -m docs.generate`"
+
+
+def test_every_field_of_a_mix_and_of_a_replay_is_documented() -> None:
+    """What `[traffic]` of a scenario takes stands on the page of the emulator, mixes with their defaults."""
+    page = EMULATOR.read_text(encoding="utf-8")
+
+    for field in (*fields(Mix), *fields(ReplayedTraffic)):
+        assert f"`{field.name}`" in page, f"{EMULATOR} does not tell of {field.name!r}"
+    for field in fields(Mix):
+        (row,) = (line.split("|") for line in page.splitlines() if line.startswith("| ") and f"`{field.name}`" in line)
+        defaults = json.loads(f"[{row[2].replace('poisson', '0')}]")
+        default = defaults[row[1].count(",", 0, row[1].index(f"`{field.name}`"))]
+        expected = getattr(Mix(), field.name)
+        assert field.name == "arrivals" or default == (list(expected) if isinstance(expected, tuple) else expected)
 
 
 @pytest.mark.parametrize("module", ["alerts", "docs.generate"])

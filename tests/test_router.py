@@ -110,6 +110,32 @@ def test_gaps_and_drops_appear_when_they_are_counted(router: RouterInstruments) 
     assert value(router, "router_index_events_dropped_total") == 4
 
 
+def test_decisions_show_how_long_they_took_and_how_busy_the_router_is(router: RouterInstruments) -> None:
+    """Absent before one is recorded, as what waits is before it is told; busy seconds add up."""
+    names = {sample.name for sample in router.samples()}
+    assert not {"router_decision_seconds_count", "router_decision_busy_seconds_total", "router_queued_requests"} & names
+    router.record_decision(0.5, busy_seconds=0.002)
+    router.record_decision(0.25, busy_seconds=0.003)
+    router.set_queued_requests(7)
+    assert value(router, "router_decision_seconds_count") == 2
+    assert value(router, "router_decision_seconds_sum") == 0.75
+    assert value(router, "router_decision_busy_seconds_total") == pytest.approx(0.005)
+    assert value(router, "router_queued_requests") == 7
+    router.set_queued_requests(0)
+    assert value(router, "router_queued_requests") == 0
+
+
+def test_recoveries_are_counted_by_their_source(router: RouterInstruments) -> None:
+    """A source appears when it is counted, a zero shows that it is; one that is unknown is refused."""
+    router.count_recovery("events", 0)
+    router.count_recovery("snapshot")
+    router.count_recovery("guess")
+    assert value(router, "router_index_recoveries_total", source="events") == 0
+    assert value(router, "router_index_recoveries_total", source="snapshot") == 1
+    assert value(router, "router_index_recoveries_total", source="inventory") is None
+    assert refusals(router, "unknown_value") == 1
+
+
 def test_fallbacks_are_counted_by_reason_within_bounds(router: RouterInstruments) -> None:
     """A reason that is different every time does not make a series every time."""
     route(router, fallback_reason="index empty")
@@ -187,6 +213,9 @@ def test_no_value_raises_and_attempts_add_up(calls: list[tuple[Any, ...]]) -> No
         router.count_event_gaps(reused)
         router.count_dropped_events(eligible)
         router.set_index_state(reason)
+        router.record_decision(wait, busy_seconds=eligible)
+        router.set_queued_requests(candidates)
+        router.count_recovery(reason, best)
     samples = router.samples()
     assert all(math.isfinite(sample.value) for sample in samples)
     rate = value(router, "kv_cache_hit_rate")

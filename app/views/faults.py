@@ -18,8 +18,8 @@ from servescope.emulator.truths import OBSERVATIONS, Truth
 
 WHOLE_STACK, EVERY_REPLICA = "the whole stack", "every replica"
 _REFUSED = "fault_refused"
+# What the emulator says of a fault or a kind.
 Told = Mapping[str, Any]
-"""What the emulator says of a fault or a kind."""
 
 
 def show() -> None:
@@ -55,7 +55,7 @@ def _read(client: ControlClient) -> Told:
         st.stop()
 
 
-def _choose_place(notes: Any, deployments: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+def _choose_place(notes: Any, deployments: Mapping[str, Told]) -> tuple[str, str]:
     """The deployment and the replica the switches are for, "" for all; the newest stack at first."""
     columns = st.columns(2)
     places = [*deployments, WHOLE_STACK]
@@ -63,7 +63,7 @@ def _choose_place(notes: Any, deployments: Mapping[str, Sequence[str]]) -> tuple
         place = selection.choose(notes, "place", places, list(deployments)[-1], st.selectbox, label="In")
     if place == WHOLE_STACK:
         return "", ""
-    replicas = [EVERY_REPLICA, *deployments[place]]
+    replicas = [EVERY_REPLICA, *deployments[place]["targets"]]
     with columns[1]:
         replica = selection.choose(notes, "replica", replicas, EVERY_REPLICA, st.selectbox, label="Replica")
     return place, "" if replica == EVERY_REPLICA else replica
@@ -133,21 +133,24 @@ def _values_now(truth: Truth, fault: Told) -> Iterator[tuple[str, str]]:
 def draw_kinds(client: ControlClient, told: Told, deployment: str, replica: str) -> None:
     """Every kind that can be in the place, with its switch and its intensity."""
     scope = "replica" if replica else "deployment" if deployment else "stack"
+    parts = {part for name, each in told["deployments"].items() if deployment in ("", name) for part in each["parts"]}
     for group, kinds in groupby(told["kinds"], key=lambda kind: kind["group"]):
         st.markdown(f"**{group}**")
         for kind in kinds:
-            in_place = (deployment, replica) if scope in kind["scopes"] else ("", "")
-            _draw_switch(client, kind, told["active"], *in_place, elsewhere=in_place != (deployment, replica))
+            place = (deployment, replica) if scope in kind["scopes"] else ("", "")
+            # Of traffic there is a switch for the whole stack only, of a router none for one replica of it.
+            possible = "stack" in kind["scopes"] and (kind["part"] is None or kind["part"] in parts)
+            if place != (deployment, replica) and "deployment" in kind["scopes"]:
+                possible = False
+            _draw_switch(client, kind, told["active"], *place, possible=possible)
 
 
 def _draw_switch(
-    client: ControlClient, kind: Told, active: Sequence[Told], deployment: str, replica: str, *, elsewhere: bool
+    client: ControlClient, kind: Told, active: Sequence[Told], deployment: str, replica: str, *, possible: bool
 ) -> None:
     place = (deployment or None, replica or None)
     on = [each for each in active if each["kind"] == kind["name"] and (each["deployment"], each["replica"]) == place]
     name = f"{kind['name']}_{deployment}_{replica}"
-    # Of traffic, or of what only a whole deployment has, there is no switch for a smaller place.
-    wider = "stack" not in kind["scopes"] if elsewhere else False
     columns = st.columns([2.2, 5.4, 1.6], vertical_alignment="center")
     st.session_state[f"switch_{name}"] = bool(on)
 
@@ -159,27 +162,33 @@ def _draw_switch(
             for each in on:
                 _attempt(partial(client.switch_off, each["id"]))
 
-    columns[0].toggle(kind["name"], key=f"switch_{name}", on_change=flip, disabled=wider)
-    columns[1].html(_describe_kind(kind, elsewhere=elsewhere))
+    columns[0].toggle(kind["name"], key=f"switch_{name}", on_change=flip, disabled=not possible)
+    columns[1].html(_describe_kind(kind))
     if kind["intensity"] is not None:
-        _draw_intensity(columns[2], kind, name, running=bool(on))
+        if on:
+            # Shown as it is on, and as it was typed again when it is off.
+            columns[2].text_input(
+                kind["intensity"]["meaning"], f"{on[0]['intensity']:g}", key=f"running_{on[0]['id']}",
+                label_visibility="collapsed", disabled=True,
+            )  # fmt: skip
+        else:
+            _draw_intensity(columns[2], kind["intensity"], name, disabled=not possible)
 
 
-def _draw_intensity(column: Any, kind: Told, name: str, *, running: bool) -> None:
-    told = kind["intensity"]
+def _draw_intensity(column: Any, told: Told, name: str, *, disabled: bool) -> None:
     number: Callable[[float], float] = int if told["whole"] else float
     column.number_input(
         told["meaning"], number(told["lowest"]), number(told["highest"]), number(told["default"]),
         step=1 if told["whole"] else None, format=None if told["whole"] else "%g", key=f"intensity_{name}",
-        label_visibility="collapsed", disabled=running, help=told["meaning"],
+        label_visibility="collapsed", disabled=disabled,
     )  # fmt: skip
 
 
-def _describe_kind(kind: Told, *, elsewhere: bool) -> str:
-    words = [f"in {WHOLE_STACK} only"] if elsewhere else []
+def _describe_kind(kind: Told) -> str:
+    words = [f"in {WHOLE_STACK} only"] if kind["scopes"] == ["stack"] else []
     words += [kind["intensity"]["meaning"]] if kind["intensity"] else []
     words += ["in its oldest active replica"] if kind["one_replica"] else []
-    words += [f"needs a {kind['part']}"] if kind["part"] else []
+    words += [f"needs: {kind['part']}"] if kind["part"] else []
     words += [f"shows with {kind['needs']}"] if kind["needs"] else []
     below = tables.element("div", escape(" · ".join(words)), "lower") if words else ""
     return tables.element("div", escape(kind["summary"]) + below, "scope")

@@ -13,8 +13,10 @@ from servescope.emulator.autoscaler import (
     TokenAutoscaler,
     TokenScaling,
 )
+from servescope.emulator.disaggregation import Disaggregation
 from servescope.errors import UsageError
 from servescope.identity import Identity
+from servescope.testing import value
 
 IDENTITY = Identity("m", "d", "v2", replica="autoscaler-0", role="autoscaler")
 
@@ -115,13 +117,33 @@ def test_concurrency_autoscaler_keeps_the_target_at_its_utilisation() -> None:
     assert run(concurrency_autoscaler(), 5, 60)[-1] == 1
 
 
-def test_concurrency_autoscaler_waits_before_it_scales_down() -> None:
-    """It keeps the most it wanted within the delay, then drops at once."""
+def test_concurrency_autoscaler_scales_down_in_steps() -> None:
+    """It keeps the most it wanted within the delay, then gives up half at most, and waits before it gives up more."""
     autoscaler = concurrency_autoscaler(autoscaling_window=5)
-    run(autoscaler, 5, 60, requests=24)
-    wanted = run(autoscaler, 65, 1000, requests=8)
-    assert set(wanted[: 890 // 5]) == {3}
-    assert wanted[-1] == 1
+    run(autoscaler, 5, 60, requests=60)
+    wanted = run(autoscaler, 65, 4000, requests=8)
+    assert list(dict.fromkeys(wanted)) == [8, 4, 2, 1]
+    lasted = [5 * wanted.count(replicas) for replicas in (8, 4, 2)]
+    assert lasted[0] == pytest.approx(900, abs=10)
+    assert lasted[1:] == [900, 900]
+
+
+def test_concurrency_autoscaler_scales_up_again_at_once() -> None:
+    """Load that comes back between two steps is answered without delay."""
+    autoscaler = concurrency_autoscaler(autoscaling_window=5, scale_down_delay=60)
+    run(autoscaler, 5, 60, requests=60)
+    assert run(autoscaler, 65, 100, requests=8)[-1] == 4
+    assert run(autoscaler, 165, 5, requests=60) == [8]
+
+
+def test_without_a_delay_scaling_down_follows_the_window() -> None:
+    """A delay of 0 is allowed: v2 then falls as its half-life lets it, v1 by half at each look."""
+    v2 = token_autoscaler(autoscaling_window=5, scale_down_delay=0, scale_down_half_life_seconds=5)
+    run(v2, 5, 50, tokens=8000)
+    assert run(v2, 55, 15, tokens=0) == [4, 2, 1]
+    v1 = concurrency_autoscaler(autoscaling_window=5, scale_down_delay=0)
+    run(v1, 5, 50, requests=64)
+    assert run(v1, 55, 15, requests=0) == [4, 2, 1]
 
 
 def test_concurrency_autoscaler_shows_no_tokens() -> None:
@@ -139,6 +161,8 @@ def test_concurrency_autoscaler_shows_no_tokens() -> None:
         ({"max_replica": 0}, "max_replica 0"),
         ({"target_in_flight_tokens": 0}, "target_in_flight_tokens is 0"),
         ({"scale_down_half_life_seconds": -1}, "scale_down_half_life_seconds is -1"),
+        ({"scale_down_delay": -1}, "scale_down_delay is -1"),
+        ({"prefill_target_in_flight_tokens": 0}, "prefill_target_in_flight_tokens is 0"),
     ],
 )
 def test_impossible_token_scaling_is_refused(scaling: dict[str, float], message: str) -> None:
@@ -151,3 +175,35 @@ def test_impossible_concurrency_scaling_is_refused() -> None:
     """A target of no requests is refused by name."""
     with pytest.raises(UsageError, match="concurrency_target is 0"):
         ConcurrencyScaling(concurrency_target=0)
+
+
+def phase_autoscaler(**scaling: float) -> TokenAutoscaler:
+    """An autoscaler of units of 1 prefill and 2 decode workers, for 1000 tokens in flight per worker."""
+    parameters = {"target_in_flight_tokens": 1000, **scaling}
+    return TokenAutoscaler(
+        TokenScaling(**parameters),  # type: ignore[arg-type]
+        instruments=AutoscalerInstruments(IDENTITY),
+        disaggregation=Disaggregation(1, 2),
+    )
+
+
+def test_larger_need_of_the_phases_counts() -> None:
+    """Each phase needs its tokens over the target of its workers in one unit; the larger need is the desired scale."""
+    autoscaler = phase_autoscaler()
+    assert autoscaler.evaluate(5.0, Load(5000, 3, workers=3, decode_tokens=3000)) == 2
+    assert gauges(autoscaler)["autoscaler_desired_scale"] == 2.0
+    assert value(autoscaler.instruments, "autoscaler_phase_desired_scale", phase="prefill") == 2.0
+    assert value(autoscaler.instruments, "autoscaler_phase_desired_scale", phase="decode") == 1.5
+    assert value(autoscaler.instruments, "autoscaler_phase_in_flight_tokens", phase="prefill") == 2000
+    assert value(autoscaler.instruments, "autoscaler_phase_in_flight_tokens", phase="decode") == 3000
+    other = phase_autoscaler(prefill_target_in_flight_tokens=4000)
+    other.evaluate(5.0, Load(5000, 3, workers=3, decode_tokens=3000))
+    assert gauges(other)["autoscaler_desired_scale"] == 1.5
+
+
+def test_idle_phases_report_zero() -> None:
+    """Without traffic both phases show 0, and the lower bound is kept."""
+    autoscaler = phase_autoscaler()
+    assert autoscaler.evaluate(5.0, Load(0, 0, workers=3)) == 1
+    for phase in ("prefill", "decode"):
+        assert value(autoscaler.instruments, "autoscaler_phase_desired_scale", phase=phase) == 0

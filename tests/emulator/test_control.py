@@ -86,7 +86,9 @@ def test_list_tells_every_kind_and_place(client: ControlClient) -> None:
     """The list has all kinds with their ranges, and the deployments with what can be named in them."""
     told = client.read()
     assert [kind["name"] for kind in told["kinds"]] == list(KINDS)
-    assert {"engine-0", "router-0", "autoscaler-0"} <= set(told["deployments"]["chat-v2"])
+    assert {"engine-0", "router-0", "autoscaler-0"} <= set(told["deployments"]["chat-v2"]["targets"])
+    assert told["deployments"]["chat-v1"]["parts"] == ["speculation"]
+    assert told["deployments"]["chat-v2"]["parts"] == ["KV-aware router", "speculation", "token-based autoscaler"]
 
 
 def test_fault_for_some_seconds_goes_by_itself(client: ControlClient) -> None:
@@ -331,7 +333,7 @@ def test_command_refuses(
 def test_command_tells_what_the_emulator_refused(client: ControlClient, capsys: pytest.CaptureFixture[str]) -> None:
     """What only the emulator can know to be wrong ends with code 1 and its words; a fault before it stays on."""
     code, _, err = command(capsys, "on", "router-deaf@chat-v1", "--url", client.url)
-    assert (code, "deployment 'chat-v1' has no KV-aware router" in err) == (1, True)
+    assert (code, "there is no KV-aware router in deployment 'chat-v1'" in err) == (1, True)
 
 
 def test_client_says_who_did_not_answer() -> None:

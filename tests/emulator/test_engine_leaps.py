@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.cache import CacheChanges
@@ -216,6 +216,34 @@ def check_blocks(engine: Engine, holders: list[Serving]) -> None:
         assert serving.cached_tokens < serving.request.input_tokens
 
 
+SMALL = EngineParameters(
+    max_batch_size=2, max_num_tokens=7, max_queue=6, block_tokens=8, cache_blocks=46, error_share=0.1, cost=COST
+)
+
+
+# Somebody who was preempted may be taken up again in the next step; somebody who finds less cached begins with less.
+@example(
+    parameters=SMALL,
+    disaggregated=False,
+    actions=[
+        ("submit", 1, 1, 0, 0, False), ("submit", 1, 105, 0, 0, False), ("submit", 1, 1, 0, 0, False),
+        ("submit", 1, 1, 0, 0, False), ("submit", 153, 106, 1, 1, False),
+    ],
+)  # fmt: skip
+@example(
+    parameters=replace(SMALL, max_batch_size=3, max_num_tokens=64, cache_blocks=49),
+    disaggregated=False,
+    actions=[
+        ("submit", 32, 104, 2, 0, True), ("submit", 15, 33, 3, 0, False), ("submit", 195, 136, 3, 0, False),
+        ("submit", 137, 131, 3, 1, False), ("submit", 22, 138, 3, 1, False), ("submit", 129, 28, 3, 0, False),
+        ("abort", 13), ("effects", EngineEffects(batch_factor=0.3, churn_share=0.5)), ("watch",),
+        ("submit", 193, 125, 0, 0, False), ("wait", 1.3393315828862766), ("submit", 106, 138, 0, 1, False),
+        ("watch",), ("submit", 110, 18, 1, 0, True), ("submit", 169, 8, 2, 0, False), ("submit", 18, 148, 1, 0, False),
+        ("effects", EngineEffects(prefill_factor=1.7, error_share=0.5, churn_share=0.5)), ("abort", 3), ("abort", 16),
+        ("submit", 199, 8, 3, 0, True), ("submit", 71, 90, 0, 1, False), ("wait", 0.7651432776276446),
+        ("wait", 1.4691944286099392),
+    ],
+)  # fmt: skip
 @settings(max_examples=120, deadline=None)
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_leaps_show_what_single_steps_show(

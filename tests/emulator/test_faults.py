@@ -222,8 +222,8 @@ def test_scheduled_replica_may_come_later(monkeypatch: pytest.MonkeyPatch) -> No
         ("error-burst@chat-v2/engine-9", "unknown replica 'engine-9' in 'chat-v2', there are: engine-0, engine-1, .*"),
         ("error-burst@chat-v2/router-0", "unknown replica 'router-0' in 'chat-v2', there are: engine-0"),
         ("clock-skew@chat-v2/router-1", "unknown replica 'router-1' in 'chat-v2', there are: engine-0, .*router-0, .*"),
-        ("router-deaf@chat-v1", "'router-deaf': deployment 'chat-v1' has no KV-aware router"),
-        ("kv-transfer-slow", "'kv-transfer-slow': no deployment has a KV transfer between prefill and decode workers"),
+        ("router-deaf@chat-v1", "'router-deaf': there is no KV-aware router in deployment 'chat-v1'"),
+        ("kv-transfer-slow", "'kv-transfer-slow': there is no KV transfer .* in any deployment"),
     ],
 )  # fmt: skip
 def test_places_that_are_not_there_are_refused(text: str, message: str) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.fault_kinds import KINDS
 from servescope.emulator.faults import Fault, make_fault, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
@@ -24,15 +27,29 @@ RECOVERY_SECONDS = 180.0
 STEADY = Mix(requests_per_second=4.0, burst_factor=1.0, day_amplitude=0.0)
 FULL = Mix(requests_per_second=6.0, burst_factor=1.0, day_amplitude=0.0)
 # Kinds whose truths need more than the steady traffic.
-TRAFFIC = {"throughput-regression": FULL}
+TRAFFIC = {"throughput-regression": FULL, "autoscaler-pinned": FULL}
 BESIDE = {"cold-start-slow": "traffic-surge:3"}
+STARTING = 'replica_count_by_status{status="starting"}'
+PLANS = {
+    "kv-transfer-slow": replace(
+        V2, disaggregation=Disaggregation(1, 2), scaling=replace(V2.scaling, min_replica=1, initial_replicas=2)
+    )
+}
+STRENGTHS = (
+    "draft-misaligned:0.3", "draft-misaligned:1", "draft-late-positions:0.4", "router-deaf:0.5",
+    "router-losing-events:0.05", "router-losing-events:0.9", "cache-churn:0.02", "cache-churn:1", "router-balances:0.8",
+    "autoscaler-pinned:2", "cold-start-slow:30", "replica-crash-loop:2", "latency-regression:0.2",
+    "latency-regression:3", "throughput-regression:0.7", "error-burst:0.05", "error-burst:1", "bad-replica:10",
+    "kv-transfer-slow:3", "kv-transfer-slow:100", "client-aborts:0.1", "client-aborts:0.9", "traffic-surge:2",
+    "slow-exposition:60", "truncated-exposition:0.05", "counters-reset:60", "clock-skew:3600",
+)  # fmt: skip
 
 
 @contextmanager
-def observed(folder: Path, mix: Mix = STEADY, *, both: bool = False, seed: int = 1) -> Iterator[ObservedStack]:
-    """The demo's v2 deployment under steady traffic, or both of the demo's."""
-    plans = [(V1, 1.0), (V2, 1.0)] if both else [(V2, 1.0)]
-    with ObservedStack(EmulatedStack.of(plans, traffic=GeneratedTraffic(mix), seed=seed), folder) as stack:
+def observed(folder: Path, mix: Mix = STEADY, *plans: DeploymentPlan, seed: int = 1) -> Iterator[ObservedStack]:
+    """Deployments under steady traffic with equal shares, the demo's v2 when none are given."""
+    shared = [(plan, 1.0) for plan in plans or (V2,)]
+    with ObservedStack(EmulatedStack.of(shared, traffic=GeneratedTraffic(mix), seed=seed), folder) as stack:
         yield stack
 
 
@@ -66,8 +83,54 @@ def prove(stack: ObservedStack, fault: Fault, deployment: str = "chat-v2") -> No
     assert not still
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if name != "kv-transfer-slow"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_truths_hold_while_it_is_on(kind: str, tmp_path: Path) -> None:
     """Healthy, then the truths of the fault at its default intensity, then healthy again."""
-    with observed(tmp_path, TRAFFIC.get(kind, STEADY)) as stack:
+    with observed(tmp_path, TRAFFIC.get(kind, STEADY), PLANS.get(kind, V2)) as stack:
         prove(stack, make_fault(kind))
+
+
+def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
+    """The surge that the slow start is proven under brings replicas that serve long before that."""
+    with observed(tmp_path) as stack:
+        stack.run(HEALTHY_SECONDS)
+        stack.faults.switch_on(parse_fault(BESIDE["cold-start-slow"]))
+        stack.run(KINDS["cold-start-slow"].shows_after_seconds)
+        seen = stack.see("chat-v2")
+        assert not KINDS["cold-start-slow"].truths(10.0)[0].holds(seen.get(STARTING), before=0.0)
+
+
+def test_fault_of_one_deployment_leaves_the_other(tmp_path: Path) -> None:
+    """v1 stays as it was while v2's draft no longer fits, one of its replicas is frozen and its clients meet errors."""
+    with observed(tmp_path, STEADY, V1, V2) as stack:
+        stack.run(HEALTHY_SECONDS)
+        before = stack.see("chat-v1")
+        for text in ("draft-misaligned", "error-burst:0.5", "metric-renamed"):
+            stack.faults.switch_on(parse_fault(f"{text}@chat-v2"))
+        stack.run(120.0)
+        after, faulty = stack.see("chat-v1"), stack.see("chat-v2")
+    for figure in ("speculation_rate", "request_rate", "time_per_output_token_mean", "time_to_first_token_mean"):
+        assert after[figure] == pytest.approx(before[figure], rel=0.35)
+    assert after["request_error_share"] < 0.02
+    assert faulty["speculation_rate"] < 0.4
+    assert faulty["request_error_share"] > 0.25
+    assert "time_to_first_token_p50" not in faulty
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_truths_hold_whatever_the_seed(kind: str, seed: int, tmp_path: Path) -> None:
+    """They are of the fault, not of the traffic that happens to be."""
+    with observed(tmp_path, TRAFFIC.get(kind, STEADY), PLANS.get(kind, V2), seed=seed) as stack:
+        prove(stack, make_fault(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", STRENGTHS)
+def test_truths_hold_at_other_intensities(text: str, tmp_path: Path) -> None:
+    """What a kind says of an intensity other than its default is true as well."""
+    fault = parse_fault(text)
+    kind = fault.kind.name
+    with observed(tmp_path, TRAFFIC.get(kind, STEADY), PLANS.get(kind, V2)) as stack:
+        prove(stack, fault)

@@ -167,11 +167,25 @@ def test_an_editor_keeps_the_file_and_rewrites_its_end() -> None:
 
 def test_a_completion_that_is_given_up_does_not_lose_the_file() -> None:
     """Where answers are not kept, a request that was given up changes nothing for the next one."""
-    mix = replace(PRESETS["code-completion"], oversized_share=0.0, prompt_limit=100_000, rewritten_tokens=0)
+    mix = replace(
+        PRESETS["code-completion"], system_tokens=(64, 64), applications=1, message_tokens=300.0,
+        oversized_share=0.0, prompt_limit=100_000, rewritten_tokens=0,
+    )  # fmt: skip
     _, clock, client = start(mix, outcomes=("client_abort",))
     clock.run_until(200.0)
-    grown = Counter(prompt_blocks(request)[-1] >> 20 for _, request in client.requests)
-    assert grown.most_common(1)[0][1] > 10
+    turns = Counter(prompt_blocks(request)[2] for _, request in client.requests if request.input_tokens >= 96)
+    assert turns.most_common(1)[0][1] > 10
+
+
+def test_a_block_of_two_texts_is_nobody_else_s() -> None:
+    """Of a system prompt only the blocks it fills are shared, not the one in which the conversation begins."""
+    mix = replace(Mix(), applications=1, system_tokens=(100, 100), turns=1.0, oversized_share=0.0)
+    _, clock, client = start(mix)
+    clock.run_until(60.0)
+    users = Counter(block for _, request in client.requests for block in prompt_blocks(request))
+    shared = {block for block, count in users.items() if count > 1}
+    assert len(shared) == 100 // BLOCK_TOKENS
+    assert {users[block] for block in shared} == {len(client.requests)}
 
 
 def test_unique_prompts_share_nothing() -> None:

@@ -83,7 +83,7 @@ def test_cache_of_no_limit_reuses_every_prefix(capsys: pytest.CaptureFixture[str
     blocks = [block for request in read_trace(MOONCAKE) for block in request.block_ids or ()]
     assert (len(blocks), len(set(blocks))) == (45, 30)
     assert "mooncake.jsonl (mooncake): 12 requests over 9 s, 20 248 prompt and 3 801 output tokens" in printed
-    assert printed.splitlines()[3].split() == ["unlimited", "33.3%", "33.3%"]
+    assert printed.splitlines()[2].split() == ["unlimited", "33.3%", "33.3%"]
     assert "7 prompts have more than 2 blocks: no sequence is held." in printed
 
 
@@ -92,12 +92,15 @@ def test_replay_prints_the_contract_s_figures(capsys: pytest.CaptureFixture[str]
     words = (MOONCAKE, "--workers", 2, "--hardware", "H200", "--tensor-parallel-size", 2)
     text = run(capsys, *words)
     assert "2 workers, each 2 x H200 with llama-3.3-70b" in text
+    assert "arrivals come up to 3 s later than recorded, by the seed, as the trace rounds them" in text
+    assert "later than recorded" not in run(capsys, *words, "--jitter", 0)
     assert "12 requests in" in text
     assert "12 ok" in text
     assert "Time to first token, p95" in text
     document = json.loads(run(capsys, *words, "--format", "json"))
     assert document["trace"]["requests"] == document["requests"] == document["outcomes"]["ok"] == 12
     assert document["replay"]["router"] == "kv"
+    assert document["replay"]["jitter_seconds"] == 3.0
     figures = document["figures"]
     assert figures["input_tokens_per_request"] == pytest.approx(20_248 / 12)
     assert figures["output_tokens_per_second"] == pytest.approx(3_801 / document["seconds"])

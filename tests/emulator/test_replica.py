@@ -199,3 +199,17 @@ def test_impossible_effects_are_refused(effects: DeploymentEffects, message: str
     with pytest.raises(UsageError, match=message):
         deployment.apply_effects(effects)
     assert deployment.effects == DeploymentEffects()
+
+
+def test_slow_cold_start_stretches_starts_under_way_and_to_come() -> None:
+    """A replica that is starting takes longer from then on, and a new start from its beginning."""
+    deployment, clock = deploy(replace(FIXED, cold_start=ColdStart(0.0, 30.0, 0.0, 0.0), back_off=BackOff(10.0)))
+    deployment.fail("engine-0")  # starts at 10 s
+    clock.run_until(14.0)
+    deployment.apply_effects(DeploymentEffects(cold_start_factor=2.0))
+    deployment.fail("engine-1")  # starts at 24 s
+    ready: dict[str, float] = {}
+    while clock.now < 100.0:
+        clock.run_until(clock.now + 0.5)
+        ready |= {name: clock.now for name in deployment.fleet.active("aggregated") if name not in ready}
+    assert ready == {"engine-2": 14.5, "engine-0": 14.0 + 2 * 26.0, "engine-1": 24.0 + 2 * 30.0}

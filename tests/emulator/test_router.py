@@ -43,6 +43,15 @@ def test_shared_blocks_weigh_once_on_a_worker() -> None:
     assert place(router, prompt(301), ["a", "b"]).worker == "b"
 
 
+def test_blocks_a_prompt_shares_with_those_in_flight_do_not_weigh() -> None:
+    """What is there anyhow makes a worker no busier: the prompt goes where its front is in use."""
+    router = kv_router("a", "b", weight=0.0)
+    place(router, prompt(*range(20), 100), ["a"])
+    place(router, prompt(*range(200, 206)), ["b"])
+    assert place(router, prompt(*range(20), 300), ["a", "b"]).worker == "a"
+    assert place(router, prompt(400), ["a", "b"]).worker == "b"
+
+
 def test_weight_zero_balances_load_alone() -> None:
     """Without weight on overlap the cache does not matter."""
     router = kv_router("a", "b", weight=0.0)

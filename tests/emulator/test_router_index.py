@@ -238,6 +238,7 @@ def test_index_comes_true_whatever_happened(
     assert state(router) == "exact"
     for name, worker in workers.items():
         assert router.index.cached_blocks(name) == worker.cached
+        assert set(router.index.cached_by_worker()[name]) == worker.cached
 
 
 # --- Restarts and snapshots -------------------------------------------------------------------------------------------
@@ -320,6 +321,22 @@ def test_snapshot_of_a_worker_that_came_back_anew_is_not_used(tmp_path: Path) ->
     router.restart("router-0")
     clock.run_until(63.0)
     assert router.index.cached_blocks("a") == second.cached
+
+
+def test_snapshot_of_an_earlier_emulation_is_not_used(tmp_path: Path) -> None:
+    """Its workers had the same names and numbers and other blocks: only what this router wrote is its own."""
+    for blocks in (range(5), range(50, 60)):
+        clock = VirtualClock()
+        router = kv_router(clock=clock, runtime=with_snapshots(tmp_path))
+        worker = Worker(router, "a")
+        for block in blocks:
+            worker.change(stored=(block,))
+        if blocks.start == 0:
+            clock.run_until(60.0)
+    assert list(tmp_path.iterdir())
+    router.restart("router-0")
+    clock.run_until(10.0)
+    assert router.index.cached_blocks("a") == worker.cached == set(range(50, 60))
 
 
 def test_restart_begins_counting_anew() -> None:

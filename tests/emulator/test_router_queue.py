@@ -337,6 +337,7 @@ def test_every_request_is_placed_refused_or_taken_back_once(
         ({"max_queued": -1}, "max_queued is -1, expected 0 or more"),
         ({"priority_bump_seconds": float("inf")}, "priority_bump_seconds is inf, expected a number of 0 or more"),
         ({"replicas": 0}, "replicas of the router are 0, expected 1 to 64"),
+        ({"replicas": 1.5}, "replicas of the router are 1.5, expected 1 to 64, whole"),
         ({"sync_seconds": -0.1}, "sync_seconds is -0.1, expected a number of 0 or more"),
     ],
 )

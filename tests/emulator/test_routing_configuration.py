@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.router import KvRouterParameters, parse_routing
-from servescope.errors import UsageError
+from servescope.emulator.scenario import make_scenario
+from servescope.errors import ConfigurationError, UsageError
 
 
 def test_an_empty_table_means_the_documented_defaults() -> None:
@@ -51,3 +54,24 @@ def test_only_a_table_is_a_configuration(table: object) -> None:
     """Anything else is refused, and shown."""
     with pytest.raises(UsageError, match=r"b10_routing_config is .*, expected a table with any of: router_overlap"):
         parse_routing(table)
+
+
+def scenario(**router: object) -> DeploymentPlan:
+    """The plan of a scenario's only deployment, with these keys of `[deployments.router]`."""
+    deployment = {"model_name": "m", "deployment_id": "d", "router": router}
+    made = make_scenario({"deployments": [deployment]}, origin="s.toml", directory=Path("/scenarios"))
+    return made.deployments[0].plan
+
+
+def test_scenario_says_where_and_how_often_snapshots_are_written() -> None:
+    """The folder is beside the scenario; without one nothing is written."""
+    recovery = scenario(snapshots="index", snapshot_every="30s").router.recovery
+    assert (recovery.snapshot_directory, recovery.snapshot_seconds) == (Path("/scenarios/index"), 30.0)
+    assert scenario().router.recovery.snapshot_directory is None
+
+
+@pytest.mark.parametrize("router", [{"snapshots": ""}, {"snapshots": 3}, {"snapshots": "a", "snapshot_every": "0s"}])
+def test_snapshots_nowhere_or_without_end_are_refused(router: dict[str, object]) -> None:
+    """An empty folder, something else, or an interval of nothing."""
+    with pytest.raises(ConfigurationError, match=r"s.toml: .*snapshot"):
+        scenario(**router)

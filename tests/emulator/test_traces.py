@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -314,25 +315,27 @@ def families(clients: list[Client]) -> list[set[int]]:
 
 
 def test_prompts_that_begin_alike_go_to_one_deployment(tmp_path: Path) -> None:
-    """The split follows the shares and keeps prompts of the same beginning together; of a change few move."""
+    """New beginnings follow the shares, at any time; what began somewhere stays there, as conversations do."""
     lines = [
         altered(timestamp=turn * 1000, input_length=1024, hash_ids=[0, family])
         for turn in range(4)
-        for family in range(1, 1001)
+        for family in range(1, 1001 if turn < 2 else 2001)
     ]
     traffic, clock, clients = replay(ReplayedTraffic(write(tmp_path, "\n".join(lines))), shares=(0.7, 0.3))
     clock.run_until(1.999)
     first, second = families(clients)
     assert first.isdisjoint(second)
     assert len(second) == pytest.approx(300, abs=50)
-    traffic.set_share("1", 0.5)
+    traffic.set_share("1", 0.8)
     for client in clients:
         client.requests.clear()
     clock.run_until(10.0)
     assert traffic.ended
-    later = families(clients)[1]
-    assert second < later
-    assert len(later) == pytest.approx(500, abs=50)
+    later_first, later_second = families(clients)
+    assert later_first.isdisjoint(later_second)
+    assert first < later_first
+    assert second < later_second
+    assert len(later_second - second) == pytest.approx(800, abs=50)
 
 
 def test_effects_change_a_replay() -> None:
@@ -412,6 +415,30 @@ def test_arrivals_are_in_order_and_within_their_moment(
         within = moment * speed % span
         least, most = (recorded - distinct[0]) / 1000, (ends[recorded] - distinct[0]) / 1000
         assert least - 1e-6 <= within <= most + 1e-6 or span - within < 1e-6
+
+
+def test_a_trace_is_never_held_whole(tmp_path: Path) -> None:
+    """Looking at a trace and replaying it needs no more memory than a few of its lines."""
+    ids = list(range(200))
+    path = tmp_path / "trace"
+    with path.open("w") as file:
+        for moment in range(2000):
+            file.write(altered(timestamp=moment, input_length=512 * len(ids), hash_ids=ids) + "\n")
+    clock = VirtualClock()
+    tracemalloc.start()
+    try:
+        traffic = Traffic(
+            ReplayedTraffic(path), clock=clock, seed=1, block_tokens=512,
+            sends={"none": lambda request, finished: None}, shares={"none": 1.0},
+        )  # fmt: skip
+        traffic.start()
+        clock.run_until(3.0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert traffic.requests_sent == 2000
+    assert path.stat().st_size > 1_500_000
+    assert most < 200_000
 
 
 @pytest.mark.reference

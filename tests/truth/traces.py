@@ -9,6 +9,7 @@ from benchmarks._dynamo import replay_with_dynamo
 from servescope.emulator.deployment import Deployment
 from servescope.emulator.replay import ReplaySettings, plan_workers
 from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.sizing import EngineSettings
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload import ReplayedTraffic, survey_trace
 from tests.truth.emulated import COST, clamp_costs, read_figures
@@ -17,7 +18,7 @@ from tests.truth.settings import TraceSetting
 
 def replay_emulated(setting: TraceSetting, trace: Path) -> float:
     """Our hit rate; requests arrive when the trace says, as they do in Dynamo's replay."""
-    plan = plan_workers(ReplaySettings(blocks=setting.cache_blocks), survey_trace(trace))
+    plan = plan_workers(ReplaySettings(engine=EngineSettings(blocks=setting.cache_blocks)), survey_trace(trace))
     plan = replace(
         plan,
         routing=KvRouterParameters(setting.weight, setting.temperature),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -156,18 +157,22 @@ class Lexicon:
     """What was read before, so that it is read once and kept once, whichever target shows it; bounded.
 
     What nobody has shown for a generation is forgotten: targets that left leave nothing behind. A generation ends when
-    it has taken half of `most_bytes`, or about as much as all series that are held take (`fit`).
+    it has taken half of `most_bytes`, or about as much as all series that are held take (`fit`). Safe from several
+    threads.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = self._generation_bytes = most_bytes // 2
+        # Held where generations change; what another thread adds meanwhile is in one of them, or is read again.
+        self._changing = threading.Lock()
         self._now, self._before = _Generation(self._generation_bytes), _Generation(0)
 
     def fit(self, series: int) -> None:
         """So many series are held now: a generation need not be larger than what they take."""
         fitting = min(max(series * (_ENTRY_BYTES + _LINE_BYTES), _LEAST_BYTES), self._most_bytes)
-        self._now.room += fitting - self._generation_bytes
-        self._generation_bytes = fitting
+        with self._changing:
+            self._now.room += fitting - self._generation_bytes
+            self._generation_bytes = fitting
 
     def find(self, head: bytes) -> tuple[bytes, Series] | None:
         """The head, and the series that a line beginning with it is of; None when it is not known."""
@@ -200,9 +205,10 @@ class Lexicon:
         return known
 
     def _make_room(self, text: bytes) -> None:
-        self._now.room -= len(text) + _ENTRY_BYTES
-        if self._now.room < 0:
-            self._before, self._now = self._now, _Generation(self._generation_bytes)
+        with self._changing:
+            self._now.room -= len(text) + _ENTRY_BYTES
+            if self._now.room < 0:
+                self._before, self._now = self._now, _Generation(self._generation_bytes)
 
     def forget(self) -> None:
         """Begin anew; pages keep what they hold."""

@@ -66,7 +66,7 @@ class Reader:
     upgraded to a release with other names. When no source fits, the one before stays as long as it finds anything; one
     that is pinned in the configuration stays always. `missing` are the metrics that
     were observed once and are not now, with the native series that fed them; `warnings` say what else is wrong with the
-    last text that could be read. `lexicon` may be shared by all readers of a thread.
+    last text that could be read. `lexicon` may be shared by all readers.
     """
 
     def __init__(self, target: Target, supply: Supply | None = None, lexicon: Lexicon | None = None) -> None:
@@ -99,8 +99,30 @@ class Reader:
 
     def read(self, body: bytes, limits: PageLimits = DEFAULT_LIMITS) -> Reading:
         """What a text brings; raises ReadError."""
+        return self.take(self.study(body, limits))
+
+    def study(self, body: bytes, limits: PageLimits = DEFAULT_LIMITS) -> Studied:
+        """What a text says, which nothing goes by until it is taken up; raises ReadError.
+
+        It may be called in another thread while nothing else is asked of the reader: all that takes long is here.
+        """
         page, values = self._parse(body, limits)
-        layout = self._layout(page, values)
+        finite = np.isfinite(values)
+        key = b"" if finite.all() else finite.tobytes()
+        layout = self._layouts.get(key) if self._shows_as_before(page) else None
+        if layout is None:
+            layout = _Layout(page.series, finite)
+            source = self._source or self._pinned or layout.identify().source
+            if source is not None:
+                layout.plan(source, self._target)
+        return Studied(page, values, limits, key, layout)
+
+    def take(self, studied: Studied) -> Reading:
+        """What the last text studied brings; raises ReadError."""
+        page, values, limits, key, layout = studied
+        if not self._shows_as_before(page) or (key not in self._layouts and len(self._layouts) >= _MOST_LAYOUTS):
+            self._layouts = {}
+        self._page, self._limits, self._layouts[key] = page, limits, layout
         try:
             way = self._admit(layout, self._translate(layout))
         finally:
@@ -117,26 +139,16 @@ class Reader:
     # --- Parse --------------------------------------------------------------------------------------------------------
 
     def _parse(self, body: bytes, limits: PageLimits) -> tuple[Page, NDArray[np.float64]]:
-        """The layout of a text, and its values."""
+        """The page of a text, and its values."""
         if self._page is not None and limits == self._limits:
             values = self._page.read(body, limits)
             if values is not None:
                 return self._page, values
         page, values = _learn(body, self._lexicon, limits)
-        if self._page is None or page.series != self._page.series:
-            self._layouts = {}
-        self._page, self._limits = page, limits
         return page, values
 
-    def _layout(self, page: Page, values: NDArray[np.float64]) -> _Layout:
-        finite = np.isfinite(values)
-        key = b"" if finite.all() else finite.tobytes()
-        layout = self._layouts.get(key)
-        if layout is None:
-            if len(self._layouts) >= _MOST_LAYOUTS:
-                self._layouts = {}
-            layout = self._layouts[key] = _Layout(page.series, finite)
-        return layout
+    def _shows_as_before(self, page: Page) -> bool:
+        return self._page is not None and (page is self._page or page.series == self._page.series)
 
     # --- Translate ----------------------------------------------------------------------------------------------------
 
@@ -158,9 +170,13 @@ class Reader:
         self._note_missing(plan.coverage)
         return plan
 
+    @property
+    def _pinned(self) -> Source | None:
+        """The source that the configuration says."""
+        return load_sources()[self._target.source] if self._target.source is not None else None
+
     def _identify(self, layout: _Layout) -> Source:
-        if self._target.source is not None:
-            source = load_sources()[self._target.source]
+        if (source := self._pinned) is not None:
             self.versions = source.tell_versions(layout.exposition())
             return source
         found = layout.identify()
@@ -237,6 +253,16 @@ class Reader:
             warnings = (*warnings, f"samples left out, as their values overflow ({len(overflown)}): {_list(overflown)}")
         if warnings != self.warnings:
             self.warnings = warnings
+
+
+class Studied(NamedTuple):
+    """A text that was studied: its page and values, and what follows from the series that have a finite one."""
+
+    page: Page
+    values: NDArray[np.float64]
+    limits: PageLimits
+    key: bytes
+    layout: _Layout
 
 
 def _learn(body: bytes, lexicon: Lexicon, limits: PageLimits) -> tuple[Page, NDArray[np.float64]]:

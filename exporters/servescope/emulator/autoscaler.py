@@ -27,7 +27,7 @@ class Load(NamedTuple):
 
 
 class SlidingWindow:
-    """The values of the last `seconds`, taken at even intervals."""
+    """The values of the last `seconds`, taken at even intervals, and in any case the last one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -38,7 +38,7 @@ class SlidingWindow:
         """Take a value, and let go of those that are too old."""
         self._values.append((now, value))
         self._sum += value
-        while self._values[0][0] <= now - self._seconds:
+        while self._values[0][0] <= now - self._seconds and len(self._values) > 1:
             self._sum -= self._values.popleft()[1]
 
     def mean(self) -> float:
@@ -75,6 +75,11 @@ def _check_positive(parameters: object, names: Sequence[str]) -> None:
             raise UsageError(f"{name} is {getattr(parameters, name)!r}, expected a number above 0")
 
 
+def _check_delay(seconds: float) -> None:
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"scale_down_delay is {seconds!r}, expected a number of 0 or more")
+
+
 def _round_up(replicas: float) -> int:
     """The next whole number, forgiving what floating point adds to one."""
     return math.ceil(replicas - 1e-9)
@@ -101,8 +106,8 @@ class TokenScaling:
         if self.prefill_target_in_flight_tokens is not None:
             _check_positive(self, ["prefill_target_in_flight_tokens"])
         _check_bounds(self.min_replica, self.initial_replicas, self.max_replica)
-        names = ("target_in_flight_tokens", "autoscaling_window", "scale_down_delay", "scale_down_half_life_seconds")
-        _check_positive(self, names)
+        _check_positive(self, ["target_in_flight_tokens", "autoscaling_window", "scale_down_half_life_seconds"])
+        _check_delay(self.scale_down_delay)
 
 
 class TokenAutoscaler:
@@ -201,14 +206,15 @@ class ConcurrencyScaling:
 
     def __post_init__(self) -> None:
         _check_bounds(self.min_replica, self.initial_replicas, self.max_replica)
-        names = ("concurrency_target", "target_utilization_percentage", "autoscaling_window", "scale_down_delay")
-        _check_positive(self, names)
+        _check_positive(self, ["concurrency_target", "target_utilization_percentage", "autoscaling_window"])
+        _check_delay(self.scale_down_delay)
 
 
 class ConcurrencyAutoscaler:
     """Wants so many replicas that each has its target of requests in flight, on average over the window.
 
-    Up at once; down only to the most it wanted within the scale-down delay. It counts no tokens, so it shows none.
+    Up at once; down only to the most it wanted within the scale-down delay, by at most half of the replicas, and then
+    not again before the delay is over once more. It counts no tokens, so it shows none.
     """
 
     def __init__(self, scaling: ConcurrencyScaling, *, instruments: AutoscalerInstruments) -> None:
@@ -219,6 +225,8 @@ class ConcurrencyAutoscaler:
         self._requests = SlidingWindow(scaling.autoscaling_window)
         self._wanted = SlidingWindow(scaling.scale_down_delay)
         self._wanted.add(0.0, scaling.initial_replicas)
+        self._replicas = scaling.initial_replicas
+        self._next_step_at = 0.0
 
     def evaluate(self, now: float, load: Load) -> int:
         """How many replicas there should be; called at even intervals."""
@@ -226,7 +234,16 @@ class ConcurrencyAutoscaler:
         per_replica = self._scaling.concurrency_target * self._scaling.target_utilization_percentage / 100
         desired = _round_up(self._requests.mean() / per_replica)
         self._wanted.add(now, desired)
-        return int(_bound(self._wanted.highest(), self._scaling, self.most_replicas))
+        self._step(now, int(_bound(self._wanted.highest(), self._scaling, None)))
+        return int(_bound(self._replicas, self._scaling, self.most_replicas))
+
+    def _step(self, now: float, wanted: int) -> None:
+        if wanted >= self._replicas:
+            self._replicas = wanted
+        elif now >= self._next_step_at:
+            # Of an odd number, the smaller half goes.
+            self._replicas = max(wanted, self._replicas - max(self._replicas // 2, 1))
+            self._next_step_at = now + self._scaling.scale_down_delay
 
 
 def _bound(replicas: float, scaling: TokenScaling | ConcurrencyScaling, most: int | None) -> float:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servescope.emulator import serving_options
 from servescope.emulator.control_client import TOKEN_VARIABLE
 from servescope.emulator.deployment import DeploymentPlan
-from servescope.emulator.faults import Faults, parse_fault
+from servescope.emulator.faults import Fault, Faults, parse_fault
 from servescope.emulator.sizing import fit_to_trace
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
 from servescope.emulator.workload import ReplayedTraffic, TrafficPlan, survey_trace
 from servescope.errors import UsageError
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
     from servescope.emulator.server import RunningEmulator
 
 _ADDRESS = "127.0.0.1"
-_STACKS: dict[str, tuple[DeploymentPlan, ...]] = {"both": (V1, V2), "v1": (V1,), "v2": (V2,)}
+_STACKS: dict[str, tuple[DeploymentPlan, ...]] = {
+    "both": (V1, V2),
+    "v1": (V1,),
+    "v2": (V2,),
+    "v2-disaggregated": (V2_DISAGGREGATED,),
+}
+_SAID_BY_SCENARIO = (
+    "stack", "seed", "share_v2", "preset", "requests_per_second", "trace", "trace_speed", "trace_scale",
+    "trace_repeat", "trace_jitter",
+)  # fmt: skip
 # Longer than that no thread can wait.
 _MOST_SECONDS = 1e9
 
@@ -33,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stack",
         choices=list(_STACKS),
         default="both",
-        help="which deployments there are: v1 with least-load routing, v2 with KV-aware routing (default: %(default)s)",
+        help="which deployments there are: v1 with least-load routing, v2 with KV-aware routing, the latter also with "
+        "prefill and decode workers of its own (default: %(default)s)",
     )
     parser.add_argument(
         "--port", type=int, default=0, help="port of the OpenAI API and of all /metrics (default: a free one)"
@@ -84,6 +95,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]",
         help="have this fault from the start, any number of them; `servescope faults kinds` lists what there is",
     )
+    parser.add_argument(
+        "--scenario",
+        type=Path,
+        metavar="FILE",
+        help="take deployments, traffic, faults and seed from a TOML file; --fault adds more",
+    )
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
 
 
@@ -95,10 +112,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
-    stack = _build_stack(arguments)
+    stack, scheduled = _build_stack(arguments)
     served = serving_options.prepare(arguments, stack)
     try:
-        faults = Faults(stack)
+        faults = Faults(stack, scheduled)
         for text in arguments.fault:
             faults.switch_on(parse_fault(text))
         control = Control(faults, token=os.environ.get(TOKEN_VARIABLE) or None)
@@ -122,7 +139,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _build_stack(arguments: argparse.Namespace) -> EmulatedStack:
+def _build_stack(arguments: argparse.Namespace) -> tuple[EmulatedStack, Sequence[Fault]]:
+    """The stack that was asked for, and the faults that its scenario has for it."""
+    if arguments.scenario is None:
+        return _build_preset(arguments), ()
+    from servescope.emulator.scenario import read_scenario
+
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    usual = parser.parse_args([])
+    for option in _SAID_BY_SCENARIO:
+        if getattr(arguments, option) != getattr(usual, option):
+            raise UsageError(f"--{option.replace('_', '-')} is given beside --scenario, expected it in the file")
+    scenario = read_scenario(arguments.scenario)
+    return scenario.build(quiet=arguments.traffic == "none"), scenario.faults
+
+
+def _build_preset(arguments: argparse.Namespace) -> EmulatedStack:
     plans = list(_STACKS[arguments.stack])
     if len(plans) < 2 and arguments.share_v2 is not None:
         raise UsageError(f"--share-v2 goes with --stack both, not with --stack {arguments.stack}")

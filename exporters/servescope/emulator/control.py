@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 
 from servescope.emulator.exposition_faults import distort, keep_beginning
 from servescope.emulator.fault_kinds import KINDS, describe_kind
-from servescope.emulator.faults import ActiveFault, Fault, Faults, make_fault
+from servescope.emulator.faults import ActiveFault, Fault, Faults, make_fault, parts_of
 from servescope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ class Control:
             "active": [each.as_json(now) for each in self._faults.active.values()],
             "scheduled": [_tell_scheduled(fault) for fault in self._faults.scheduled],
             "deployments": {
-                deployment.plan.identity.deployment_id: [target.identity.replica for target in deployment.targets()]
+                deployment.plan.identity.deployment_id: {
+                    "targets": [target.identity.replica for target in deployment.targets()],
+                    "parts": sorted(parts_of(deployment.plan)),
+                }
                 for deployment in self._running.stack.deployments
             },
             "kinds": [describe_kind(kind) for kind in KINDS.values()],

@@ -14,7 +14,7 @@ from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, parse_disaggregation
 from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, parse_engine
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck
-from servescope.emulator.router import KvRouterParameters, RouterRuntime, parse_routing
+from servescope.emulator.router import KvRouterParameters, Recovery, RouterRuntime, parse_routing
 from servescope.errors import ConfigurationError, UsageError
 from servescope.identity import Deployment, Identity
 
@@ -87,6 +87,8 @@ ROUTER_SETTINGS: Final = (
     Setting("max_queued", str(_RUNTIME.max_queued)),
     Setting("sync", _seconds(_RUNTIME.sync_seconds)),
     Setting("event_delay", '"20ms"'),
+    Setting("snapshots", ""),
+    Setting("snapshot_every", _seconds(_RUNTIME.recovery.snapshot_seconds)),
 )
 """The keys of `[deployments.router]`."""
 
@@ -151,7 +153,7 @@ def parse_deployment(table: Table, *, directory: Path) -> DescribedDeployment:
             engine=engine.parameters,
             scaling=_scaling(table, llm_config, is_v1=is_v1, disaggregation=disaggregation),
             routing=_routing(router, llm_config, is_v1=is_v1),
-            router=_router_runtime(router),
+            router=_router_runtime(router, directory),
             cold_start=_cold_start(table.table("cold_start", COLD_START_SETTINGS)),
             health_check=_health_check(table.table("health_check", HEALTH_CHECK_SETTINGS)),
             back_off=_back_off(table.table("back_off", BACK_OFF_SETTINGS)),
@@ -190,7 +192,7 @@ def _scaling(
     lowest = scaling.whole_number("min_replica", _TOKENS.min_replica)
     values = TokenScaling(
         min_replica=lowest,
-        max_replica=scaling.whole_number("max_replica", max(_TOKENS.max_replica, lowest)),
+        max_replica=scaling.whole_number("max_replica", _TOKENS.max_replica),
         initial_replicas=scaling.whole_number("initial_replicas", lowest),
         autoscaling_window=_duration(scaling, "autoscaling_window", _TOKENS.autoscaling_window),
         scale_down_delay=_duration(scaling, "scale_down_delay", _TOKENS.scale_down_delay),
@@ -210,7 +212,7 @@ def _concurrency_scaling(scaling: Table) -> ConcurrencyScaling:
     lowest = scaling.whole_number("min_replica", _CONCURRENCY.min_replica)
     return ConcurrencyScaling(
         min_replica=lowest,
-        max_replica=scaling.whole_number("max_replica", max(_CONCURRENCY.max_replica, lowest)),
+        max_replica=scaling.whole_number("max_replica", _CONCURRENCY.max_replica),
         initial_replicas=scaling.whole_number("initial_replicas", lowest),
         autoscaling_window=_duration(scaling, "autoscaling_window", _CONCURRENCY.autoscaling_window),
         scale_down_delay=_duration(scaling, "scale_down_delay", _CONCURRENCY.scale_down_delay),
@@ -233,13 +235,18 @@ def _routing(router: Table, llm_config: Table, *, is_v1: bool) -> KvRouterParame
     return None
 
 
-def _router_runtime(router: Table) -> RouterRuntime:
+def _router_runtime(router: Table, directory: Path) -> RouterRuntime:
+    given = "snapshots" in router.values
     return _placed(
         router,
         lambda: RouterRuntime(
+            recovery=Recovery(
+                snapshot_seconds=_duration(router, "snapshot_every", _RUNTIME.recovery.snapshot_seconds),
+                snapshot_directory=directory / router.string("snapshots", None) if given else None,
+            ),
             replicas=router.whole_number("replicas", _RUNTIME.replicas),
             saturation_ratio=_number(router, "saturation_ratio", _RUNTIME.saturation_ratio),
-            max_queued=int(_number(router, "max_queued", _RUNTIME.max_queued, least=0.0)),
+            max_queued=_count(router, "max_queued", _RUNTIME.max_queued),
             sync_seconds=_duration(router, "sync", _RUNTIME.sync_seconds),
         ),
     )
@@ -294,6 +301,14 @@ def _number(table: Table, key: str, default: float, *, least: float | None = Non
     if not fits or value > most or value == math.inf:
         raise table.wrong(key, expected)
     return float(value)
+
+
+def _count(table: Table, key: str, default: int) -> int:
+    """The whole number at a key, 0 or more."""
+    value = table.values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise table.wrong(key, "a whole number of 0 or more")
+    return value
 
 
 def _duration(table: Table, key: str, default: float) -> float:

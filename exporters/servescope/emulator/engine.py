@@ -355,6 +355,8 @@ class Engine:
         if share <= 0 or self._failed:
             self._churning = False
             return
+        # Whoever finds less cached begins with less, for which there may be room.
+        self._interrupt()
         idle = self.cache.idle_blocks()
         self.cache.drop(self._churn_random.sample(idle, round(len(idle) * share)))
         self._publish_changes()

@@ -374,8 +374,8 @@ class Faults:
         covered = [each for name, each in deployments.items() if fault.covers(name)]
         part = fault.kind.part
         if part and not any(part in parts_of(each.plan) for each in covered):
-            place = f"deployment {fault.deployment!r} has" if fault.deployment else "no deployment has"
-            raise UsageError(f"fault {fault.kind.name!r}: {place} {'no ' if fault.deployment else 'a '}{part}")
+            place = f"deployment {fault.deployment!r}" if fault.deployment else "any deployment"
+            raise UsageError(f"fault {fault.kind.name!r}: there is no {part} in {place}")
         if replicas and fault.replica:
             self._check_replica(fault, covered[0])
 
@@ -397,6 +397,6 @@ def parts_of(plan: DeploymentPlan) -> set[str]:
         DRAFT: plan.engine.speculation is not None,
         KV_ROUTER: plan.routing is not None,
         SCALES_BY_TOKENS: isinstance(plan.scaling, TokenScaling),
-        KV_TRANSFER: getattr(plan, "disaggregation", None) is not None,
+        KV_TRANSFER: plan.disaggregation is not None,
     }
     return {part for part, there in has.items() if there}

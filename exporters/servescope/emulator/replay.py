@@ -232,7 +232,10 @@ class ReplayReport:
                 **{name: value for name, value in asdict(self.settings.engine).items() if name != "blocks"},
                 "block_tokens": engine.block_tokens,
                 "cache_blocks": engine.cache_blocks,
-                **{name: value for name, value in asdict(self.traffic).items() if name != "trace"},
+                "speed": self.traffic.speed,
+                "scale": self.traffic.scale,
+                "repeat": self.traffic.repeat,
+                "jitter_seconds": self.traffic.find_jitter(self.survey),
             },
             "requests": self.requests,
             "seconds": self.seconds,
@@ -245,6 +248,10 @@ class ReplayReport:
         """The report as text; figures without data are left out."""
         settings, made_of, engine = self.settings, self.settings.engine, self.plan.engine
         yield from _describe_trace_in_words(self.traffic.trace, self.survey)
+        jitter = self.traffic.find_jitter(self.survey)
+        if jitter:
+            why = ", as the trace rounds them" if self.survey.quantum_seconds else ""
+            yield f"arrivals come up to {jitter:.3g} s later than recorded, by the seed{why}"
         yield (
             f"{settings.workers} workers, each {made_of.tensor_parallel_size} x {made_of.hardware} "
             f"with {made_of.model}: {_count(engine.cache_blocks)} blocks of {engine.block_tokens} tokens, "
@@ -343,8 +350,6 @@ def _describe_trace_in_words(path: Path, survey: TraceSurvey) -> Iterator[str]:
         f"{path.name} ({survey.format}): {_count(survey.requests)} requests over {_count(round(survey.seconds))} s, "
         f"{_count(survey.input_tokens)} prompt and {_count(survey.output_tokens)} output tokens"
     )
-    if survey.quantum_seconds:
-        yield f"arrivals were rounded to {survey.quantum_seconds:.3g} s: a replay spreads them, by the seed"
     if survey.format == "azure":
         yield "the trace names no blocks: no prompt shares anything with another"
 

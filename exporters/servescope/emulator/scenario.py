@@ -25,10 +25,13 @@ class Scenario:
     seed: int
     origin: str
 
-    def build(self) -> EmulatedStack:
-        """The stack at its beginning, its faults not scheduled yet. Raises ConfigurationError for what cannot be."""
+    def build(self, *, quiet: bool = False) -> EmulatedStack:
+        """The stack at its beginning, its faults not scheduled yet; quiet, it has no traffic of its own.
+
+        Raises ConfigurationError for what cannot be.
+        """
         try:
-            return EmulatedStack.of(self.deployments, traffic=self.traffic, seed=self.seed)
+            return EmulatedStack.of(self.deployments, traffic=self.traffic, seed=self.seed, quiet=quiet)
         except ConfigurationError:
             raise
         except UsageError as error:

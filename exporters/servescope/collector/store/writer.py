@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from servescope.collector.memory import release_freed_memory
 from servescope.collector.store.records import RecordedSettings, RefusedError, StoreError, TargetStatus
 from servescope.collector.store.store import Store
 from servescope.identity import Deployment
@@ -294,6 +295,8 @@ class StoreWriter:
         if self._keep is not None:
             if not self._prune(*self._keep):
                 self._keep = None
+                # Here, as nobody waits for this thread.
+                release_freed_memory()
             return True
         if self._store.pack_due():
             return True

@@ -141,8 +141,8 @@ class RouterRuntime:
     priority_bump_seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.replicas <= MOST_ROUTERS:
-            raise UsageError(f"replicas of the router are {self.replicas!r}, expected 1 to {MOST_ROUTERS}")
+        if self.replicas % 1 or not 1 <= self.replicas <= MOST_ROUTERS:
+            raise UsageError(f"replicas of the router are {self.replicas!r}, expected 1 to {MOST_ROUTERS}, whole")
         if not 0 < self.saturation_ratio < math.inf:
             raise UsageError(f"saturation_ratio is {self.saturation_ratio!r}, expected a number above 0")
         if self.max_queued < 0:

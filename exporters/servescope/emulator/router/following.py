@@ -201,11 +201,12 @@ class IndexFollower:
         # An index with holes is not kept: its sequence numbers would say that nothing is missing.
         if self._snapshots is None or self.state != "exact":
             return
+        cached = self.index.cached_by_worker()
         links = {worker: followed.link for worker, followed in self._followed.items() if followed.link is not None}
         self._snapshots.write(
             IndexSnapshot(
                 {
-                    worker: WorkerSnapshot(link.stream, self.index.sequence(worker), self.index.cached_blocks(worker))
+                    worker: WorkerSnapshot(link.stream, self.index.sequence(worker), cached[worker])
                     for worker, link in links.items()
                 }
             )

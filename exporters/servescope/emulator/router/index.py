@@ -97,6 +97,17 @@ class BlockIndex:
         bit = self._bits[worker]
         return {block for block, holders in self._holders.items() if holders & bit}
 
+    def cached_by_worker(self) -> dict[str, list[int]]:
+        """Ids of all blocks that each worker has cached, in one pass."""
+        names = {bit: worker for worker, bit in self._bits.items()}
+        cached: dict[str, list[int]] = {worker: [] for worker in self._bits}
+        for block, holders in self._holders.items():
+            while holders:
+                bit = holders & -holders
+                cached[names[bit]].append(block)
+                holders ^= bit
+        return cached
+
     def _forget(self, block: int, bit: int) -> None:
         holders = self._holders.get(block, 0) & ~bit
         if holders:

@@ -264,10 +264,11 @@ class KvRouter:
     def _choose_worker(self, waiting: Waiting, candidates: Sequence[str]) -> Placement:
         request = waiting.request
         prompt_blocks = -(-request.input_tokens // self._block_tokens)
+        prompt = Prompt(request.block_ids[: request.input_tokens // self._block_tokens], prompt_blocks)
         overlaps = self.index.count_overlaps(self._reusable_blocks(request), candidates)
         chosen = self._choose(
             [
-                self.cost(prompt_blocks, overlap, self._workers[worker].active_blocks)
+                self.cost(prompt_blocks, overlap, self._workers[worker].count_others(prompt.block_ids))
                 for worker, overlap in zip(candidates, overlaps, strict=True)
             ]
         )
@@ -281,7 +282,6 @@ class KvRouter:
         )
         name = candidates[chosen]
         worker = self._workers[name]
-        prompt = Prompt(request.block_ids[: request.input_tokens // self._block_tokens], prompt_blocks)
         worker.begin(prompt)
         self._tell(name, worker)
         return Placement(name, attempt, partial(self._release, name, worker, prompt))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from servescope.emulator.router.configuration import WorkerCapacity
@@ -72,6 +72,17 @@ class WorkerLoad:
     def active_blocks(self) -> int:
         """Prompt blocks of all requests there."""
         return len(self._shared) + self._private + self._peers_blocks
+
+    def count_others(self, block_ids: Iterable[int]) -> int:
+        """Active blocks that are not those of a prompt: what it shares with what is there makes it no busier."""
+        shared = self._shared
+        own = 0
+        # An id stands for all before it: what two prompts share is at their front.
+        for block in block_ids:
+            if block not in shared:
+                break
+            own += 1
+        return self.active_blocks - own
 
     def is_saturated(self, ratio: float) -> bool:
         """Whether its requests or blocks have reached `ratio` of what it can run at once."""

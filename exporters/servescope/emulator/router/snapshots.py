@@ -47,6 +47,7 @@ class SnapshotFile:
         self.path = path
         self._router = router
         self._block_tokens = block_tokens
+        self._written = False
 
     def write(self, snapshot: IndexSnapshot) -> None:
         """Replace the file in one move: whoever reads it finds the old snapshot or the new one."""
@@ -55,11 +56,17 @@ class SnapshotFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_bytes(encode(snapshot, router=self._router, block_tokens=self._block_tokens))
             unfinished.replace(self.path)
+            self._written = True
         except OSError as error:
             logger.warning("cannot write the index snapshot %r: %s; the last one stays", str(self.path), error.strerror)
 
     def read(self) -> IndexSnapshot | None:
-        """The last snapshot; None when there is none, or none that is whole and this router's."""
+        """The last snapshot; None when there is none, or none that is whole and this router's.
+
+        One that an earlier emulation left there is not: its workers had the same event numbers and other blocks.
+        """
+        if not self._written:
+            return None
         try:
             return decode(self.path.read_bytes(), router=self._router, block_tokens=self._block_tokens)
         except FileNotFoundError:

@@ -23,7 +23,7 @@ _64_BITS: Final = (1 << 64) - 1
 
 def name_document(stream: int, document: int) -> int:
     """The stream of a document that follows a stream: the same after the same, another after another."""
-    return _DOCUMENT_STREAMS + scatter(stream, document) % _DOCUMENT_STREAMS
+    return _DOCUMENT_STREAMS + _scatter(stream, document) % _DOCUMENT_STREAMS
 
 
 def is_shared(block: int, applications: int) -> bool:
@@ -43,7 +43,7 @@ def name_trace_block(block: int, parts: int, part: int, copy: int) -> int:
     return copy * _BLOCKS_PER_TRACE + block * parts + part
 
 
-def scatter(first: int, second: int) -> int:
+def _scatter(first: int, second: int) -> int:
     """A number that stands for two numbers, well spread over 64 bits (splitmix64)."""
     mixed = (first * 0x9E3779B97F4A7C15 + second + 1) & _64_BITS
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS

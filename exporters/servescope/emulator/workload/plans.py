@@ -10,6 +10,7 @@ from typing import Final
 from servescope.collector.tables import Table
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.presets import PRESETS
+from servescope.emulator.workload.traces import TraceSurvey
 from servescope.errors import ConfigurationError, UsageError
 
 
@@ -43,6 +44,10 @@ class ReplayedTraffic:
         self._require(1 <= self.repeat <= MOST_REPEAT, "repeat", f"a whole number from 1 to {MOST_REPEAT}")
         jitter = self.jitter_seconds
         self._require(jitter is None or 0 <= jitter <= MOST_JITTER, "jitter_seconds", f"from 0 to {MOST_JITTER:g}")
+
+    def find_jitter(self, survey: TraceSurvey) -> float:
+        """By how many seconds of the trace an arrival may come later."""
+        return survey.quantum_seconds if self.jitter_seconds is None else self.jitter_seconds
 
     def _require(self, holds: bool, name: str, expected: str) -> None:
         if not holds:

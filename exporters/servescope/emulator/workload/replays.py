@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.workload.blocks import name_private, name_trace_block, scatter
+from servescope.emulator.workload.blocks import name_private, name_trace_block
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.requests import Request, Send
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest, TraceSurvey, read_trace
@@ -32,8 +32,8 @@ class _Arrival(NamedTuple):
 class Replay:
     """The requests of a trace, each sent at its time; for one thread at a time, on `clock`.
 
-    `choose` gives the deployment for a prompt, by a number that prompts with the same beginning share; `number` counts
-    requests. `ended` is True once the last request was sent.
+    `choose` gives the deployment for a prompt, by a number that prompts with the same beginning share, None for one
+    that begins like no other; `number` counts requests. `ended` is True once the last request was sent.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Replay:
         clock: VirtualClock,
         seed: int,
         block_tokens: int,
-        choose: Callable[[int], Send],
+        choose: Callable[[int | None], Send],
         number: Callable[[], int],
     ) -> None:
         if survey.format == "mooncake" and MOONCAKE_BLOCK_TOKENS % block_tokens:
@@ -112,7 +112,7 @@ class Replay:
             self._name_blocks(number, arrival),
             self._draw_patience(),
         )
-        self._choose(self._find_family(number, arrival))(request, _ignore)
+        self._choose(_find_family(arrival))(request, _ignore)
 
     def _draw_patience(self) -> float | None:
         if not self._abort_share or self._random.random() >= self._abort_share:
@@ -135,14 +135,6 @@ class Replay:
                 for index in range(full)
             )
         return (*named, *name_private(number, full, end))
-
-    def _find_family(self, number: int, arrival: _Arrival) -> int:
-        """A number for prompts that begin alike.
-
-        The second block decides, as the first one may be a system prompt that all have.
-        """
-        ids = arrival.request.block_ids
-        return scatter(ids[1], arrival.copy) if ids is not None and len(ids) > 1 else scatter(number, 0)
 
     # --- When -----------------------------------------------------------------------------------------------------
 
@@ -168,7 +160,7 @@ class Replay:
 
         Those the trace has stay in its order, within the jitter; copies come anywhere until the next moment.
         """
-        jitter = self._survey.quantum_seconds if self._plan.jitter_seconds is None else self._plan.jitter_seconds
+        jitter = self._plan.find_jitter(self._survey)
         copies: list[list[_Arrival]] = []
         for copy in range(math.ceil(self._plan.scale)):
             share = min(self._plan.scale - copy, 1.0)
@@ -182,6 +174,15 @@ class Replay:
                 ]
             )
         return heapq.merge(*copies)
+
+
+def _find_family(arrival: _Arrival) -> int | None:
+    """A number for prompts that begin alike.
+
+    The second block decides, as the first one may be a system prompt that all have.
+    """
+    ids = arrival.request.block_ids
+    return None if ids is None or len(ids) < 2 else name_trace_block(ids[1], 1, 0, arrival.copy)
 
 
 def _ignore(outcome: str) -> None:

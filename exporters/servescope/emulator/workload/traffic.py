@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
-from servescope.emulator.workload.blocks import STREAMS_BESIDE_TRACE, scatter
+from servescope.emulator.workload.blocks import STREAMS_BESIDE_TRACE
 from servescope.emulator.workload.conversations import Conversations
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
@@ -19,6 +19,9 @@ from servescope.emulator.workload.replays import Replay
 from servescope.emulator.workload.requests import Send
 from servescope.emulator.workload.traces import survey_trace
 from servescope.errors import UsageError
+
+# Of a trace so many beginnings of prompts are remembered; one that comes back later may go elsewhere.
+_MOST_FAMILIES = 100_000
 
 
 class Traffic:
@@ -44,8 +47,8 @@ class Traffic:
         self._random = random.Random(f"split-{seed}")
         self._effects = TrafficEffects()
         self._started = False
-        self._seed = seed
         self._shares = _divide(self._sends, shares)
+        self._families: dict[int, str] = {}  # the one that came back longest ago first
         self._replay: Replay | None = None
         first_stream = 0
         if isinstance(plan, ReplayedTraffic):
@@ -137,21 +140,22 @@ class Traffic:
                 rate_factor=effects.rate_factor, abort_share=effects.abort_share or 0.0, sending=not generates
             )
 
-    def _choose_for(self, family: int) -> Send:
-        """The deployment of all prompts of a family, as long as the shares are the same.
-
-        Of the families no more move than the shares do.
-        """
-        place = scatter(self._seed, family) / 2**64
-        for name, end in zip(self._shares, accumulate(self._shares.values()), strict=True):
-            if place < end:
-                return self._sends[name]
-        # The shares add up to a little less than 1 in floating point.
-        return self._sends[max(self._shares, key=self._shares.__getitem__)]
+    def _choose_for(self, family: int | None) -> Send:
+        """The deployment of a recorded prompt: that of the last one of its family, as conversations stay, too."""
+        if family is None:
+            return self._choose()
+        name = self._families.pop(family, None) or self._draw_name()
+        self._families[family] = name
+        if len(self._families) > _MOST_FAMILIES:
+            del self._families[next(iter(self._families))]
+        return self._sends[name]
 
     def _choose(self) -> Send:
+        return self._sends[self._draw_name()]
+
+    def _draw_name(self) -> str:
         names = list(self._shares)
-        return self._sends[self._random.choices(names, cum_weights=list(accumulate(self._shares.values())))[0]]
+        return self._random.choices(names, cum_weights=list(accumulate(self._shares.values())))[0]
 
     def _count(self) -> int:
         self.requests_sent += 1

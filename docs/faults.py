@@ -1,0 +1,36 @@
+"""The tables of all faults in `docs/emulator.md`, from the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from servescope.emulator.fault_kinds import GROUPS, FaultKind
+
+
+def render_faults() -> Iterator[str]:
+    """A table for each group of kinds, line by line."""
+    for group, kinds in GROUPS.items():
+        yield from (f"### {group} faults", "")
+        yield from (
+            "| Fault | What is wrong | Intensity | Where | What it makes true | Shows after |",
+            f"|{'---|' * 6}",
+        )
+        yield from (f"| {' | '.join(_row(kind))} |" for kind in kinds)
+        yield ""
+
+
+def _row(kind: FaultKind) -> Iterator[str]:
+    yield f"`{kind.name}`"
+    yield kind.summary
+    intensity = kind.intensity
+    if intensity is None:
+        yield "–"
+    else:
+        yield f"{intensity.default:g} ({intensity.lowest:g} … {intensity.highest:g}): {intensity.meaning}"
+    where: list[str] = [*kind.scopes]
+    where += ["in the oldest active replica unless one is named"] if kind.one_replica else []
+    where += [f"needs: {kind.part}"] if kind.part else []
+    yield ", ".join(where)
+    truths = "<br>".join(f"`{truth.describe()}`" for truth in kind.truths(kind.choose_intensity(None)))
+    yield truths + (f"<br>with {kind.needs}" if kind.needs else "")
+    yield f"{kind.shows_after_seconds:g} s"

@@ -167,7 +167,10 @@ def test_malformed_azure_is_refused(tmp_path: Path, second: str, complaint: str)
         ("\n\n", "the trace is empty"),
         (AZURE_HEADER, "the trace is empty"),
         ("time,in,out\n", r":1: 'time,in,out' is neither a JSON object \(Mooncake\) nor the header 'TIMESTAMP,"),
-        (gzip.compress(A_REQUEST.encode(), mtime=0), r"is compressed \(gzip\), which is not read here: unpack it first"),
+        (
+            gzip.compress(A_REQUEST.encode(), mtime=0),
+            r"is compressed \(gzip\), which is not read here: unpack it first",
+        ),
         (A_REQUEST.encode("utf-16"), ":1: is UTF-16, expected UTF-8"),
         (A_REQUEST.encode() + b"\n\xff\n", r":2: is not UTF-8 \(.* at byte 1\)"),
         (A_REQUEST.encode() + b"\n" + b" " * (17 << 20), ":2: is longer than 16 MiB, expected one request per line"),

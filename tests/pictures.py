@@ -52,9 +52,10 @@ FLAGS = (
 
 
 @contextmanager
-def serve_console(store: Path) -> Iterator[str]:
-    """`servescope console` on the store, on a free port; gives its address and ends it."""
+def serve_console(store: Path, *words: str) -> Iterator[str]:
+    """`servescope console` on the store, with more words where given, on a free port; gives its address and ends it."""
     command = [sys.executable, "-m", "servescope.cli", "console", "--store", str(store), "--port", "0", "--no-browser"]
+    command += words
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

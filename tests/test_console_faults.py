@@ -20,6 +20,7 @@ from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.emulator.fault_kinds import KINDS
 from servescope.emulator.faults import Faults
 from servescope.emulator.stack import EmulatedStack
+from tests import pictures
 from tests.conftest import ROOT
 from tests.console_store import write_day
 
@@ -130,3 +131,39 @@ def test_console_refuses_an_address_that_is_none(capsys: pytest.CaptureFixture[s
     """`--emulator` with something else than a URL ends with code 2 and the value."""
     code = main(["console", "--store", str(store), "--emulator", "here", "--no-browser"])
     assert (code, "emulator 'here' is no address" in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (480, "dark")])
+def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium: Path, width: int, theme: str) -> None:
+    """Wide and narrow nothing sticks out sideways, nothing fails, and what is on is named at the top."""
+    pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
+    client.switch_on("draft-misaligned", 0.9, deployment="chat-v2")
+    errors: list[str] = []
+    with (
+        pictures.serve_console(store, "--emulator", client.url) as address,
+        pictures.open_browser(chromium) as browser,
+    ):
+        page = pictures.open_page(browser, theme, (width, 900))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{address}/faults", wait_until="commit")
+        page.locator(".scope.fault").first.wait_for(timeout=30_000)
+        pictures.settle(page)
+        shown = page.locator("[data-testid=stMain]").inner_text()
+        wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
+        page.context.close()
+    client.switch_all_off()
+    assert wide <= width
+    assert errors == []
+    assert shown.startswith("Faults")
+    assert "draft-misaligned at 0.9 in chat-v2" in shown
+    assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
+
+
+def test_page_is_not_there_without_an_emulator(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console on a real platform has no page of faults."""
+    monkeypatch.setenv("SERVESCOPE_STORE", str(store))
+    monkeypatch.delenv(EMULATOR_VARIABLE, raising=False)
+    page = AppTest.from_file(str(ENTRY), default_timeout=30).run()
+    assert not page.exception
+    with pytest.raises(ValueError, match=r"faults\.py"):
+        page.switch_page("views/faults.py")

@@ -187,6 +187,17 @@ def test_page_of_a_web_site_may_not_switch(client: ControlClient) -> None:
     assert ask(client.url, "GET", "/faults", headers=origin)[0] == 200
 
 
+def test_other_machines_may_only_look(client: ControlClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a token a client of another machine changes nothing, and may still read."""
+    monkeypatch.setattr("servescope.emulator.control.is_loopback", lambda address: False)
+    for method, path in (("POST", "/faults"), ("DELETE", "/faults"), ("DELETE", "/faults/1"), ("PUT", "/traffic")):
+        status, told = ask(client.url, method, path, {"kind": "error-burst"})
+        assert status == 403
+        assert "only this machine" in told["error"]
+    assert client.read()["active"] == []
+    monkeypatch.undo()
+
+
 def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
     """With a token, changes need it, on this machine too; a wrong one is as good as none."""
     running = start(tmp_path, token=TOKEN)
@@ -345,3 +356,27 @@ def test_client_says_who_did_not_answer() -> None:
     for wrong in ("127.0.0.1:80", "http://", "http://user:secret@host/", "file:///etc/passwd"):
         with pytest.raises(UsageError, match="is no address"):
             ControlClient(wrong)
+
+
+def test_emulator_starts_with_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`servescope emulate --fault` says where faults are switched, and takes any number of them."""
+    words = ["--fault", "draft-misaligned:0.9@chat-v2", "--fault", "clock-skew", "--seconds", "0.2"]
+    assert main(["emulate", "--directory", str(tmp_path), *words]) == 0
+    assert "switch faults: servescope faults --url http://127.0.0.1:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("draft-misalined", "unknown fault 'draft-misalined', did you mean 'draft-misaligned'?"),
+        ("error-burst@chat-v9", "unknown deployment 'chat-v9', there are: chat-v1, chat-v2"),
+        ("error-burst@chat-v2/engine-9", "unknown replica 'engine-9' in 'chat-v2'"),
+        ("error-burst:2", "intensity of 'error-burst' is 2.0, expected a number from 0.01 to 1"),
+    ],
+)
+def test_emulator_refuses_impossible_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str, message: str
+) -> None:
+    """A fault that cannot be ends with code 2 before anything is served."""
+    assert main(["emulate", "--directory", str(tmp_path), "--fault", fault, "--seconds", "0.2"]) == 2
+    assert message in capsys.readouterr().err

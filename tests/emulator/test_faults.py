@@ -172,6 +172,23 @@ def test_processes_restart_in_turn() -> None:
     assert {replica.processes for replica in find(stack, "chat-v1").replicas.values()} == {1}
 
 
+def test_restarts_switched_on_again_keep_one_pace() -> None:
+    """Off and on again within one interval begins anew: there are not two rounds of restarts after it."""
+    stack = build()
+    faults = Faults(stack)
+    stack.clock.run_until(30.0)
+    deployment = find(stack, "chat-v2")
+    for _ in range(3):
+        on = faults.switch_on(parse_fault("counters-reset:10@chat-v2/engine-1"))
+        stack.clock.run_until(stack.clock.now + 1.0)
+        faults.switch_off(on.number)
+    faults.switch_on(parse_fault("counters-reset:10@chat-v2/engine-1"))
+    before = deployment.replicas["engine-1"].processes
+    stack.clock.run_until(stack.clock.now + 25.0)
+    assert deployment.replicas["engine-1"].processes - before == 3
+    assert deployment.replicas["engine-0"].processes == 1
+
+
 # --- When -------------------------------------------------------------------------------------------------------------
 
 

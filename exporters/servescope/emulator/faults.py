@@ -204,6 +204,8 @@ class Faults:
         self._told: WeakKeyDictionary[object, object] = WeakKeyDictionary()
         # By deployment: seconds from one restart to the next, None while there are none.
         self._paces: dict[str, float | None] = {}
+        # How often each of these has changed, so that what was planned before is known to be past.
+        self._rounds: dict[str, int] = {}
         for deployment in stack.deployments:
             deployment.watch_engines(partial(self._apply_to_engine, deployment))
         stack.clock.every(_FOLLOW_SECONDS, self._follow_replicas)
@@ -347,18 +349,21 @@ class Faults:
         if self._paces.get(name) == whole.restart_seconds:
             return
         self._paces[name] = whole.restart_seconds
+        self._rounds[name] = self._rounds.get(name, 0) + 1
         if whole.restart_seconds is not None:
-            # One after another from here; a pace that is no more the one in force has nothing further to come.
-            self._stack.clock.schedule(0.0, partial(self._restart_next, deployment, whole.restart_seconds, 0))
+            # Not at once: the parts are still being told.
+            self._stack.clock.schedule(0.0, partial(self._restart_next, deployment, self._rounds[name], 0))
 
-    def _restart_next(self, deployment: Deployment, pace_seconds: float, turn: int) -> None:
+    def _restart_next(self, deployment: Deployment, number: int, turn: int) -> None:
+        """One restart of a round, and the next one when it is due; nothing once another round has begun."""
         name = deployment.plan.identity.deployment_id
-        if self._paces.get(name) != pace_seconds:
+        pace_seconds = self._paces[name]
+        if self._rounds[name] != number or pace_seconds is None:
             return
         due = [replica for replica in deployment.replicas.values() if self._is_restarted(name, replica)]
         if due:
             deployment.restart(due[turn % len(due)].name)
-        self._stack.clock.schedule(pace_seconds, partial(self._restart_next, deployment, pace_seconds, turn + 1))
+        self._stack.clock.schedule(pace_seconds, partial(self._restart_next, deployment, number, turn + 1))
 
     def _is_restarted(self, deployment: str, replica: Replica) -> bool:
         effects = compose(each.fault.effects for each in self._in(deployment, replica.name))

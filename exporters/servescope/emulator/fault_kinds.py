@@ -236,7 +236,8 @@ _SCALING: Final = (
         lambda factor: (Truth("replica_count_by_status", {"status": "starting"}, above=0.5),),
         scopes=_DEPLOYMENTS,
         needs="load that brings new replicas",
-        shows_after_seconds=180.0,
+        # Later than the same load would start replicas as usual.
+        shows_after_seconds=300.0,
     ),
     FaultKind(
         "replica-crash-loop",

@@ -343,9 +343,9 @@ _TRAFFIC: Final = (
     FaultKind(
         "traffic-surge",
         "Many more clients than usual.",
-        Intensity("times as many arrivals as usual", 3, 0.01, 100),
+        Intensity("times as many arrivals as usual", 3, 1.1, 100),
         lambda factor: Effects(traffic=TrafficEffects(rate_factor=factor)),
-        lambda factor: (Truth("request_rate", above_times=1 + 0.4 * (factor - 1)),) if factor > 1.5 else (),
+        lambda factor: (Truth("request_rate", above_times=1 + 0.4 * (factor - 1)),) if factor >= 1.5 else (),
         scopes=_STACK,
         shows_after_seconds=120.0,
     ),

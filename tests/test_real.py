@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from servescope.errors import ServescopeError
 from tests.real import environments
+from tests.real import load as load_generator
 from tests.real.__main__ import main
 from tests.real.claims import Claim, claim_totals
 from tests.real.client import Counts, Exchange, send_all
@@ -154,3 +155,36 @@ def test_a_complete_environment_is_taken_as_it_is(tmp_path: Path, monkeypatch: p
     with pytest.raises(ServescopeError, match=r"built, but .* does not exist"):
         environments.ensure_environment(tmp_path, recipe)
     assert built == ["there"]
+
+
+def test_the_load_is_what_was_answered(tmp_path: Path) -> None:
+    """Tokens and seconds are summed over the answered requests; the cancelled are counted, a failed one is an error."""
+    metrics = {
+        "usage_prompt_tokens": {"value": 30, "unit": "tokens"},
+        "usage_completion_tokens": {"value": 3, "unit": "tokens"},
+        "usage_prompt_cache_read_tokens": {"value": 16, "unit": "tokens"},
+        "time_to_first_token": {"value": 250.0, "unit": "ms"},
+        "request_latency": {"value": 1000.0, "unit": "ms"},
+    }
+    answered = {"metadata": {"was_cancelled": False}, "metrics": metrics, "error": None}
+    cancelled = {"metadata": {"was_cancelled": True}, "metrics": {}, "error": {"type": "cancelled"}}
+    export = tmp_path / "profile_export.jsonl"
+    export.write_text("".join(json.dumps(each) + "\n" for each in (answered, cancelled, answered)))
+
+    load = load_generator.read_load(export)
+
+    assert (load.answered, load.cancelled) == (2, 1)
+    assert (load.prompt_tokens, load.output_tokens, load.cached_tokens) == (60, 6, 32)
+    assert (load.first_token_seconds, load.latency_seconds) == (0.5, 2.0)
+    export.write_text(json.dumps({**answered, "error": {"type": "server"}}) + "\n")
+    with pytest.raises(ServescopeError, match="1 of aiperf's requests failed"):
+        load_generator.read_load(export)
+
+
+@pytest.mark.parametrize("words", [["--requests", "3"], ["--concurrency", "0"], ["--report", "no/such.md"]])
+def test_the_load_refuses_what_cannot_be(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong arguments end with 2 and their value, before anything is started."""
+    with pytest.raises(SystemExit) as ended:
+        load_generator.main(words)
+    assert ended.value.code == 2
+    assert words[1] in capsys.readouterr().err

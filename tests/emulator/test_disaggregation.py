@@ -23,7 +23,8 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import TransferCost
 from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
-from servescope.emulator.effects import DeploymentEffects, EngineEffects
+from servescope.emulator.effects import DeploymentEffects, EngineEffects, RouterEffects
+from servescope.emulator.router import RouterRuntime
 from servescope.emulator.server import format_configuration, format_file_sd
 from servescope.emulator.stack import V2, EmulatedStack
 from servescope.emulator.workload import Cancel, GeneratedTraffic, Mix, Request
@@ -330,6 +331,8 @@ moves = st.lists(
             st.tuples(st.just("scale"), st.integers(1, 3), st.just(0)),
             st.tuples(st.just("slow"), st.integers(1, 200), st.just(0)),
             st.tuples(st.just("freeze"), st.integers(0, 8), st.integers(0, 1)),
+            st.tuples(st.just("deafen"), st.integers(0, 1), st.just(0)),
+            st.tuples(st.just("restart router"), st.just(0), st.just(0)),
         ),
     ),
     max_size=40,
@@ -337,9 +340,9 @@ moves = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(moves=moves, disaggregated=st.booleans())
+@given(moves=moves, disaggregated=st.booleans(), routers=st.integers(1, 2))
 def test_requests_are_conserved_whatever_happens(
-    moves: list[tuple[float, tuple[str, int, int]]], disaggregated: bool
+    moves: list[tuple[float, tuple[str, int, int]]], disaggregated: bool, routers: int
 ) -> None:
     """Every request that was sent ends once or is in flight, under failures, restarts, scaling and freezes."""
     plan = replace(
@@ -348,6 +351,7 @@ def test_requests_are_conserved_whatever_happens(
         disaggregation=PLAN.disaggregation if disaggregated else None,
         scaling=TokenScaling(min_replica=1, initial_replicas=2, max_replica=3, scale_down_delay=1e9),
         drain_seconds=20.0,
+        router=RouterRuntime(replicas=routers),
     )
     deployment, clock = deploy(plan)
     ended: Counter[int] = Counter()
@@ -369,6 +373,10 @@ def test_requests_are_conserved_whatever_happens(
             hang_ups[first % len(hang_ups)]()
         elif what == "scale":
             deployment.fleet.scale_to(first)
+        elif what == "deafen":
+            deployment.router.apply_effects(RouterEffects(event_loss_share=float(first)))
+        elif what == "restart router":
+            deployment.restart("router-0")
         elif what == "slow":
             deployment.apply_effects(DeploymentEffects(transfer_factor=float(first)))
         elif names and what == "freeze":
@@ -381,6 +389,7 @@ def test_requests_are_conserved_whatever_happens(
         assert len(hang_ups) == deployment.requests_started == sum(outcomes.values()) + deployment.in_flight
         check_books(deployment)
     deployment.apply_effects(DeploymentEffects())
+    deployment.router.apply_effects(RouterEffects())
     for replica in deployment.replicas.values():
         replica.engine.apply_effects(EngineEffects())
     clock.run_until(clock.now + 2000.0)

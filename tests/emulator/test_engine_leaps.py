@@ -154,7 +154,7 @@ engines = st.builds(
     cache_blocks=st.integers(46, 70),
     error_share=st.just(0.1),
     cost=st.just(COST),
-    speculation=st.sampled_from([None, Speculation((0.8, 0.6), 0.00017)]),
+    speculation=st.sampled_from([None, Speculation((0.8, 0.6), 0.00017, drift_per_hour=0.9)]),
 )
 
 

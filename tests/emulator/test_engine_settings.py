@@ -67,10 +67,23 @@ def test_calibration_decides_the_cost(tmp_path: Path) -> None:
     assert settings.calibration.residual_ratio < 1e-9
 
 
+@pytest.mark.parametrize(("second", "warned"), [("0.012", False), ("0.032", True)])
+def test_poor_fit_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, second: str, warned: bool) -> None:
+    """How well the points fit is logged with its place, as a warning when that is badly."""
+    (tmp_path / "points.csv").write_text(f"decoding,seconds\n1,0.011\n2,{second}\n8,0.018\n", encoding="utf-8")
+    with caplog.at_level("INFO", logger="servescope"):
+        parse({"calibration": "points.csv"}, directory=tmp_path)
+    (record,) = caplog.records
+    assert (record.levelname == "WARNING") == warned
+    assert "scenario.toml: deployments[0].engine.calibration: calibrated on 3 points: off by" in record.getMessage()
+
+
 def test_speculation_is_as_documented() -> None:
     """The documented block decides kind and length; chances can be said beside it."""
-    speculation = parse({"acceptance": [0.9, 0.5]}, speculation=dict(EAGLE)).parameters.speculation
+    engine = {"acceptance": [0.9, 0.5], "acceptance_drift": 0.1}
+    speculation = parse(engine, speculation=dict(EAGLE)).parameters.speculation
     assert speculation is not None
+    assert speculation.drift_per_hour == 0.1
     assert (speculation.decoding_type, speculation.acceptance) == ("Eagle", (0.9, 0.5))
 
 
@@ -91,6 +104,8 @@ def test_speculation_is_as_documented() -> None:
         ({"max_queue": -1}, {}, None, "max_queue: -1 is wrong"),
         ({"calibration": "none.csv"}, {}, None, "engine.calibration: cannot read .*none.csv"),
         ({"acceptance": [0.5]}, {}, None, "acceptance: .* only beside a speculative_config"),
+        ({"acceptance_drift": 0.1}, {}, None, "acceptance_drift: .* only beside a speculative_config"),
+        ({"acceptance_drift": 1}, {}, EAGLE, "acceptance_drift: 1 is wrong, expected a share of 0 or more and below 1"),
         ({"acceptance": [1.5]}, {}, EAGLE, "acceptance: .* a list of chances"),
         ({}, {}, {"decoding_type": "medusa"}, "unknown speculative_config.decoding_type 'medusa', supported: Eagle"),
     ],

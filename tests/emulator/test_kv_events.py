@@ -21,6 +21,7 @@ from servescope.emulator.kv_events import Endpoint, KvEvents, parse_endpoint
 from servescope.emulator.openai_api import ApiSettings
 from servescope.emulator.stack import MODEL, EmulatedStack
 from servescope.emulator.tokens import tokenize_conversation
+from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM
 from servescope.errors import UsageError
 
 pytestmark = pytest.mark.slow
@@ -126,6 +127,10 @@ def test_stored_blocks_name_their_parent(stack: EmulatedStack, events: KvEvents)
         assert event["block_size"] == 32
         assert event["parent_block_hash"] is None or event["parent_block_hash"] in cached
         assert len(event["token_ids"]) == 32 * len(event["block_hashes"])
+        # Generated traffic numbers the blocks of a conversation one by one.
+        first = 0 if event["parent_block_hash"] is None else event["parent_block_hash"] % BLOCKS_PER_STREAM + 1
+        places = [block % BLOCKS_PER_STREAM for block in event["block_hashes"]]
+        assert places == list(range(first, first + len(places)))
         for place, block in enumerate(event["block_hashes"]):
             tokens = event["token_ids"][place * 32 : place * 32 + 32]
             assert texts.setdefault(block, tokens) == tokens

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
@@ -52,6 +52,7 @@ def test_event_of_a_gone_worker_changes_nothing() -> None:
     assert router.index.cached_blocks("b") == router.index.cached_blocks("c") == set()
 
 
+@settings(deadline=None)
 @given(
     histories=st.lists(
         st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 8))), max_size=6), min_size=1, max_size=4
@@ -82,6 +83,18 @@ def test_index_agrees_with_a_plain_set_per_worker(
         index.remove_worker(worker)
     index.add_worker("new")
     assert index.cached_blocks("new") == set()
+
+
+def test_event_that_is_known_changes_nothing() -> None:
+    """One that was under way while its worker told all it has comes too late to matter, and is no gap."""
+    index = BlockIndex()
+    index.add_worker("a")
+    index.replace("a", (1, 2), sequence=5)
+    assert index.apply("a", removed(4, 1)) == 0
+    assert index.apply("a", stored(5, 9)) == 0
+    assert (index.cached_blocks("a"), index.sequence("a")) == ({1, 2}, 5)
+    assert index.apply("a", removed(6, 1)) == 0
+    assert index.cached_blocks("a") == {2}
 
 
 # --- Gaps -------------------------------------------------------------------------------------------------------------
@@ -206,6 +219,7 @@ steps = st.lists(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(steps=steps, kept=st.integers(1, 6))
 def test_index_comes_true_whatever_happened(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, set[int], set[int]]], kept: int
@@ -261,6 +275,7 @@ def test_restart_recovers_from_the_snapshot_and_the_events_after_it(tmp_path: Pa
     clock.run_until(62.1)
     assert state(router) == "recovering"
     assert router.index.cached_blocks("a") == set(range(400, 500))
+    worker.change(stored=(504,))
     clock.run_until(63.0)
     assert state(router) == "exact"
     assert router.index.cached_blocks("a") == worker.cached
@@ -380,6 +395,7 @@ def test_snapshot_of_another_version_is_refused() -> None:
         decode(content, router="r", block_tokens=16)
 
 
+@settings(deadline=None)
 @given(cut=st.integers(0, 150), flip=st.integers(0, 150))
 def test_damaged_snapshot_is_refused(cut: int, flip: int) -> None:
     """Cut off anywhere, or with any byte of its index changed, it is refused; nothing else is raised."""

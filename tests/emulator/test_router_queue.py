@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
@@ -229,6 +229,28 @@ def test_one_router_is_a_bottleneck_above_fifty_workers() -> None:
     assert late["router_queue_wait_seconds_sum"] == 0
 
 
+def test_waiting_for_a_decision_and_for_a_worker_are_told_apart() -> None:
+    """A request waits its turn for a second, then two for the only worker, and is decided about in another second."""
+    clock = VirtualClock()
+    runtime = RouterRuntime(decision=DecisionCost(base=1.0, per_worker=0.0, per_block=0.0))
+    router = kv_router("a", runtime=runtime, clock=clock, capacity=ONE)
+    first: list[Placement | None] = []
+    router.submit(prompt(1), first.append)
+    second = submit(router, prompt(2, number=2))
+    clock.run_until(3.0)
+    (busy,) = first
+    assert busy is not None
+    busy.end()
+    clock.run_until(3.9)
+    assert second == []
+    clock.run_until(4.0)
+    assert second == [2]
+    shown = read(router)
+    assert shown["router_queue_wait_seconds_sum"] == pytest.approx(2.0)
+    assert shown["router_decision_seconds_sum"] == pytest.approx(1.0 + 2.0)
+    assert shown["router_decision_busy_seconds_total"] == pytest.approx(2.0)
+
+
 def test_worker_that_goes_while_the_router_decides_is_not_chosen() -> None:
     """The decision is between the workers that are there at its end; without one the request waits."""
     clock = VirtualClock()
@@ -270,6 +292,7 @@ happenings = st.lists(
 )
 
 
+@settings(max_examples=100, deadline=None)
 @given(happenings=happenings, policy=st.sampled_from(["fcfs", "wspt"]), max_queued=st.integers(0, 4))
 def test_every_request_is_placed_refused_or_taken_back_once(
     happenings: list[tuple[object, ...]], policy: str, max_queued: int

@@ -22,6 +22,8 @@ AZURE = TRACES / "azure.csv"
 
 A_REQUEST = '{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}'
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+# With a fixed time, so that the test has the same name in every process.
+PACKED = gzip.compress(A_REQUEST.encode(), mtime=0)
 AN_AZURE_REQUEST = "2023-11-16 18:17:03.9799600,4808,10"
 
 
@@ -167,7 +169,7 @@ def test_malformed_azure_is_refused(tmp_path: Path, second: str, complaint: str)
         ("\n\n", "the trace is empty"),
         (AZURE_HEADER, "the trace is empty"),
         ("time,in,out\n", r":1: 'time,in,out' is neither a JSON object \(Mooncake\) nor the header 'TIMESTAMP,"),
-        (gzip.compress(A_REQUEST.encode(), mtime=0), r"is compressed \(gzip\), which is not read here: unpack it first"),
+        (PACKED, r"is compressed \(gzip\), which is not read here: unpack it first"),
         (A_REQUEST.encode("utf-16"), ":1: is UTF-16, expected UTF-8"),
         (A_REQUEST.encode() + b"\n\xff\n", r":2: is not UTF-8 \(.* at byte 1\)"),
         (A_REQUEST.encode() + b"\n" + b" " * (17 << 20), ":2: is longer than 16 MiB, expected one request per line"),

@@ -226,10 +226,11 @@ def _load(
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False, env=environment)
     if done.returncode != 0:
         raise ProcessError(f"aiperf ended with {done.returncode}: {done.stdout[-800:]}")
-    return _read_load(out / "profile_export.jsonl")
+    return read_load(out / "profile_export.jsonl")
 
 
-def _read_load(path: Path) -> Load:
+def read_load(path: Path) -> Load:
+    """What aiperf exported, a line per request; raises ProcessError when any of them failed."""
     sums: dict[str, float] = defaultdict(float)
     for line in path.read_text(encoding="utf-8").splitlines():
         record: dict[str, Any] = json.loads(line)

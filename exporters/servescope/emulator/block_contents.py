@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -22,7 +23,8 @@ class BlockContents:
     """
 
     def __init__(self) -> None:
-        self._tokens: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        # Packed: tens of thousands of tuples of numbers would be some hundred megabytes.
+        self._tokens: OrderedDict[int, array[int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def remember(self, block_ids: Sequence[int], ids: Sequence[int], block_tokens: int) -> None:
@@ -30,7 +32,7 @@ class BlockContents:
         with self._lock:
             for place, block in enumerate(block_ids):
                 self._tokens.pop(block, None)
-                self._tokens[block] = tuple(ids[place * block_tokens : (place + 1) * block_tokens])
+                self._tokens[block] = array("I", ids[place * block_tokens : (place + 1) * block_tokens])
             while len(self._tokens) > _MOST_BLOCKS:
                 self._tokens.popitem(last=False)
 

@@ -6,7 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from servescope.emulator.cache import BlockCache, CacheChanges
 from servescope.emulator.clock import VirtualClock
@@ -16,6 +16,7 @@ from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Prefilled, Serving
 from servescope.emulator.speculation import Speculation
 from servescope.emulator.stretch import Stretch, count_by_position, plan_stretch
+from servescope.emulator.token_counts import InFlightTokens, TokenCounts
 from servescope.emulator.workload import Finished, Request
 from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
@@ -23,6 +24,8 @@ from servescope.errors import UsageError
 EngineRole = Literal["aggregated", "prefill", "decode"]
 
 _CHURN_SECONDS = 1.0
+# How often a draft's alignment follows its drift, which is slow.
+_DRIFT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,35 +76,6 @@ class EngineParameters:
     def draft_length(self) -> int:
         """Tokens drafted for one sequence in one step; 0 without speculation."""
         return self.speculation.draft_length if self.speculation else 0
-
-
-class InFlightTokens(NamedTuple):
-    """What an engine's requests weigh for a token-based autoscaler, by where they are.
-
-    `queued` is Σ prompt of those that wait, `prefill` Σ uncached prompt of those whose prompt is computed, `decode`
-    Σ prompt and output so far of those that decode, `handed_over` the same of those whose KV is still to be fetched.
-    """
-
-    queued: int
-    prefill: int
-    decode: int
-    handed_over: int
-
-
-@dataclass(slots=True)
-class TokenCounts:
-    """Where the KV an engine ever held came from, and where it went, in tokens.
-
-    `prefilled` were computed as prompts, recomputation after a preemption included; `reused` were found in the cache,
-    `transferred` came from another engine, and `decoded` were computed as they were generated. `dropped` left with
-    their sequence; all others are held: prefilled + reused + transferred + decoded = dropped + held, always.
-    """
-
-    prefilled: int = 0
-    reused: int = 0
-    transferred: int = 0
-    decoded: int = 0
-    dropped: int = 0
 
 
 class Engine:
@@ -156,8 +130,11 @@ class Engine:
         self._watchers: list[Callable[[Serving, str], None]] = []
         self._change_watchers: list[Callable[[CacheChanges], None]] = []
         self.reused_tokens = 0
+        self._born_at = clock.now
         self._follow_effects()
         gpu.watch_reading(self._catch_up)
+        if parameters.speculation and parameters.speculation.drift_per_hour:
+            clock.schedule(_DRIFT_SECONDS, self._drift)
 
     # --- what others read ---------------------------------------------------------------------------------------------
 
@@ -346,9 +323,16 @@ class Engine:
 
     def _follow_effects(self) -> None:
         effects, speculation = self._effects, self.parameters.speculation
-        self._reach = speculation.reach(effects.acceptance_factors) if speculation else []
+        age_seconds = self._clock.now - self._born_at
+        self._reach = speculation.reach(effects.acceptance_factors, age_seconds=age_seconds) if speculation else []
         self._largest_batch = max(int(self.parameters.max_batch_size * effects.batch_factor), 1)
         self._error_share = 1 - (1 - self.parameters.error_share) * (1 - effects.error_share)
+
+    def _drift(self) -> None:
+        if not self._failed:
+            self._interrupt()
+            self._follow_effects()
+            self._clock.schedule(_DRIFT_SECONDS, self._drift)
 
     def _churn(self) -> None:
         share = self._effects.churn_share

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ ENGINE_SETTINGS: Final = (
     Setting("block_tokens", "32"),
     Setting("error_share", "0.002"),
     Setting("acceptance", ""),
+    Setting("acceptance_drift", "0"),
 )
 """The keys of `[deployments.engine]`."""
 
@@ -37,6 +39,11 @@ RUNTIME_SETTINGS: Final = (
     Setting("enable_chunked_prefill", "true"),
 )
 """The keys of `[deployments.runtime]`, with the documented names, and defaults where there are documented ones."""
+
+_logger = logging.getLogger(__name__)
+
+# Off by more than this, a step's time says little of the engine it was measured on.
+_POOR_FIT = 0.1
 
 # The documented ranges.
 _MOST_SEQUENCE_TOKENS = 1_048_576
@@ -131,25 +138,32 @@ def _calibration(engine: Table, directory: Path) -> Calibration | None:
     if "calibration" not in engine.values:
         return None
     try:
-        return calibrate(directory / engine.string("calibration", None))
+        found = calibrate(directory / engine.string("calibration", None))
     except ConfigurationError:
         raise
     except UsageError as error:
         raise ConfigurationError(f"{engine.origin}: {engine.key('calibration')}: {error}") from error
+    level = logging.WARNING if found.residual_ratio > _POOR_FIT else logging.INFO
+    _logger.log(level, "%s: %s: %s", engine.origin, engine.key("calibration"), found.describe())
+    return found
 
 
 def _speculation(engine: Table, speculation: Mapping[str, object] | None) -> Speculation | None:
     acceptance = engine.values.get("acceptance")
     if speculation is None:
-        if acceptance is not None:
-            raise engine.wrong("acceptance", "it only beside a speculative_config")
+        for key in ("acceptance", "acceptance_drift"):
+            if key in engine.values:
+                raise engine.wrong(key, "it only beside a speculative_config")
         return None
+    drift = _share(engine, "acceptance_drift", 0.0)
+    if drift == 1:
+        raise engine.wrong("acceptance_drift", "a share of 0 or more and below 1")
     if acceptance is None:
-        return _parsed(engine, speculation, None)
+        return replace(_parsed(engine, speculation, None), drift_per_hour=drift)
     numbers = acceptance if isinstance(acceptance, list) else []
     if not numbers or not all(isinstance(each, int | float) and 0 <= each <= 1 for each in numbers):
         raise engine.wrong("acceptance", "a list of chances from 0 to 1, one for each position of the draft")
-    return _parsed(engine, speculation, [float(each) for each in numbers])
+    return replace(_parsed(engine, speculation, [float(each) for each in numbers]), drift_per_hour=drift)
 
 
 def _parsed(engine: Table, speculation: Mapping[str, object], acceptance: list[float] | None) -> Speculation:

@@ -56,12 +56,14 @@ class Speculation:
 
     `acceptance` has the chance of each draft position (0 to 1), given that those before it were accepted.
     `draft_seconds` is what drafting one position takes in every step, whatever the batch; that the model has to verify
-    it is part of the engine's cost. `decoding_type` is one of `DECODING_TYPES`.
+    it is part of the engine's cost. `decoding_type` is one of `DECODING_TYPES`. The chances fall by the share
+    `drift_per_hour` in each hour of an engine's life, as the traffic moves away from what the draft was trained on.
     """
 
     acceptance: tuple[float, ...]
     draft_seconds: float = 0.0
     decoding_type: str = "Eagle"
+    drift_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.acceptance or not all(0 <= chance <= 1 for chance in self.acceptance):
@@ -73,16 +75,21 @@ class Speculation:
         if self.decoding_type not in _KINDS:
             known = ", ".join(DECODING_TYPES)
             raise UsageError(f"unknown decoding_type {self.decoding_type!r}, supported: {known}")
+        if not 0 <= self.drift_per_hour < 1:
+            raise UsageError(f"drift_per_hour is {self.drift_per_hour!r}, expected a share of 0 or more and below 1")
 
     @property
     def draft_length(self) -> int:
         """Tokens drafted for one sequence in one step."""
         return len(self.acceptance)
 
-    def reach(self, factors: Sequence[float] = ()) -> list[float]:
-        """The chance that a draft is right up to each position; `factors` lower those of the positions, the last of
-        them that of all after it."""
-        chances = self.acceptance
+    def reach(self, factors: Sequence[float] = (), *, age_seconds: float = 0.0) -> list[float]:
+        """The chance that a draft is right up to each position, when the engine has lived for that long.
+
+        `factors` lower the chances of the positions, the last of them that of all after it.
+        """
+        alignment = (1 - self.drift_per_hour) ** (age_seconds / 3600)
+        chances = tuple(chance * alignment for chance in self.acceptance)
         if factors:
             last = len(factors) - 1
             chances = tuple(chance * factors[min(at, last)] for at, chance in enumerate(chances))

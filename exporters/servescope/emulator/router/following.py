@@ -18,15 +18,17 @@ class _Followed:
     """One worker as the router follows it.
 
     `complete_to` is the last event before which none is missing, None while none is; `asked` holds while its answer is
-    under way, or about to be asked for. `arrives_at` is when the last event that is under way arrives.
+    under way, or about to be asked for. While it is `catching_up` after a restart what it missed is no gap.
+    `arrives_at` is when the last event that is under way arrives.
     """
 
-    __slots__ = ("arrives_at", "asked", "complete_to", "link")
+    __slots__ = ("arrives_at", "asked", "catching_up", "complete_to", "link")
 
     def __init__(self, link: WorkerLink | None, now: float) -> None:
         self.link = link
         self.complete_to: int | None = None
         self.asked = False
+        self.catching_up = False
         self.arrives_at = now
 
 
@@ -138,7 +140,7 @@ class IndexFollower:
                 self.index.replace(worker, snapshot.block_ids, sequence=snapshot.sequence)
                 followed.complete_to = snapshot.sequence
             if followed.link is not None:
-                followed.asked = True
+                followed.asked = followed.catching_up = True
                 self._ask(worker, followed)
         self._show_state()
 
@@ -150,7 +152,7 @@ class IndexFollower:
             return
         known = self.index.sequence(worker)
         missing = self.index.apply(worker, event)
-        if missing > 0:
+        if missing > 0 and not followed.catching_up:
             self._instruments.count_event_gaps(missing)
             if followed.complete_to is None:
                 followed.complete_to = known
@@ -176,7 +178,7 @@ class IndexFollower:
             return
         self._asking -= 1
         if self._followed.get(worker) is followed:
-            followed.asked = False
+            followed.asked = followed.catching_up = False
             if self._effects.recovers:
                 self._mend(worker, followed)
         self._show_state()

@@ -209,6 +209,8 @@ KNOWN_NAMES = {
     for metric in METRICS.values()
     for name in (metric.name, *(f"{metric.name}{suffix}" for suffix in HISTOGRAM_SUFFIXES))
 }
+# Of vLLM's API server, which the emulator can look like.
+OTHERS_NAMES = {"http_requests_total"}
 METRIC_LIKE = re.compile(r"[a-z][a-z0-9_]*_(?:total|bucket)")
 THRESHOLDS = {abs(step.start) for figure in FIGURES.values() if figure.band is not None for step in figure.band.steps}
 # Where they belong: the records, and their compiler.
@@ -236,7 +238,7 @@ def slips(source: str) -> list[str]:
 
 
 def _is_known(name: str) -> bool:
-    return name in KNOWN_NAMES or name.startswith("servescope_")
+    return name in KNOWN_NAMES or name.startswith("servescope_") or name in OTHERS_NAMES
 
 
 def _number(node: ast.expr) -> float | None:

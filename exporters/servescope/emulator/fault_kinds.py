@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from servescope.catalog import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.emulator.composition import Effects
 from servescope.emulator.effects import (
     DeploymentEffects,
@@ -30,6 +31,10 @@ KV_ROUTER: Final = "KV-aware router"
 SCALES_BY_TOKENS: Final = "token-based autoscaler"
 KV_TRANSFER: Final = "KV transfer between prefill and decode workers"
 _WEIGHT: Final = KvRouterParameters().router_overlap_score_weight
+# Edges of the catalog's bands, which alerts and panels have too.
+_TUNE_FROM: Final = SPECULATION_BAND.steps[0].start
+_CHURN_FROM: Final = SKEW_BAND.steps[-1].start
+_EFFICIENT_FROM: Final = EFFICIENCY_BAND.steps[0].start
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,11 @@ def _rename(name: str, other: str) -> Mapping[str, str]:
     return {name: other, f"vllm:{name}": f"vllm:{other}"}
 
 
+def _from(intensity: float, least: float, *truths: Truth) -> tuple[Truth, ...]:
+    """The truths, where the intensity is at least that."""
+    return truths if intensity >= least else ()
+
+
 def _unmoved(figure: str) -> Truth:
     return Truth(figure, above_times=0.6, below_times=1.6, unmoved=True)
 
@@ -142,7 +152,7 @@ _SPECULATION: Final = (
         # Every position is reached through the first, so the rate falls at least by its share.
         lambda share: (
             Truth("speculation_rate", below_times=1.05 * (1 - share) + 0.01),
-            *((Truth("speculation_rate", below=0.40),) if share >= 0.6 else ()),
+            *_from(share, 0.6, Truth("speculation_rate", below=_TUNE_FROM)),
         ),
         part=DRAFT,
     ),
@@ -166,8 +176,12 @@ _ROUTING: Final = (
         _share("share of the events that never arrive; at 1 there is not even a gap to be seen", 1.0),
         lambda share: Effects(router=RouterEffects(event_loss_share=share, recovers=False)),
         lambda share: (
-            *((Truth("kv_cache_hit_rate_skew", below=-0.10),) if share >= 0.9 else ()),
-            *((Truth("kv_cache_best_prefix_hit_rate", below_times=0.8),) if share >= 0.9 else ()),
+            *_from(
+                share,
+                0.9,
+                Truth("kv_cache_hit_rate_skew", below=-0.10),
+                Truth("kv_cache_best_prefix_hit_rate", below_times=0.8),
+            ),
             *((Truth("router_event_gap_rate", above=0.2 * share),) if share < 1 else ()),
         ),
         scopes=_DEPLOYMENTS,
@@ -192,9 +206,15 @@ _ROUTING: Final = (
             engine=EngineEffects(churn_share=share), router=RouterEffects(removals_lost=True)
         ),
         lambda share: (
-            Truth("kv_cache_hit_rate_skew", above=0.30 if share >= 0.05 else 0.05),
-            Truth("kv_cache_hit_rate", below_times=0.6 if share >= 0.05 else 0.9),
-            Truth("kv_cache_hit_rate_efficiency", below=0.90),
+            Truth("kv_cache_hit_rate_skew", above=0.05),
+            Truth("kv_cache_hit_rate", below_times=0.9),
+            *_from(
+                share,
+                0.05,
+                Truth("kv_cache_hit_rate_skew", above=_CHURN_FROM),
+                Truth("kv_cache_hit_rate", below_times=0.6),
+            ),
+            Truth("kv_cache_hit_rate_efficiency", below=_EFFICIENT_FROM),
         ),
         scopes=_DEPLOYMENTS,
         part=KV_ROUTER,
@@ -207,7 +227,7 @@ _ROUTING: Final = (
         lambda share: Effects(
             router=RouterEffects(overlap_score_weight=_WEIGHT * (1 - share), temperature=share)
         ),
-        lambda share: (Truth("kv_cache_hit_rate_efficiency", below=0.90),) if share >= 0.8 else (),
+        lambda share: _from(share, 0.8, Truth("kv_cache_hit_rate_efficiency", below=_EFFICIENT_FROM)),
         scopes=_DEPLOYMENTS,
         part=KV_ROUTER,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -295,10 +296,12 @@ def _number(table: Table, key: str, default: float, *, least: float | None = Non
     value = table.values.get(key, default)
     low = "a number above 0" if least is None else f"a number of {least:g} or more"
     expected = low if most == math.inf else f"{low}, at most {most:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise table.wrong(key, expected)
+    # What is no number, nan, fits nowhere.
     fits = value > 0 if least is None else value >= least
-    if not fits or value > most or value == math.inf:
+    # Beyond that a whole number is none that can be reckoned with either.
+    if not fits or value > most or value > sys.float_info.max:
         raise table.wrong(key, expected)
     return float(value)
 

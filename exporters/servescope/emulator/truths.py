@@ -74,7 +74,7 @@ class Truth:
         """In words, for people: `speculation_rate below 0.40`."""
         return f"{self.key} {self.describe_bounds()}"
 
-    def describe_bounds(self, write: Callable[[float], str] = "{:.3g}".format) -> str:
+    def describe_bounds(self, write: Callable[[float], str] = "{:.4g}".format) -> str:
         """What is told of the figure, values written by `write`: `below 0.4`, or on a console `below 40 %`."""
         if self.absent:
             return "absent"

@@ -265,3 +265,12 @@ def test_grouping_does_not_matter(first: list[Effects], second: list[Effects]) -
     assert together.router.overlap_score_weight == apart.router.overlap_score_weight
     assert together.exposition.renamed == apart.exposition.renamed
     assert together.restart_seconds == apart.restart_seconds
+
+
+@pytest.mark.parametrize("bound", [1, 4, 100])
+def test_a_pinned_autoscaler_is_told_above_its_bound(bound: int) -> None:
+    """At its bound it is below what is told, also as people read it: `below 1.5`, not `below 1`."""
+    for truth in KINDS["autoscaler-pinned"].truths(float(bound)):
+        if truth.below is not None:
+            assert truth.holds(bound, before=None)
+            assert float(truth.describe().rsplit(" ", 1)[1]) > bound

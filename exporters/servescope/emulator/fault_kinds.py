@@ -241,7 +241,7 @@ _SCALING: Final = (
         lambda bound: Effects(deployment=DeploymentEffects(max_replica=int(bound))),
         lambda bound: (
             Truth("autoscaler_desired_scale", above=bound, unmoved=True),
-            Truth("autoscaler_rounded_desired_scale", below=bound + 0.001),
+            Truth("autoscaler_rounded_desired_scale", below=bound + 0.5),
             Truth("replica_count_by_status", {"status": "active"}, below=bound + 0.5),
         ),
         scopes=_DEPLOYMENTS,

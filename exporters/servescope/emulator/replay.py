@@ -81,7 +81,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="prompts in the order of the file, each served in no time: how much a cache alone reuses",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="of what is printed (default: %(default)s)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

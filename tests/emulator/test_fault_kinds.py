@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from servescope.collector.tables import Table
 from servescope.emulator.composition import Effects, compose
 from servescope.emulator.effects import EngineEffects, RouterEffects, TrafficEffects
-from servescope.emulator.fault_kinds import KINDS, FaultKind, describe_kind
+from servescope.emulator.fault_kinds import KINDS, FaultKind, describe_kind, find_kind
 from servescope.emulator.faults import FAULT_SETTINGS, make_fault, parse_fault, parse_faults
 from servescope.emulator.truths import Truth
 from servescope.errors import ConfigurationError, UsageError
@@ -265,3 +265,10 @@ def test_grouping_does_not_matter(first: list[Effects], second: list[Effects]) -
     assert together.router.overlap_score_weight == apart.router.overlap_score_weight
     assert together.exposition.renamed == apart.exposition.renamed
     assert together.restart_seconds == apart.restart_seconds
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf")])
+def test_numbers_that_are_none_of_ours_are_refused(value: float) -> None:
+    """Neither what is endless nor what no float can hold is an intensity."""
+    with pytest.raises(UsageError, match=r"expected a number from 0\.01 to 1"):
+        find_kind("error-burst").choose_intensity(value)

@@ -93,9 +93,7 @@ def test_fast_proofs_are_one_of_each_group() -> None:
     assert [group for group, kinds in GROUPS.items() for kind in kinds if kind.name in FAST] == list(GROUPS)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for kind in KINDS])
 def test_truths_hold_while_it_is_on(kind: str, tmp_path: Path) -> None:
     """Healthy, then the truths of the fault at its default intensity, then healthy again."""
     with observed(tmp_path, TRAFFIC.get(kind, STEADY), PLANS.get(kind, V2)) as stack:

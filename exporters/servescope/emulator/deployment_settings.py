@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -117,6 +118,10 @@ BACK_OFF_SETTINGS: Final = (
 """The keys of `[deployments.back_off]`."""
 
 _SPECULATOR = "speculator"
+# It names files and paths of URLs; OpenAI's API has the paths below v1.
+_DEPLOYMENT_ID = re.compile(r"(?!v1$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# Far more than one machine emulates in any time worth waiting for.
+_MOST_WORKERS = 10_000
 _KINDS_OF_ROUTER = ("kv", "least-load")
 
 
@@ -133,6 +138,8 @@ def parse_deployment(table: Table, *, directory: Path) -> DescribedDeployment:
     Raises ConfigurationError, which says where.
     """
     identity = _identity(table)
+    if not _DEPLOYMENT_ID.fullmatch(identity.deployment_id):
+        raise table.wrong("deployment_id", "letters, digits, '.', '_' and '-', at most 100, and not 'v1'")
     is_v1 = identity.inference_stack == "v1"
     llm_config = table.table("llm_config", LLM_CONFIG_SETTINGS)
     if is_v1 and "llm_config" in table.values:
@@ -164,6 +171,14 @@ def parse_deployment(table: Table, *, directory: Path) -> DescribedDeployment:
             kv_transfer=engine.transfer,
         ),
     )
+    units = disaggregation
+    workers = 1 if units is None else units.prefill_workers_per_replica + units.decode_workers_per_replica
+    if plan.scaling.max_replica * workers > _MOST_WORKERS:
+        of_each = "" if units is None else f", {workers} workers each"
+        raise ConfigurationError(
+            f"{table.origin}: {table.path}: max_replica is {plan.scaling.max_replica}{of_each}, "
+            f"expected at most {_MOST_WORKERS} workers in all"
+        )
     return DescribedDeployment(plan, _number(table, "share", 1.0, least=0.0))
 
 

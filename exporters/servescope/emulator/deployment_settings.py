@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -119,8 +120,6 @@ BACK_OFF_SETTINGS: Final = (
 _SPECULATOR = "speculator"
 # It names files and paths of URLs; OpenAI's API has the paths below v1.
 _DEPLOYMENT_ID = re.compile(r"(?!v1$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Far more than one machine emulates in any time worth waiting for.
-_MOST_WORKERS = 10_000
 _KINDS_OF_ROUTER = ("kv", "least-load")
 
 
@@ -170,14 +169,6 @@ def parse_deployment(table: Table, *, directory: Path) -> DescribedDeployment:
             kv_transfer=engine.transfer,
         ),
     )
-    units = disaggregation
-    workers = 1 if units is None else units.prefill_workers_per_replica + units.decode_workers_per_replica
-    if plan.scaling.max_replica * workers > _MOST_WORKERS:
-        of_each = "" if units is None else f", {workers} workers each"
-        raise ConfigurationError(
-            f"{table.origin}: {table.path}: max_replica is {plan.scaling.max_replica}{of_each}, "
-            f"expected at most {_MOST_WORKERS} workers in all"
-        )
     return DescribedDeployment(plan, _number(table, "share", 1.0, least=0.0))
 
 
@@ -310,10 +301,12 @@ def _number(table: Table, key: str, default: float, *, least: float | None = Non
     value = table.values.get(key, default)
     low = "a number above 0" if least is None else f"a number of {least:g} or more"
     expected = low if most == math.inf else f"{low}, at most {most:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise table.wrong(key, expected)
+    # What is no number, nan, fits nowhere.
     fits = value > 0 if least is None else value >= least
-    if not fits or value > most or value == math.inf:
+    # Beyond that a whole number is none that can be reckoned with either.
+    if not fits or value > most or value > sys.float_info.max:
         raise table.wrong(key, expected)
     return float(value)
 

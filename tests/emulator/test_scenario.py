@@ -156,11 +156,8 @@ def change(path: str, value: object) -> Mapping[str, object]:
     [
         ("seeds", 1, "s.toml: unknown key 'seeds'; did you mean 'seed'?"),
         ("seed", "1", "s.toml: seed: '1' is wrong, expected a whole number"),
-        ("seed", 10**400, "s.toml: seed: a number beyond the 64 bits that TOML's whole numbers have"),
-        ("deployments.0.share", 2**63, "s.toml: deployments[0].share: a number beyond the 64 bits"),
         ("deployments.1.deployment_id", "../../x", "deployment_id: '../../x' is wrong, expected letters, digits"),
         ("deployments.1.deployment_id", "v1", "deployment_id: 'v1' is wrong, expected letters, digits"),
-        ("deployments.1.autoscaling.max_replica", 10_001, "is 10001, expected at most 10000 workers in all"),
         ("traffic", 3, "s.toml: traffic: 3 is wrong, expected a table"),
         ("traffic.preset", "chatt", "s.toml: traffic.preset: 'chatt' is wrong, expected one of"),
         ("deployments", [], "s.toml: no deployments; expected at least one"),
@@ -272,7 +269,12 @@ def test_deployments_differ() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no scenario file"), (b"seed = ", "not TOML"), (b"\xff", "cannot be read")],
+    [
+        (None, "no scenario file"),
+        (b"seed = ", "not TOML"),
+        (b"seed = 9223372036854775808", "seed: a number beyond"),
+        (b"\xff", "cannot be read"),
+    ],
 )
 def test_files_that_are_none_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     """A missing file, one that is not TOML and one that is not text are named."""

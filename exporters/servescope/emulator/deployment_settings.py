@@ -120,8 +120,6 @@ BACK_OFF_SETTINGS: Final = (
 _SPECULATOR = "speculator"
 # It names files and paths of URLs; OpenAI's API has the paths below v1.
 _DEPLOYMENT_ID = re.compile(r"(?!v1$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Far more than one machine emulates in any time worth waiting for.
-_MOST_WORKERS = 10_000
 _KINDS_OF_ROUTER = ("kv", "least-load")
 
 
@@ -171,14 +169,6 @@ def parse_deployment(table: Table, *, directory: Path) -> DescribedDeployment:
             kv_transfer=engine.transfer,
         ),
     )
-    units = disaggregation
-    workers = 1 if units is None else units.prefill_workers_per_replica + units.decode_workers_per_replica
-    if plan.scaling.max_replica * workers > _MOST_WORKERS:
-        of_each = "" if units is None else f", {workers} workers each"
-        raise ConfigurationError(
-            f"{table.origin}: {table.path}: max_replica is {plan.scaling.max_replica}{of_each}, "
-            f"expected at most {_MOST_WORKERS} workers in all"
-        )
     return DescribedDeployment(plan, _number(table, "share", 1.0, least=0.0))
 
 

@@ -54,12 +54,12 @@ def read_scenario(path: Path) -> Scenario:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
+    _check_integers(document, str(path), "")
     return make_scenario(document, origin=str(path), directory=path.resolve().parent)
 
 
 def make_scenario(document: Mapping[str, object], *, origin: str, directory: Path) -> Scenario:
     """The scenario from a parsed document; `origin` is what errors call it."""
-    _check_integers(document, origin, "")
     root = Table(document, origin, "")
     root.check_keys(("seed", "traffic", "deployments", "faults"))
     traffic = document.get("traffic", {})

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dashboards import cache, fleet, requests, scale, speculation
+from dashboards import cache, cutover, fleet, phases, requests, scale, speculation
 from dashboards.board import Board, render_board
 from dashboards.options import DEFAULTS, Options, read_options
 from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
-BOARDS: tuple[Callable[[Options], Board], ...] = (fleet.make, requests.make, speculation.make, cache.make, scale.make)
+BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
+    module.make for module in (fleet, cutover, requests, speculation, cache, scale, phases)
+)
 
 
 def render(options: Options = DEFAULTS) -> Mapping[str, str]:

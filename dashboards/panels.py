@@ -171,10 +171,14 @@ def expression_panel(
     kind: Kind = "timeseries",
     replica: bool = False,
     idle: bool = False,
+    off: str = "",
     stacked: bool = False,
     width: int = 8,
 ) -> Panel:
-    """An expression over the raw series, per value of the labels in `by`; `idle` where it is absent without traffic."""
+    """An expression over the raw series, per value of the labels in `by`.
+
+    `idle` where it is absent without traffic; `off` says of which deployments there is nothing, if the metric does not.
+    """
     return Panel(
         title=title,
         kind=kind,
@@ -183,7 +187,7 @@ def expression_panel(
         meaning=meaning,
         normal=normal,
         first=first,
-        no_data=absence(expression, idle=idle),
+        no_data=NoData("off", off) if off else absence(expression, idle=idle),
         axis=(0.0, 1.0) if unit == "ratio" else None,
         stacked=stacked,
         width=width,

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
 
 from dashboards.options import Options
 from servescope.catalog import FIGURES, METRICS
-from servescope.expressions import Expression, promql
+from servescope.expressions import (
+    Difference,
+    Expression,
+    FractionAbove,
+    Increase,
+    Level,
+    Quantile,
+    Rate,
+    Ratio,
+    promql,
+)
 from servescope.identity import DEPLOYMENT_LABELS
 
 RATE_INTERVAL = "$__rate_interval"
@@ -62,7 +72,22 @@ def compile_expression(
 ) -> str:
     """The expression over the raw series in scope, per value of the labels in `by`."""
     labels = tuple(options.label(label) for label in by)
-    return promql(expression, window=window, by=labels, scope=scope(options, replica=replica))
+    return promql(_relabel(expression, options), window=window, by=labels, scope=scope(options, replica=replica))
+
+
+def _relabel(expression: Expression, options: Options) -> Expression:
+    """The expression with identity labels under the names they have here."""
+    match expression:
+        case Rate(where=where) | Increase(where=where) | Level(where=where):
+            return replace(expression, where=tuple((options.label(label), values) for label, values in where))
+        case Ratio(above, below):
+            return Ratio(_relabel(above, options), _relabel(below, options))
+        case Difference(left, right):
+            return Difference(_relabel(left, options), _relabel(right, options))
+        case Quantile() | FractionAbove():
+            return expression
+        case _:
+            assert_never(expression)
 
 
 def compile_figure(name: str, options: Options) -> str:

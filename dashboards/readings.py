@@ -100,6 +100,24 @@ READINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "equals active replicas.",
             "if replicas do not follow within minutes, look at the orchestrator's capacity.",
         ),
+        "autoscaler_phase_in_flight_tokens": (
+            "follows traffic; prompts make prefill's, answers decode's.",
+            "the phase that grows alone is the one to give workers.",
+        ),
+        "autoscaler_phase_desired_scale": (
+            "about the same for both phases; the larger is the desired scale.",
+            "if one phase stays far above the other, change how many workers of each a unit has.",
+        ),
+        "kv_transfer_p95": (
+            "steady for a prompt length and a link.",
+            "look at the link between prefill and decode workers, then at prompt lengths.",
+        ),
+        "kv_transfer_wait_p95": (
+            "near 0.",
+            "decode workers have no room: look at their KV cache and requests in flight.",
+        ),
+        "kv_transfers_pending": ("near 0.", "look at the wait for transfers and at room on decode workers."),
+        "kv_transfer_bytes_per_second": ("follows input tokens.", "compare with what the link can carry."),
         "cpu_usage": ("well below the limit.", "look at tokenisation and the router's process."),
         "memory_usage": ("steady after the start.", "if it keeps growing, plan a restart and look for a leak."),
         "gpu_usage": ("high under load.", "if it is low while requests are queued, the engine waits for something."),

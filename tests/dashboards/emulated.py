@@ -38,7 +38,7 @@ def make_stack() -> EmulatedStack:
 
 @contextmanager
 def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack) -> Iterator[Prometheus]:
-    """Prometheus 2 over the stack's scrapes and the committed recording rules, evaluated over them."""
+    """A Prometheus over the stack's scrapes and the committed recording rules, evaluated over them."""
     text = folder / "scrapes.om"
     text.write_bytes(b"".join((*_scrapes(stack), _alert(), b"# EOF\n")))
     data = folder / "data"

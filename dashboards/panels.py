@@ -25,7 +25,7 @@ UNITS: Mapping[Unit, str] = MappingProxyType(
     {
         "bytes": "bytes",
         "bytes/s": "Bps",
-        "cores": "suffix: cores",
+        "cores": "suffix:cores",
         "ratio": "percentunit",
         "requests/s": "reqps",
         "seconds": "s",

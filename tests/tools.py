@@ -41,7 +41,12 @@ _MOST_BYTES = 1_000_000
 
 _GRAFANA = TOOLS / "grafana"
 _GRAFANA_SCHEMA = _GRAFANA / "dashboard.json"
-_GRAFANA_PACKAGES = ("@grafana/schema@13.2.3", "ts-json-schema-generator@2.4.0")
+_GRAFANA_PACKAGES = (
+    "@grafana/schema@13.2.3",
+    "@grafana/data@13.1.0",
+    "react@18.3.1",
+    "ts-json-schema-generator@2.4.0",
+)
 _GRAFANA_TYPES = "node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts"
 
 
@@ -96,7 +101,10 @@ def compose_schema() -> Path | None:
 
 
 def grafana_schema() -> Path | None:
-    """The JSON schema of a classic dashboard, made of Grafana's own types, or None."""
+    """The JSON schema of a classic dashboard, made of Grafana's own types, or None.
+
+    Beside it, in `node_modules`, lies Grafana's own code that shows values.
+    """
     return _GRAFANA_SCHEMA if _GRAFANA_SCHEMA.is_file() else None
 
 
@@ -220,10 +228,9 @@ def _fetch_compose_schema() -> None:
 def _make_grafana_schema() -> None:
     """Take Grafana's types from npm and have them made into a schema; none of it is ours to keep."""
     _GRAFANA.mkdir(parents=True, exist_ok=True)
-    _run(
-        ["npm", "install", "--prefix", ".", "--no-audit", "--no-fund", "--ignore-scripts", *_GRAFANA_PACKAGES],
-        cwd=_GRAFANA,
-    )
+    # Peers of what is wanted are most of Grafana.
+    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--legacy-peer-deps"]
+    _run(["npm", "install", "--prefix", ".", *options, *_GRAFANA_PACKAGES], cwd=_GRAFANA)
     generator = _GRAFANA / "node_modules" / ".bin" / "ts-json-schema-generator"
     types = ["--no-type-check", "--path", _GRAFANA_TYPES, "--type", "Dashboard"]
     partial = _GRAFANA_SCHEMA.with_suffix(".partial")

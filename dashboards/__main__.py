@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dashboards import cache, cutover, fleet, phases, requests, scale, speculation
-from dashboards.board import Board, render_board
+from dashboards.board import Board, board_uid, render_board
 from dashboards.options import DEFAULTS, Options, read_options
+from dashboards.packaging import FORMATS, package
 from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
@@ -18,10 +19,13 @@ BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
 )
 
 
-def render(options: Options = DEFAULTS) -> Mapping[str, str]:
+def render(options: Options = DEFAULTS, format_: str = "json") -> Mapping[str, str]:
     """Every file by its name."""
     boards = tuple(make(options) for make in BOARDS)
-    return {f"{board.name}.json": render_board(board, boards, options) for board in boards}
+    return dict(
+        package(board_uid(board.name, options), board.name, render_board(board, boards, options), options, format_)
+        for board in boards
+    )
 
 
 def main() -> int:
@@ -32,9 +36,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
     parser.add_argument("--options", type=Path, metavar="FILE.toml", help="labels, windows, thresholds, data source")
     parser.add_argument("--output", type=Path, default=GENERATED, metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument("--format", choices=FORMATS, default="json", help="default: %(default)s")
     arguments = parser.parse_args()
     try:
-        files = render(read_options(arguments.options) if arguments.options else DEFAULTS)
+        files = render(read_options(arguments.options) if arguments.options else DEFAULTS, arguments.format)
     except ServescopeError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -43,7 +48,7 @@ def main() -> int:
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:
     stale = [name for name, text in files.items() if not _is_current(folder / name, text)]
-    strangers = [path.name for path in sorted(folder.glob("*.json")) if path.name not in files]
+    strangers = [path.name for path in sorted(folder.glob("*")) if path.name not in files]
     for name in (*stale, *strangers):
         sys.stderr.write(f"{folder / name} is out of date: run `python -m dashboards`\n")
     return 1 if stale or strangers else 0

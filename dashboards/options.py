@@ -36,6 +36,7 @@ class Options:
     """
 
     prefix: str = "servescope"
+    folder: str = "servescope"
     datasource: str = ""
     datasource_regex: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

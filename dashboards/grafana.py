@@ -257,6 +257,18 @@ def _colors(panel: Panel) -> list[dict[str, Any]]:
     ]
 
 
+def _overlay(panel: Panel) -> list[dict[str, Any]]:
+    if not panel.overlay:
+        return []
+    properties = [
+        {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
+        {"id": "custom.fillOpacity", "value": 0},
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
+    ]
+    return [{"matcher": {"id": "byRegexp", "options": f"/ {panel.overlay}$/"}, "properties": properties}]
+
+
 def _names(panel: Panel, name: str) -> bool:
     if any(query.legend == name for query in panel.queries):
         return True
@@ -279,7 +291,7 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
         colorMode="palette-classic-by-name",
         fillOpacity=30 if panel.stacked else 0,
         legendDisplayMode="list",
-        overrides=_colors(panel),
+        overrides=[*_colors(panel), *_overlay(panel)],
         showPoints="never",
         thresholdsStyleMode="dashed" if len(panel.thresholds) > 1 else "off",
         tooltipMode="multi",

@@ -75,7 +75,10 @@ class NoData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel: what it asks, how it looks, and what a reader is told about it."""
+    """One panel: what it asks, how it looks, and what a reader is told about it.
+
+    Series whose name ends with `overlay` are lines across the stack, not part of it.
+    """
 
     title: str
     kind: Kind
@@ -88,6 +91,7 @@ class Panel:
     thresholds: tuple[Threshold, ...] = NO_THRESHOLDS
     axis: tuple[float, float] | None = None
     stacked: bool = False
+    overlay: str = ""
     colors: Mapping[str, str] = field(default_factory=lambda: SERIES_COLORS)
     columns: Mapping[str, Column] = field(default_factory=lambda: MappingProxyType({}))
     width: int = 8

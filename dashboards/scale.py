@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dashboards.board import Board
 from dashboards.options import Options
-from dashboards.panels import Row, expression_panel, figure_panel
+from dashboards.panels import Panel, Row, expression_panel, figure_panel
+from dashboards.queries import Query, compile_figure, legend
 from servescope.expressions import level
 
 NAME = "scale"
@@ -20,7 +23,7 @@ def make(options: Options) -> Board:
             Row(
                 "Replicas",
                 (
-                    figure_panel("replica_count_by_status", options, width=12, stacked=True),
+                    _replicas(options),
                     figure_panel("autoscaler_rounded_desired_scale", options, width=12),
                     figure_panel("autoscaler_desired_scale", options),
                     figure_panel("autoscaler_policy_desired_scale", options),
@@ -54,3 +57,13 @@ def make(options: Options) -> Board:
         ),
         by_replica=True,
     )  # fmt: skip
+
+
+def _replicas(options: Options) -> Panel:
+    """Replicas by status, with the scale that was sent across them."""
+    replicas = figure_panel("replica_count_by_status", options, width=12, stacked=True)
+    desired = Query(
+        compile_figure("autoscaler_rounded_desired_scale", options),
+        legend(options, "deployment_id", "inference_stack") + " desired",
+    )
+    return replace(replicas, queries=(*replicas.queries, desired), overlay="desired")

@@ -12,9 +12,9 @@ import pytest
 from dashboards.__main__ import GENERATED, render
 from dashboards.board import stamp
 from dashboards.options import DEFAULTS, seconds
-from dashboards.panels import COLUMNS, STATUS_COLORS
+from dashboards.panels import COLUMNS, SERIES_COLORS, STATUS_COLORS
 from dashboards.queries import ALERTS
-from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
+from servescope.catalog import FIGURES, METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
 from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
 
 LEGACY = {
@@ -285,6 +285,19 @@ def test_series_have_names_and_graphs_share_a_crosshair(name: str) -> None:
     assert seconds(board["refresh"]) >= seconds(DEFAULTS.scrape_interval)
     for panel in panels(board):
         assert all(target["legendFormat"] for target in panel["targets"] if panel["type"] != "table")
+
+
+def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
+    """By status, each in its colour; the desired scale is a line across the stack."""
+    (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas"]
+    overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
+    colors = {name: properties[0]["value"]["fixedColor"] for name, properties in list(overrides.items())[:-1]}
+
+    assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
+    assert colors == {f"/(^| ){status}$/": SERIES_COLORS[status] for status in REPLICA_STATUSES}
+    assert [name for name, color in colors.items() if color == "red"] == ["/(^| )failed$/"]
+    assert {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}} in overrides["/ desired$/"]
+    assert [target["legendFormat"].split()[-1] for target in panel["targets"]] == ["{{status}}", "desired"]
 
 
 def test_grafanalib_stands_behind_one_module() -> None:

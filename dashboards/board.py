@@ -9,7 +9,7 @@ from importlib.metadata import version
 from dashboards import grafana
 from dashboards.options import Options
 from dashboards.panels import Row
-from dashboards.queries import ALERTS, PRESENCE, REPLICA, SCOPE, Query, Variable, legend, scope
+from dashboards.queries import FIRING, PRESENCE, REPLICA, SCOPE, Query, Variable, compile_expression, legend, scope
 from servescope import catalog
 
 
@@ -91,7 +91,7 @@ def _annotations(options: Options) -> list[dict[str, object]]:
         ),
         grafana.make_annotation(
             "Alert fires",
-            Query(f'max by (alertname, {deployment}) ({ALERTS}{{{chosen},alertstate="firing"}})', ""),
+            Query(compile_expression(FIRING, options, by=("alertname", "deployment_id")), ""),
             "red",
             legend(options, "alertname", "deployment_id"),
         ),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from dashboards.board import Board, board_uid
 from dashboards.options import Options
 from dashboards.panels import UNITS, Column, NoData, Panel, Row, expression_panel, figure_panel, steps
-from dashboards.queries import ALERTS, Query, compile_figure, legend, scope
+from dashboards.queries import FIRING, Query, compile_expression, compile_figure, legend
 from servescope.catalog import FIGURES
 from servescope.expressions import Ratio, rate
 from servescope.identity import DEPLOYMENT_LABELS
@@ -67,7 +67,7 @@ def _headline(options: Options) -> tuple[Panel, ...]:
 
 def _alerts(options: Options) -> Panel:
     deployment = options.label("deployment_id")
-    firing = f'max by (alertname, severity, {deployment}) ({ALERTS}{{{scope(options)},alertstate="firing"}})'
+    firing = compile_expression(FIRING, options, by=("alertname", "severity", "deployment_id"))
     return Panel(
         title="Firing alerts",
         kind="table",
@@ -92,7 +92,6 @@ def _alerts(options: Options) -> Panel:
 
 def _deployments(options: Options) -> Panel:
     keys = {label: options.label(label) for label in DEPLOYMENT_LABELS}
-    by = ", ".join(keys.values())
     link = (
         f"/d/{board_uid('requests', options)}?${{__url_time_range}}&${{datasource:queryparam}}"
         f"&var-deployment=${{__data.fields.Deployment}}"
@@ -111,7 +110,7 @@ def _deployments(options: Options) -> Panel:
             figure.title, UNITS[figure.unit], steps(options.band(name))
         )
         queries.append(
-            Query(f"sum by ({by}) ({compile_figure(name, options)})", legend(options, "deployment_id"), True, "table")
+            Query(compile_figure(name, options, nameless=True), legend(options, "deployment_id"), True, "table")
         )
     return Panel(
         title="Deployments",

@@ -27,6 +27,8 @@ PRESENCE = METRICS["concurrent_requests"].name
 ALERTS = "ALERTS"
 """Prometheus' own series of pending and firing alerts."""
 
+FIRING = Level(ALERTS, "max", (("alertstate", ("firing",)),))
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -90,11 +92,17 @@ def _relabel(expression: Expression, options: Options) -> Expression:
             assert_never(expression)
 
 
-def compile_figure(name: str, options: Options) -> str:
-    """The figure per deployment: its recorded series, or computed over the raw ones where the options say so."""
+def compile_figure(name: str, options: Options, *, nameless: bool = False) -> str:
+    """The figure per deployment: its recorded series, or computed over the raw ones where the options say so.
+
+    `nameless` takes the recorded series' name off, as computed ones have none: tables join figures by their labels.
+    """
     figure = FIGURES[name]
+    by = (*DEPLOYMENT_LABELS, *figure.by)
     if options.figures == "raw":
-        return compile_expression(figure.expression, options, by=(*DEPLOYMENT_LABELS, *figure.by))
+        return compile_expression(figure.expression, options, by=by)
+    if nameless:
+        return compile_expression(Level(figure.record(options.window)), options, by=by)
     return f"{figure.record(options.window)}{{{scope(options)}}}"
 
 

@@ -132,10 +132,12 @@ def read_figure(name: str, band: Band | None) -> tuple[str, str]:
 
 
 def _read_band(band: Band) -> tuple[str, str]:
-    stretches = [("", band.lowest), *((f"from {_percent(step.start)}", step.verdict) for step in band.steps)]
-    ends = [*(f"up to {_percent(step.start)}" for step in band.steps), ""]
+    starts = ["", *(f"{'from' if step.inclusive else 'above'} {_percent(step.start)}" for step in band.steps)]
+    ends = [*(f"{'below' if step.inclusive else 'up to'} {_percent(step.start)}" for step in band.steps), ""]
+    verdicts = [band.lowest, *(step.verdict for step in band.steps)]
     spans = [
-        (" ".join(filter(None, (start, end))), verdict) for (start, verdict), end in zip(stretches, ends, strict=True)
+        (", ".join(filter(None, (start, end))), verdict)
+        for start, end, verdict in zip(starts, ends, verdicts, strict=True)
     ]
     usual = "; ".join(f"{span} ({verdict.label})" for span, verdict in spans if verdict.status == "good")
     advice = "\n".join(

@@ -183,10 +183,11 @@ def expression_panel(
 
     `idle` where it is absent without traffic; `off` says of which deployments there is nothing, if the metric does not.
     """
+    text = compile_expression(expression, options, by=by, replica=replica)
     return Panel(
         title=title,
         kind=kind,
-        queries=(Query(compile_expression(expression, options, by=by, replica=replica), legend(options, *by)),),
+        queries=(Query(text, legend(options, *by), instant=kind != "timeseries"),),
         unit=UNITS[unit],
         meaning=meaning,
         normal=normal,

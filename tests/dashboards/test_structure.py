@@ -287,6 +287,16 @@ def test_series_have_names_and_graphs_share_a_crosshair(name: str) -> None:
         assert all(target["legendFormat"] for target in panel["targets"] if panel["type"] != "table")
 
 
+@each_board
+def test_values_of_now_are_asked_for_once(name: str) -> None:
+    """Numbers, gauges and tables send instant queries; graphs and heatmaps ask over the screen's range."""
+    for panel in panels(read_board(name)):
+        now = panel["type"] in ("stat", "gauge", "table")
+        assert all((target["instant"], target["range"]) == (now, not now) for target in panel["targets"]), panel[
+            "title"
+        ]
+
+
 def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
     """By status, each in its colour; the desired scale is a line across the stack."""
     (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas"]

@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import tools
+
+# A machine that is busy fails no test.
+settings.register_profile("servescope", deadline=None)
+settings.load_profile("servescope")
 
 ROOT = Path(__file__).parent.parent
 

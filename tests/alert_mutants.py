@@ -15,6 +15,7 @@ from servescope.alerting import (
     Condition,
     Except,
     Gone,
+    Highest,
     Operator,
     Over,
     Own,
@@ -96,6 +97,10 @@ def _terms(term: Term) -> Iterator[tuple[str, Term]]:
                     yield what, replace(term, shown=mutant)
             if before:
                 yield "offset dropped", replace(term, before="")
+        case Highest(shown, _):
+            for what, mutant in _terms(shown):
+                if isinstance(mutant, Shown):
+                    yield what, replace(term, shown=mutant)
         case Quotient(numerator, denominator):
             yield "not divided", numerator
             for what, mutant in _terms(denominator):

@@ -7,7 +7,7 @@ promtool's unit tests of it; rules are tested by themselves, on the recorded ser
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,9 @@ from servescope.catalog import (
     HIT_RATE_KEPT,
     LATE_POSITION,
     METRICS,
+    NEW_STACK,
     OBJECTIVES,
+    OLD_STACK,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     REQUEST_TRAFFIC,
@@ -32,6 +34,7 @@ from servescope.catalog import (
     SKEW_BAND,
     SPECULATION_BAND,
     STORE_QUEUE_AGE,
+    WORSE_TIMES,
 )
 
 DEPLOYMENT = {"model_name": "m", "deployment_id": "d", "inference_stack": "v2", "environment": "e"}
@@ -118,15 +121,11 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
         name: str, changed: Mapping[str, float | str | None], checks: Mapping[int, float | None]
     ) -> dict[str, Any]:
         keys = dict.fromkeys((*proof.well, *changed))
-        given = [
-            {"series": key, "values": text}
+        told_of = {
+            key: _story(key, proof.well.get(key), changed.get(key, proof.well.get(key)), proof.lead, ended, length)
             for key in keys
-            if (
-                text := _story(
-                    key, proof.well.get(key), changed.get(key, proof.well.get(key)), proof.lead, ended, length
-                )
-            )
-        ]
+        }
+        given = [{"series": key, "values": notation(values)} for key, values in told_of.items()]
         return {
             "name": name,
             "interval": "1m",
@@ -148,7 +147,7 @@ def absent_test(alert: Alert, proof: Proof) -> dict[str, Any]:
     return {
         "name": "silent: nothing is there",
         "interval": "1m",
-        "input_series": [{"series": "something_else", "values": f"1+0x{at + 5}"}],
+        "input_series": [{"series": "something_else", "values": notation([1.0] * (at + 5))}],
         "alert_rule_test": [_check(alert, proof, at, None)],
     }
 
@@ -170,26 +169,31 @@ def _check(alert: Alert, proof: Proof, at: int, value: float | None) -> dict[str
     return {"eval_time": f"{at}m", "alertname": alert.name, "exp_alerts": expected}
 
 
-def _story(key: str, well: float | str | None, bad: float | str | None, lead: int, ended: int, length: int) -> str:
-    """A series' values: well until `lead`, bad until `ended`, then well again; "" where there never are any."""
-    if well is None and bad is None:
-        return ""
+def _story(
+    key: str, well: float | str | None, bad: float | str | None, lead: int, ended: int, length: int
+) -> list[float | None]:
+    """A series' values by the minute: well until `lead`, bad until `ended`, then well again; None for no value."""
     is_counter = key.split("{")[0].endswith("_total")
-    texts, total = [], 0.0
+    values: list[float | None] = []
+    total = 0.0
     for value, count in ((well, lead), (bad, ended - lead), (well, length - ended)):
         if value is None:
-            texts.append(f"_x{count}")
+            values += [None] * count
         elif isinstance(value, str):
             # Repeated to the length it is to have.
-            words = value.split()
-            texts.append(" ".join((words * (count // len(words) + 1))[:count]))
+            words = [float(word) for word in value.split()]
+            values += (words * (count // len(words) + 1))[:count]
         elif is_counter:
-            step = value * 60
-            texts.append(f"{total + step!r}+{step!r}x{count - 1}")
-            total += step * count
+            values += [total + value * 60 * (minute + 1) for minute in range(count)]
+            total += value * 60 * count
         else:
-            texts.append(f"{value!r}+0x{count - 1}")
-    return " ".join(texts)
+            values += [value] * count
+    return values
+
+
+def notation(values: Sequence[float | None]) -> str:
+    """Values as promtool takes them."""
+    return " ".join("_" if value is None else repr(value) for value in values)
 
 
 # --- Templates --------------------------------------------------------------------------------------------------------
@@ -200,9 +204,13 @@ def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
     text = text.replace("{{ $value | humanizePercentage }}", f"{_general(value * 100)}%")
     text = text.replace("{{ $value | humanize }}", _humanized(value))
-    text = text.replace("{{ $value | humanizeDuration }}", f"{int(value) // 60}m {int(value) % 60}s")
+    text = text.replace("{{ $value | humanizeDuration }}", _duration(value))
     assert "{{" not in text, text
     return text
+
+
+def _duration(seconds: float) -> str:
+    return f"{int(seconds) // 60}m {int(seconds) % 60}s" if seconds >= 60 else f"{_humanized(seconds)}s"
 
 
 def _general(value: float) -> str:
@@ -283,6 +291,27 @@ def _burning(name: str, severity: str) -> Proof:
             "traffic at its floor": ({**first[0], **low}, first[1]),
             "the second row, traffic at its floor": ({**second[0], **low}, second[1]),
         },
+    )  # fmt: skip
+
+
+def _slower(name: str) -> Proof:
+    """Two deployments of the old stack, of which the slower counts, one of the new, one of another."""
+    old, older, new, other = (
+        series(FIGURES[name].record(), {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})
+        for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
+    )
+    at = WORSE_TIMES.value
+    busy = other.replace(FIGURES[name].record(), FIGURES["request_rate"].record())
+    return Proof(
+        {old: 1.0, older: 0.5, new: 1.0, other: 1.0, busy: 5.0, _REQUESTS: 5.0}, {new: at * _HAIR}, at * _HAIR,
+        {
+            "at the boundary": {new: at},
+            "another stack is slower": {other: 9.0},
+            "the old stack is slower": {old: 9.0},
+            "nothing to compare with": {new: 9.0, old: None, older: None},
+            "hardly any traffic": {new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value * 0.99},
+        },
+        also={"traffic at its floor": ({new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value}, 9.0)},
     )  # fmt: skip
 
 
@@ -476,6 +505,8 @@ PROOFS: Mapping[str, Proof] = {
         )
         for severity in ("critical", "warning")
     },
+    "ServescopeNewStackFirstTokenSlower": _slower("time_to_first_token_p95"),
+    "ServescopeNewStackTokensSlower": _slower("time_per_output_token_p95"),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
     "ServescopeTargetGone": Proof(
         {_UP: 1.0}, {_UP: None}, 1.0, {"down": {_UP: 0.0}},

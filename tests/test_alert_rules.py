@@ -138,7 +138,7 @@ def test_prometheus_answers_every_query_of_every_runbook(
 def test_promtool_finds_nothing_to_criticise(request: pytest.FixtureRequest, name: str, version: str) -> None:
     """With every lint fatal, on both versions."""
     promtool: Path = request.getfixturevalue(version)
-    command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", str(GENERATED / name)]
+    command = [str(promtool), "check", "rules", "--lint=all", "--lint-fatal", str(GENERATED / name)]
     done = subprocess.run(command, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -170,7 +170,7 @@ def test_every_alert_reaches_its_receiver(amtool: Path, alert: Alert) -> None:
     """Page, ticket, chat, or the one who expects the Watchdog."""
     labels = {**dict.fromkeys(labels_of(alert.condition), "x"), "alertname": alert.name, **alert.labels}
     command = [
-        amtool, "config", "routes", "test", f"--config.file={GENERATED / 'alertmanager.yml'}",
+        str(amtool), "config", "routes", "test", f"--config.file={GENERATED / 'alertmanager.yml'}",
         f"--verify.receivers={RECEIVERS[alert.severity]}", *(f"{key}={value}" for key, value in labels.items()),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)

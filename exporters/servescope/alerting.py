@@ -8,6 +8,7 @@ Own                   one of the collector's own series
 Measured              an expression of the contract's counters and gauges that is no figure
 Badness               the bad share of an objective over one of its windows
 Over                  the average, highest, lowest, or number of changes of a figure over a stretch of its past
+Highest               of a figure's values over several deployments
 Quotient, Scaled      a term ÷ another, a term × a number
 Compare               term against term or number;  All, Any, Except  of conditions;  Gone, Vanished  of series
 """
@@ -80,6 +81,14 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
+class Highest:
+    """The highest of a figure's values that are alike in the labels `by`, as over the deployments of a model."""
+
+    shown: Shown
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Quotient:
     """Numerator ÷ denominator of the same deployment; absent where the denominator is not above 0."""
 
@@ -95,7 +104,7 @@ class Scaled:
     factor: float
 
 
-Term = Shown | Own | Measured | Badness | Over | Quotient | Scaled
+Term = Shown | Own | Measured | Badness | Over | Highest | Quotient | Scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +213,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
     match value:
         case Shown(figure, _):
             return (*DEPLOYMENT_LABELS, *FIGURES[figure].by)
-        case Own(_, by, _, _):
+        case Own(_, by, _, _) | Highest(_, by):
             return by
         case Measured(_, by):
             return (*DEPLOYMENT_LABELS, *by)
@@ -215,10 +224,10 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
         case Scaled(scaled, _):
             return labels_of(scaled)
         case Quotient(left, right) | Compare(left, _, right):
-            if isinstance(right, float) or _is_grouped(left, right):
+            if isinstance(right, float) or is_grouped(left, right):
                 return labels_of(left)
             # One to one, Prometheus keeps what both are matched on.
-            return _open_labels(left)
+            return open_labels(left)
         case All(conditions) | Any(conditions):
             return labels_of(conditions[0])
         case Except(condition, _):
@@ -231,7 +240,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             assert_never(value)
 
 
-def _open_labels(value: Term | Condition) -> tuple[str, ...]:
+def open_labels(value: Term | Condition) -> tuple[str, ...]:
     """The labels by which values are told apart: those that have one value by a matcher do not tell any."""
     match value:
         case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
@@ -241,8 +250,9 @@ def _open_labels(value: Term | Condition) -> tuple[str, ...]:
             return labels_of(value)
 
 
-def _is_grouped(left: Term, right: Term) -> bool:
-    return _open_labels(left) != _open_labels(right)
+def is_grouped(left: Term, right: Term) -> bool:
+    """Whether several values of the left belong to one of the right."""
+    return open_labels(left) != open_labels(right)
 
 
 def terms(condition: Condition) -> Iterator[Term]:
@@ -271,7 +281,7 @@ def terms(condition: Condition) -> Iterator[Term]:
 def _within(term: Term) -> Iterator[Term]:
     yield term
     match term:
-        case Over(_, shown, _, _):
+        case Over(_, shown, _, _) | Highest(shown, _):
             yield shown
         case Quotient(numerator, denominator):
             yield from _within(numerator)
@@ -326,6 +336,8 @@ def term_promql(term: Term, window: str = DEFAULT_WINDOW) -> str:
             name = "changes" if function == "changes" else f"{function}_over_time"
             offset = f" offset {before}" if before else ""
             return f"{name}({term_promql(shown, window)}[{stretch}]{offset})"
+        case Highest(shown, by):
+            return f"max by ({', '.join(by)}) ({term_promql(shown, window)})"
         case Quotient(numerator, denominator):
             below = f"({_operand(denominator, window)} > 0)"
             return f"{_operand(numerator, window)} / {_on(numerator, denominator)} {below}"
@@ -339,7 +351,7 @@ def _joined(word: str, conditions: Sequence[Condition], window: str) -> str:
     first, *others = conditions
     text = f"({condition_promql(first, window)})"
     for other in others:
-        shared = [label for label in _open_labels(first) if label in _open_labels(other)]
+        shared = [label for label in open_labels(first) if label in open_labels(other)]
         text += f" {word} on ({', '.join(shared)}) ({condition_promql(other, window)})"
     return text
 
@@ -351,8 +363,8 @@ def _operand(term: Term, window: str) -> str:
 
 def _on(left: Term, right: Term) -> str:
     """How two terms find each other: by the labels that tell the right ones apart."""
-    grouped = " group_left ()" if _is_grouped(left, right) else ""
-    return f"on ({', '.join(_open_labels(right))}){grouped}"
+    grouped = " group_left ()" if is_grouped(left, right) else ""
+    return f"on ({', '.join(open_labels(right))}){grouped}"
 
 
 def _matchers(where: Matchers) -> str:

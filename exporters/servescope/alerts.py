@@ -18,6 +18,7 @@ from servescope.alerting import (
     Condition,
     Except,
     Gone,
+    Highest,
     Measured,
     Over,
     Own,
@@ -37,7 +38,9 @@ from servescope.catalog import (
     FAILURES_REPEATED,
     HIT_RATE_KEPT,
     LATE_POSITION,
+    NEW_STACK,
     OBJECTIVES,
+    OLD_STACK,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     REQUEST_TRAFFIC,
@@ -45,6 +48,7 @@ from servescope.catalog import (
     SKEW_BAND,
     SPECULATION_BAND,
     STORE_QUEUE_AGE,
+    WORSE_TIMES,
     Objective,
 )
 from servescope.expressions import Level, level, rate
@@ -467,6 +471,34 @@ _SLO_FIGURES = {
 }
 _OBJECTIVES = tuple(_burning(each, severity) for each in OBJECTIVES.values() for severity in ("critical", "warning"))
 
+
+def _slower(name: str, figure: str, what: str) -> Alert:
+    """The new stack's latency beside that of the one it replaces, for the same model in the same environment."""
+    new = Shown(figure, (("inference_stack", (NEW_STACK,)),))
+    old = Highest(Shown(figure, (("inference_stack", (OLD_STACK,)),)), ("model_name", "environment"))
+    return Alert(
+        name, "warning", "cutover", "cutover",
+        All((Compare(new, ">", Scaled(old, WORSE_TIMES.value)), _REQUESTS)),
+        f"{what} on the new stack than on the old one.",
+        f"{what} on {_WHO}: its 95th percentile is {{{{ $value | humanizeDuration }}}}, "
+        f"more than {WORSE_TIMES.value:g} times that of {OLD_STACK}.",
+        Runbook(
+            f"The 95th percentile of {NEW_STACK} is more than {WORSE_TIMES.value:g} times that of {OLD_STACK}, for the "
+            "same model in the same environment. A plain comparison of two figures; it is no verdict on the cutover.",
+            "Whoever is moved is served worse.",
+            "Compare the two deployments side by side: load per replica, prompt lengths, cache hits, queue.",
+            "Hold the cutover where it is, or move traffic back, until the cause is known.",
+            "Another share of long prompts on one side, or caches of the new side that are still cold.",
+        ),
+        "cutover", figure, wait="15m", keep="10m",
+    )  # fmt: skip
+
+
+_CUTOVER = (
+    _slower("ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "First tokens come later"),
+    _slower("ServescopeNewStackTokensSlower", "time_per_output_token_p95", "Tokens come more slowly"),
+)
+
 _TARGET_UP = Own("servescope_target_up", IDENTITY_LABELS)
 _TARGET = "{{ $labels.role }} {{ $labels.replica }} of " + _WHO
 
@@ -602,7 +634,7 @@ _TELEMETRY = (
     ),
 )  # fmt: skip
 
-_ALL = (*_SPECULATION, *_CACHE, *_AUTOSCALING, *_REPLICAS, *_SERVING, *_OBJECTIVES, *_TELEMETRY)
+_ALL = (*_SPECULATION, *_CACHE, *_AUTOSCALING, *_REPLICAS, *_SERVING, *_OBJECTIVES, *_CUTOVER, *_TELEMETRY)
 
 ALERTS: Mapping[str, Alert] = MappingProxyType({alert.name: alert for alert in _ALL})
 """Every alert by name."""

@@ -911,6 +911,10 @@ ACTIVE_REPLICAS = Bound(1.0, "replicas", "fewer active ones serve nobody")
 QUEUE_FLOOR = Bound(10.0, "requests", "a shorter queue is no queue to speak of")
 REQUEST_TRAFFIC = Bound(0.02, "requests/s", "fewer requests say nothing about an objective")
 STORE_QUEUE_AGE = Bound(60.0, "seconds", "scrapes that wait longer for the store would be lost with the process")
+WORSE_TIMES = Bound(1.2, "ratio", "a latency as many times that of the stack it replaces is worse")
+
+OLD_STACK, NEW_STACK = "v1", "v2"
+"""The stacks of a cutover, by their `inference_stack`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from servescope.emulator.fault_kinds import GROUPS, FaultKind
 def render_faults() -> Iterator[str]:
     """A table for each group of kinds, line by line."""
     for group, kinds in GROUPS.items():
-        yield from (f"### {group} faults", "")
+        yield from (f"### Faults: {group.lower()}", "")
         yield from (
             "| Fault | What is wrong | Intensity | Where | What it makes true | Shows after |",
             f"|{'---|' * 6}",

@@ -273,6 +273,37 @@ def render_emulator(page: str) -> str:
     return page
 
 
+def _hardware() -> Iterator[str]:
+    """What a step and a transfer of the default model cost on each kind of GPU."""
+    from servescope.emulator.hardware import DEFAULT_MODEL, size_engine
+
+    def row(gpus: int, hardware: str) -> tuple[str, ...]:
+        size = size_engine(hardware, tensor_parallel_size=gpus)
+        cost = size.cost
+        return (
+            f"{gpus} × {hardware}",
+            f"{cost.weights * 1e3:.1f} ms",
+            f"{cost.per_prefill_token * 1e6:.0f} µs",
+            f"{cost.per_prefill_pair * 1e9:.1f} ns",
+            f"{cost.per_decoding_sequence * 1e6:.0f} µs",
+            f"{cost.per_context_token * 1e9:.0f} ns",
+            f"{size.cache_tokens / 1e3:.0f} k",
+            f"{size.transfer.seconds(8192) * 1e3:.0f} ms",
+        )
+
+    columns = (
+        "`weights`",
+        "prompt token",
+        "pair",
+        "sequence",
+        "context token",
+        "cache, tokens",
+        "KV of 8192 tokens sent",
+    )
+    sizes = ((4, "a100"), (2, "h100"), (4, "h100"), (1, "h200"), (1, "b200"), (4, "l40s"), (8, "l4"))
+    yield from _table((f"{DEFAULT_MODEL} on", *columns), (row(*each) for each in sizes))
+
+
 def _presets() -> Iterator[str]:
     from servescope.emulator.workload import PRESETS
     from servescope.emulator.workload.portraits import portray
@@ -349,6 +380,7 @@ def _scenario() -> Iterator[str]:
 
 
 _EMULATOR_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "hardware": _hardware,
     "presets": _presets,
     "scenario": _scenario,
     "faults": render_faults,

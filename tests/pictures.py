@@ -1,5 +1,7 @@
 """Takes the pictures of the console: `make pictures` writes every page, light and dark, to docs/pictures/.
 
+The page of faults is that of `servescope demo`; the others show a made day.
+
 `--first-paint` measures instead how long a browser waits for each page's content.
 """
 
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +45,9 @@ CONTENT = {
     "coverage": "table.metrics tbody tr:nth-child(20)",
 }
 THEMES = ("light", "dark")
+FAULTS_PAGE = "faults?place=chat-v2"
+# Until a collector's window of one minute is full, and until the fault shows in it.
+QUIET_SECONDS, FAULT_SECONDS = 75.0, 95.0
 WIDE, NARROW = (1440, 900), (480, 900)
 TALLEST = 1800
 # A browser that talks to nobody but the console.
@@ -67,6 +73,24 @@ def serve_console(store: Path, *words: str) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(timeout=15)
+
+
+@contextmanager
+def run_demo() -> Iterator[str]:
+    """`servescope demo`, as a newcomer has it; gives the console's address and ends it."""
+    command = [sys.executable, "-m", "servescope.cli", "demo", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = next(
+                (found.group() for line in process.stdout if (found := re.search(r"http://\S+", line))), None
+            )
+            if address is None:
+                raise RuntimeError("the demo did not start")
+            yield address
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
 
 
 @contextmanager
@@ -151,6 +175,34 @@ def take_pictures(address: str, browser: Browser, folder: Path, *, sizes: dict[s
     return taken
 
 
+def take_fault_pictures(
+    address: str, browser: Browser, folder: Path, *, sizes: dict[str, tuple[int, int]]
+) -> list[Path]:
+    """The demo's page of faults, with one switched on by its switch and seen in the figures."""
+    page = open_page(browser, "light", WIDE)
+    page.goto(f"{address}/{FAULTS_PAGE}", wait_until="commit")
+    switch = page.locator("label", has_text="draft-misaligned")
+    switch.wait_for(timeout=60_000)
+    time.sleep(QUIET_SECONDS)
+    switch.click()
+    page.locator(".scope.fault").wait_for(timeout=30_000)
+    page.context.close()
+    time.sleep(FAULT_SECONDS)
+    taken = []
+    for theme in THEMES:
+        for label, size in sizes.items():
+            page = open_page(browser, theme, size)
+            page.goto(f"{address}/{FAULTS_PAGE}", wait_until="commit")
+            page.locator(".scope.fault").wait_for(timeout=30_000)
+            settle(page)
+            fit_height(page, size)
+            path = folder / f"faults-{theme}{label}.png"
+            page.screenshot(path=path)
+            page.context.close()
+            taken.append(path)
+    return taken
+
+
 # Looks at every frame whether the content is there, and keeps when the frame after it began: that is its paint.
 _WATCH = """
 window.contentPainted = null;
@@ -205,6 +257,10 @@ def main() -> int:
             sizes = {"": WIDE, "-narrow": NARROW} if arguments.narrow else {"": WIDE}
             for path in take_pictures(address, browser, arguments.folder, sizes=sizes):
                 print(path)
+        if arguments.store is None:
+            with run_demo() as address, open_browser(chromium) as browser:
+                for path in take_fault_pictures(address, browser, arguments.folder, sizes=sizes):
+                    print(path)
     return 0
 
 

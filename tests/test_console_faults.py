@@ -86,7 +86,9 @@ def test_switch_turns_a_fault_on_and_off(page: AppTest, client: ControlClient) -
     (active,) = client.read()["active"]
     assert (active["kind"], active["intensity"], active["deployment"]) == ("draft-misaligned", 0.9, "chat-v2")
     assert "draft-misaligned at 0.9 in chat-v2" in shown(page)
-    assert "Speculation rate: below 0.4" in shown(page)
+    # In the unit of the value beside it.
+    assert "Speculation rate: below 40.0 %" in shown(page)
+    assert "shows within 90 s, in the mean of a minute:" in shown(page)
     assert "now chat-v2" in shown(page)
     assert page.toggle(key="switch_draft-misaligned_chat-v2_").value
 

@@ -60,7 +60,7 @@ def _choose_place(notes: Any, deployments: Mapping[str, Told]) -> tuple[str, str
     columns = st.columns(2)
     places = [*deployments, WHOLE_STACK]
     with columns[0]:
-        place = selection.choose(notes, "place", places, list(deployments)[-1], st.selectbox, label="In")
+        place = selection.choose(notes, "place", places, list(deployments)[-1], st.selectbox, label="Where")
     if place == WHOLE_STACK:
         return "", ""
     replicas = [EVERY_REPLICA, *deployments[place]["targets"]]
@@ -92,11 +92,11 @@ def draw_active(client: ControlClient, told: Told) -> None:
 def _describe_active(fault: Told) -> str:
     title = tables.element("strong", escape(_name_fault(fault)))
     affected = f" · in {', '.join(fault['affects'])}" if fault.get("affects") else ""
-    since = f" on for {display.format_seconds(fault['on_for_seconds'])}{affected}"
+    since = f" on for {display.format_seconds(round(fault['on_for_seconds']))}{affected}"
     head = title + tables.element("span", escape(since), "quiet")
     body = tables.element("div", escape(fault["summary"]))
     truths = "".join(tables.element("li", _describe_truth(truth, fault)) for truth in fault["truths"])
-    shows = f"shows within {display.format_seconds(fault['shows_after_seconds'])}:"
+    shows = f"shows within {display.format_seconds(fault['shows_after_seconds'])}, in the mean of a minute:"
     listed = tables.element("div", escape(shows), "quiet") + tables.element("ul", truths) if truths else ""
     return tables.element("div", head + body + listed, "scope fault")
 
@@ -109,9 +109,13 @@ def _name_fault(fault: Told) -> str:
 
 def _describe_truth(told: Told, fault: Told) -> str:
     truth = Truth(**told)
-    title = FIGURES[truth.figure].title if truth.figure in FIGURES else OBSERVATIONS[truth.figure]
+    if truth.figure in FIGURES:
+        figure = FIGURES[truth.figure]
+        title, bounds = figure.title, truth.describe_bounds(lambda bound: display.format_value(bound, figure.unit))
+    else:
+        title, bounds = OBSERVATIONS[truth.figure], truth.describe_bounds()
     labels = "".join(f", {value}" for value in truth.labels.values())
-    words = escape(f"{title}{labels}: {truth.describe().removeprefix(truth.key).strip()}")
+    words = escape(f"{title}{labels}: {bounds}")
     shown = [f"{escape(name)} {tables.element('strong', escape(value))}" for name, value in _values_now(truth, fault)]
     return f"{words}{tables.element('span', ' · now ' + ', '.join(shown), 'quiet') if shown else ''}"
 

@@ -16,15 +16,18 @@ COMMANDS = {
     "demo": ("servescope.demo", "show an emulated v1 and v2 deployment in the console"),
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
+    "inspect": ("servescope.inspection", "say what an exposition is and what the contract gets from it"),
     "import": ("servescope.collector.importing", "take the past that a Prometheus holds into a store"),
     "export": ("servescope.collector.exporting", "write what a store holds as Parquet or OpenMetrics"),
+    "emulate": (
+        "servescope.emulator.command",
+        "run an emulated stack: its traffic, its /metrics, an OpenAI API, faults",
+    ),
+    "faults": ("servescope.emulator.faults_command", "switch faults of a running emulator on and off"),
     "replay": (
         "servescope.emulator.replay",
         "serve a recorded trace of requests by emulated workers, on a virtual clock",
     ),
-    "inspect": ("servescope.inspection", "say what an exposition is and what the contract gets from it"),
-    "emulate": ("servescope.emulator.command", "run an emulated v1 and v2 deployment with their /metrics"),
-    "faults": ("servescope.emulator.faults_command", "switch faults of a running emulator on and off"),
 }
 
 

@@ -380,3 +380,22 @@ def test_emulator_refuses_impossible_faults(
     """A fault that cannot be ends with code 2 before anything is served."""
     assert main(["emulate", "--directory", str(tmp_path), "--fault", fault, "--seconds", "0.2"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_wrong_bytes_are_the_clients_mistake(running: RunningEmulator, caplog: pytest.LogCaptureFixture) -> None:
+    """What is no HTTP, or not encoded as it says, is a 400, and leaves no traceback in our log."""
+    status, answer = ask(running.url, "POST", "/faults", b"no gzip", {"Content-Encoding": "gzip"})
+    assert (status, answer["error"]) == (400, "the body did not come whole, or is not encoded as it says")
+    address = urlsplit(running.url)
+    for sent in (b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"nonsense\r\n\r\n"):
+        with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+            connection.sendall(sent)
+            assert connection.recv(12).endswith(b" 400")
+    assert caplog.records == []
+
+
+def test_intensity_no_float_can_hold_is_refused(running: RunningEmulator) -> None:
+    """However large a number is, it is refused as one out of range."""
+    status, answer = ask(running.url, "POST", "/faults", b'{"kind": "error-burst", "intensity": 1' + b"0" * 400 + b"}")
+    assert status == 400
+    assert "expected a number from 0.01 to 1" in answer["error"]

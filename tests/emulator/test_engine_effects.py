@@ -79,6 +79,7 @@ def test_misaligned_draft_is_accepted_less() -> None:
     assert all_.engine.steps > late.engine.steps > plain.engine.steps
 
 
+@pytest.mark.slow
 def test_alignment_drifts() -> None:
     """With a drift the share accepted falls hour by hour; without one it stays."""
     rates = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from servescope.collector.tables import Table
 from servescope.emulator.composition import Effects, compose
 from servescope.emulator.effects import EngineEffects, RouterEffects, TrafficEffects
-from servescope.emulator.fault_kinds import KINDS, FaultKind, describe_kind
+from servescope.emulator.fault_kinds import KINDS, FaultKind, describe_kind, find_kind
 from servescope.emulator.faults import FAULT_SETTINGS, make_fault, parse_fault, parse_faults
 from servescope.emulator.truths import Truth
 from servescope.errors import ConfigurationError, UsageError
@@ -265,3 +265,19 @@ def test_grouping_does_not_matter(first: list[Effects], second: list[Effects]) -
     assert together.router.overlap_score_weight == apart.router.overlap_score_weight
     assert together.exposition.renamed == apart.exposition.renamed
     assert together.restart_seconds == apart.restart_seconds
+
+
+@pytest.mark.parametrize("bound", [1, 4, 100])
+def test_a_pinned_autoscaler_is_told_above_its_bound(bound: int) -> None:
+    """At its bound it is below what is told, also as people read it: `below 1.5`, not `below 1`."""
+    for truth in KINDS["autoscaler-pinned"].truths(float(bound)):
+        if truth.below is not None:
+            assert truth.holds(bound, before=None)
+            assert float(truth.describe().rsplit(" ", 1)[1]) > bound
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf")])
+def test_numbers_that_are_none_of_ours_are_refused(value: float) -> None:
+    """Neither what is endless nor what no float can hold is an intensity."""
+    with pytest.raises(UsageError, match=r"expected a number from 0\.01 to 1"):
+        find_kind("error-burst").choose_intensity(value)

@@ -219,6 +219,7 @@ def test_fault_for_some_seconds_ends_by_itself() -> None:
     assert not faults.active
 
 
+@pytest.mark.slow
 def test_scheduled_replica_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scenario may name a replica that is not there yet: the fault is in it once it is."""
     stack = build(Mix(requests_per_second=20.0, burst_factor=1.0, day_amplitude=0.0))

@@ -15,7 +15,7 @@ import pytest
 
 from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation
-from servescope.emulator.fault_kinds import KINDS
+from servescope.emulator.fault_kinds import GROUPS, KINDS
 from servescope.emulator.faults import Fault, make_fault, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload import GeneratedTraffic, Mix
@@ -29,6 +29,11 @@ FULL = Mix(requests_per_second=6.0, burst_factor=1.0, day_amplitude=0.0)
 # Kinds whose truths need more than the steady traffic.
 TRAFFIC = {"throughput-regression": FULL, "autoscaler-pinned": FULL}
 BESIDE = {"cold-start-slow": "traffic-surge:3"}
+# One of each group, so that the fast suite knows when a group's faults no longer reach what they are in.
+FAST = (
+    "draft-misaligned", "router-losing-events", "replica-crash-loop", "error-burst", "client-aborts",
+    "truncated-exposition",
+)  # fmt: skip
 STARTING = 'replica_count_by_status{status="starting"}'
 PLANS = {
     "kv-transfer-slow": replace(
@@ -83,13 +88,19 @@ def prove(stack: ObservedStack, fault: Fault, deployment: str = "chat-v2") -> No
     assert not still
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_fast_proofs_are_one_of_each_group() -> None:
+    """No group of faults is left to the slow tests alone."""
+    assert [group for group, kinds in GROUPS.items() for kind in kinds if kind.name in FAST] == list(GROUPS)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for kind in KINDS])
 def test_truths_hold_while_it_is_on(kind: str, tmp_path: Path) -> None:
     """Healthy, then the truths of the fault at its default intensity, then healthy again."""
     with observed(tmp_path, TRAFFIC.get(kind, STEADY), PLANS.get(kind, V2)) as stack:
         prove(stack, make_fault(kind))
 
 
+@pytest.mark.slow
 def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
     """The surge that the slow start is proven under brings replicas that serve long before that."""
     with observed(tmp_path) as stack:

@@ -147,6 +147,7 @@ def test_agents_come_back_fast_with_all_they_said() -> None:
     assert sum(gaps) / len(gaps) == pytest.approx(3.0 + mix.think_seconds, rel=0.1)
 
 
+@pytest.mark.slow
 def test_an_editor_keeps_the_file_and_rewrites_its_end() -> None:
     """Code completion: the next prompt begins as the one before up to what was rewritten, and never has the answer."""
     mix = replace(PRESETS["code-completion"], abort_share=0.0, oversized_share=0.0, rewritten_tokens=200)
@@ -193,6 +194,7 @@ def test_unique_prompts_share_nothing() -> None:
     assert portray(PRESETS["unique"]).reused_share == 0.0
 
 
+@pytest.mark.slow
 def test_shapes_of_arrivals_differ() -> None:
     """Bursts bring several times the mean, heavy tails long silences; independent arrivals neither."""
     calm = replace(Mix(), turns=1.0, day_amplitude=0.0, burst_factor=1.0, requests_per_second=4.0)
@@ -208,6 +210,7 @@ def test_shapes_of_arrivals_differ() -> None:
     assert longest_silence["heavy"] > 4 * longest_silence["calm"]
 
 
+@pytest.mark.slow
 def test_a_diurnal_day_has_a_night() -> None:
     """Over a day of 24 hours the fullest hours bring several times what the emptiest bring."""
     mix = replace(PRESETS["chat-diurnal"], requests_per_second=0.5, turns=1.0)

@@ -369,6 +369,14 @@ def test_body_that_is_no_object(emulator: RunningEmulator, body: bytes) -> None:
     assert error["type"] == "invalid_request_error"
 
 
+def test_body_that_is_not_encoded_as_it_says(emulator: RunningEmulator, caplog: pytest.LogCaptureFixture) -> None:
+    """It is the client's mistake, not ours: 400, and nothing in the log."""
+    status, error = post(emulator, b"no gzip", {"Content-Encoding": "gzip"})
+    assert (status, error["type"]) == (400, "invalid_request_error")
+    assert "it did not come whole, or is not encoded as it says" in error["message"]
+    assert caplog.records == []
+
+
 def test_any_text_is_taken(emulator: RunningEmulator) -> None:
     """Signs of any script, and halves of them, are a prompt."""
     messages = [{"role": "user", "content": "\u6c34 \ud800 \x00 \U0001f701 na\u00efve \ufdfa"}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -11,7 +13,7 @@ import pytest
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan
-from servescope.emulator.effects import DeploymentEffects
+from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import BackOff, ColdStart, PhaseOfStart, Start
 from servescope.emulator.stack import V2
 from servescope.emulator.workload import Request
@@ -181,6 +183,27 @@ def test_new_engines_are_announced() -> None:
         clock.schedule(4.5, partial(deployment.send, request(number), lambda outcome: None))
     clock.run_until(5.0)
     assert seen == ["engine-0", "engine-1", "engine-2"]
+
+
+def test_replica_that_was_given_up_leaves_nothing_behind() -> None:
+    """Neither churn nor the drift of its draft goes on in an engine that is gone, and nothing keeps it."""
+    assert FIXED.engine.speculation is not None
+    drifting = replace(FIXED.engine.speculation, drift_per_hour=0.1)
+    deployment, clock = deploy(
+        replace(FIXED, engine=replace(FIXED.engine, speculation=drifting), scaling=TokenScaling(max_replica=3))
+    )
+    deployment.fleet.open(1)
+    deployment.fleet.scale_to(3)
+    engines = {name: weakref.ref(replica.engine) for name, replica in deployment.replicas.items()}
+    for replica in deployment.replicas.values():
+        replica.engine.apply_effects(EngineEffects(churn_share=0.5))
+    assert statuses(deployment) == {"active": 2, "starting": 1}
+    deployment.fleet.scale_to(1)
+    # Until then a timer holds the one that drained.
+    clock.run_until(deployment.plan.drain_seconds + 120.0)
+    del replica
+    gc.collect()
+    assert [name for name, engine in engines.items() if engine() is not None] == ["engine-0"]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,23 @@ def test_requests_are_spread_and_each_replica_has_its_own_page() -> None:
     assert counts == {"router-0": 3 * 17, "router-1": 2 * 17, "router-2": 2 * 17}
 
 
+def test_replica_that_is_down_is_passed_over() -> None:
+    """While it restarts the others take all requests, and none waits for it; when all are down they wait."""
+    clock = VirtualClock()
+    router = replicas(2, "a", clock=clock)
+    router.restart("router-0")
+    for _ in range(4):
+        place(router, prompt(1)).report(0)
+    counts = {name: value(shown, "kv_cache_eligible_tokens_total") for name, shown in router.processes.items()}
+    assert counts == {"router-0": 0, "router-1": 4 * 17}
+    router.restart("router-1")
+    placed: list[Placement | None] = []
+    router.submit(prompt(1), placed.append)
+    assert placed == []
+    clock.run_until(3.0)
+    assert [each.worker for each in placed if each] == ["a"]
+
+
 def test_every_replica_knows_every_cache() -> None:
     """Each follows the workers' events itself."""
     router = replicas(2, "a", "b", clock=VirtualClock())

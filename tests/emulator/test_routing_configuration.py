@@ -41,6 +41,8 @@ def test_every_documented_field_is_read() -> None:
         ({"router_temperature": float("nan")}, "router_temperature is nan, expected a number of 0 or more"),
         ({"router_overlap_score_weight": float("inf")}, "router_overlap_score_weight is inf, expected a number"),
         ({"router_overlap_score_weight": None}, "router_overlap_score_weight is None, expected a number"),
+        ({"router_overlap_score_weight": 1e308}, "router_overlap_score_weight is above 1e.100, expected a number"),
+        ({"router_temperature": 10**400}, "router_temperature is above 1e.100, expected a number of 0 to 1e.100"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place_and_the_alternatives(table: Mapping[str, object], expected: str) -> None:

@@ -156,6 +156,8 @@ def change(path: str, value: object) -> Mapping[str, object]:
     [
         ("seeds", 1, "s.toml: unknown key 'seeds'; did you mean 'seed'?"),
         ("seed", "1", "s.toml: seed: '1' is wrong, expected a whole number"),
+        ("deployments.1.deployment_id", "../../x", "deployment_id: '../../x' is wrong, expected letters, digits"),
+        ("deployments.1.deployment_id", "v1", "deployment_id: 'v1' is wrong, expected letters, digits"),
         ("traffic", 3, "s.toml: traffic: 3 is wrong, expected a table"),
         ("traffic.preset", "chatt", "s.toml: traffic.preset: 'chatt' is wrong, expected one of"),
         ("deployments", [], "s.toml: no deployments; expected at least one"),
@@ -216,6 +218,19 @@ def change(path: str, value: object) -> Mapping[str, object]:
             9,
             "deployments[0]: min_replica 9, initial_replicas 9, max_replica 5",
         ),
+        (
+            "deployments.0.autoscaling.max_replica",
+            10**30,
+            "max_replica is 1000000000000000000000000000000, expected 1000",
+        ),
+        ("deployments.0.autoscaling.target_in_flight_tokens", 10**400, "expected a number above 0"),
+        ("deployments.0.autoscaling.target_in_flight_tokens", float("nan"), "nan is wrong, expected a number above 0"),
+        ("deployments.0.engine.cache_blocks", 10**400, "cache_blocks is above 1e+12, expected 1 to 1e+12"),
+        (
+            "deployments.0.llm_config.b10_disagg_config",
+            {"prefill_workers_per_replica": 10**9, "decode_workers_per_replica": 1},
+            "prefill_workers_per_replica is 1000000000, expected 64 at most",
+        ),
         ("deployments.0.router.replicas", 1000, "deployments[0].router: replicas of the router are 1000"),
         ("deployments.0.health_check.period", "0s", "deployments[0].health_check: period_seconds is 0.0"),
         ("deployments.0.speculator", {}, "deployments[0].speculator: a table is wrong, expected it in a v1 deployment"),
@@ -254,7 +269,12 @@ def test_deployments_differ() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no scenario file"), (b"seed = ", "not TOML"), (b"\xff", "cannot be read")],
+    [
+        (None, "no scenario file"),
+        (b"seed = ", "not TOML"),
+        (b"seed = 9223372036854775808", "seed: a number beyond"),
+        (b"\xff", "cannot be read"),
+    ],
 )
 def test_files_that_are_none_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     """A missing file, one that is not TOML and one that is not text are named."""

@@ -191,6 +191,12 @@ def test_command_says_where_things_are(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--speed-up", "0"], "speed-up is 0.0"),
+        (["--speed-up", "1e-300"], "speed-up is 1e-300, expected a number from 0.001 to 1e+06"),
+        (["--speed-up", "1e308"], "speed-up is 1e+308"),
+        (["--requests-per-second", "1e12"], "requests_per_second is 1000000000000.0, expected above 0, at most 10000"),
+        (["--preset", ""], "unknown preset ''"),
+        (["--advertise", "a b"], "advertised host is 'a b', expected a name or an address"),
+        (["--advertise", "http://emulator"], "advertised host is 'http://emulator'"),
         (["--requests-per-second", "-1"], "requests_per_second is -1.0"),
         (["--requests-per-second", "inf"], "requests_per_second is inf"),
         (["--share-v2", "2"], "share of v2 is 2.0"),
@@ -304,3 +310,23 @@ def test_one_stack_without_traffic(tmp_path: Path) -> None:
         process.terminate()
         process.communicate(timeout=20)
     assert process.returncode == 130
+
+
+def test_address_of_ipv6_is_bracketed(tmp_path: Path) -> None:
+    """Its URL and the lists of targets can be asked as they are written."""
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    running = server.start(tmp_path, address="::1", warm_up_seconds=1.0, stack=EmulatedStack(quiet=True))
+    try:
+        assert running.url.startswith("http://[::1]:")
+        assert urlopen(running.url, timeout=10).status == 200
+    finally:
+        running.close()
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True

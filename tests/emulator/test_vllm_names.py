@@ -23,14 +23,14 @@ CAPTURE = "vllm-0.32.0-1.txt"
 
 @pytest.fixture(scope="module")
 def pages() -> tuple[EmulatedStack, VllmPages]:
-    """A stack after ten minutes with every outcome, and its engines' pages."""
+    """A stack after two minutes with every outcome, and its engines' pages."""
     engine = replace(V1.engine, error_share=0.02, max_queue=1)
     stack = EmulatedStack(
         v1=replace(V1, engine=engine),
         mix=replace(Mix(), requests_per_second=20.0, abort_share=0.1, oversized_share=0.02),
     )
     made = VllmPages(stack.deployments)
-    stack.clock.run_until(600.0)
+    stack.clock.run_until(120.0)
     return stack, made
 
 

@@ -12,6 +12,9 @@ from servescope.autoscaler import AutoscalerInstruments
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.errors import UsageError
 
+MOST_REPLICAS = 1000
+"""How many replicas a deployment may have; each is emulated whole, in the memory of one process."""
+
 
 class Load(NamedTuple):
     """What a deployment carries at one moment.
@@ -67,6 +70,8 @@ def _check_bounds(lowest: int, initial: int, highest: int) -> None:
             f"min_replica {lowest!r}, initial_replicas {initial!r}, max_replica {highest!r}: expected 1 <= min <= "
             "initial <= max"
         )
+    if highest > MOST_REPLICAS:
+        raise UsageError(f"max_replica is {highest!r}, expected {MOST_REPLICAS} at most")
 
 
 def _check_positive(parameters: object, names: Sequence[str]) -> None:

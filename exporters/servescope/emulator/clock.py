@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -19,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
+# Speeds beyond these cannot be told from a clock that stands, or from one that leaps.
+_SLOWEST, _FASTEST = 1e-3, 1e6
 _TICK_SECONDS = 0.1
 # While a client follows its answer token by token.
 _FINE_TICK_SECONDS = 0.005
@@ -82,8 +83,8 @@ class WallClockRunner:
     def __init__(
         self, clock: VirtualClock, *, speed_up: float = 1.0, after_tick: Callable[[], object] = lambda: None
     ) -> None:
-        if not 0.0 < speed_up < math.inf:
-            raise UsageError(f"speed-up is {speed_up!r}, expected a number above 0")
+        if not _SLOWEST <= speed_up <= _FASTEST:
+            raise UsageError(f"speed-up is {speed_up!r}, expected a number from {_SLOWEST:g} to {_FASTEST:g}")
         self.lock = threading.Lock()
         self.failure: BaseException | None = None
         self._clock = clock

@@ -99,9 +99,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--scenario",
         type=Path,
         metavar="FILE",
-        help="take deployments, traffic, faults and seed from a TOML file; --fault adds more",
+        help="take deployments, traffic, faults and seed from a TOML file, such as those in examples/scenarios; "
+        "--fault adds more",
     )
-    parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: with Ctrl-C)")
+    parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: at Ctrl-C)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -239,10 +239,13 @@ def _json(value: object, *, status: int = 200, headers: Mapping[str, str] | None
 async def _read_object(request: web.Request, known: tuple[str, ...]) -> dict[str, Any]:
     """The body's JSON object with none but the known keys; raises UsageError."""
     body = bytearray()
-    async for piece in request.content.iter_chunked(8192):
-        body += piece
-        if len(body) > MOST_BODY_BYTES:
-            raise web.HTTPRequestEntityTooLarge(MOST_BODY_BYTES, len(body))
+    try:
+        async for piece in request.content.iter_chunked(8192):
+            body += piece
+            if len(body) > MOST_BODY_BYTES:
+                raise web.HTTPRequestEntityTooLarge(MOST_BODY_BYTES, len(body))
+    except web.RequestPayloadError as error:
+        raise UsageError("the body did not come whole, or is not encoded as it says") from error
     try:
         value = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +118,8 @@ BACK_OFF_SETTINGS: Final = (
 """The keys of `[deployments.back_off]`."""
 
 _SPECULATOR = "speculator"
+# It names files and paths of URLs; OpenAI's API has the paths below v1.
+_DEPLOYMENT_ID = re.compile(r"(?!v1$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _KINDS_OF_ROUTER = ("kv", "least-load")
 
 
@@ -132,6 +136,8 @@ def parse_deployment(table: Table, *, directory: Path) -> DescribedDeployment:
     Raises ConfigurationError, which says where.
     """
     identity = _identity(table)
+    if not _DEPLOYMENT_ID.fullmatch(identity.deployment_id):
+        raise table.wrong("deployment_id", "letters, digits, '.', '_' and '-', at most 100, and not 'v1'")
     is_v1 = identity.inference_stack == "v1"
     llm_config = table.table("llm_config", LLM_CONFIG_SETTINGS)
     if is_v1 and "llm_config" in table.values:
@@ -295,10 +301,12 @@ def _number(table: Table, key: str, default: float, *, least: float | None = Non
     value = table.values.get(key, default)
     low = "a number above 0" if least is None else f"a number of {least:g} or more"
     expected = low if most == math.inf else f"{low}, at most {most:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise table.wrong(key, expected)
+    # What is no number, nan, fits nowhere.
     fits = value > 0 if least is None else value >= least
-    if not fits or value > most or value == math.inf:
+    # Beyond that a whole number is none that can be reckoned with either.
+    if not fits or value > most or value > sys.float_info.max:
         raise table.wrong(key, expected)
     return float(value)
 

@@ -11,6 +11,8 @@ from servescope.errors import UsageError
 
 WorkerRole = Literal["aggregated", "prefill", "decode"]
 
+_MOST_WORKERS = 64  # of each role in one unit: no document bounds it, but each is emulated whole
+
 
 @dataclass(frozen=True, slots=True)
 class Disaggregation:
@@ -25,6 +27,8 @@ class Disaggregation:
             # A truth value is a number in Python, and never meant as one here.
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise UsageError(f"{field.name} is {count!r}, expected a whole number of 1 or more")
+            if count > _MOST_WORKERS:
+                raise UsageError(f"{field.name} is {count!r}, expected {_MOST_WORKERS} at most")
 
     @property
     def roles(self) -> tuple[WorkerRole, ...]:

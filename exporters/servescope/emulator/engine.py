@@ -23,6 +23,7 @@ from servescope.errors import UsageError
 
 EngineRole = Literal["aggregated", "prefill", "decode"]
 
+_LARGEST_SIZE = 10**12
 _CHURN_SECONDS = 1.0
 # How often a draft's alignment follows its drift, which is slow.
 _DRIFT_SECONDS = 60.0
@@ -52,6 +53,8 @@ class EngineParameters:
         for name in ("max_batch_size", "max_seq_len", "block_tokens", "cache_blocks"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)!r}, expected 1 or more")
+            if getattr(self, name) > _LARGEST_SIZE:
+                raise UsageError(f"{name} is above {_LARGEST_SIZE:g}, expected 1 to {_LARGEST_SIZE:g}")
         if self.max_queue < 0:
             raise UsageError(f"max_queue is {self.max_queue!r}, expected 0 or more")
         if not 0 <= self.error_share <= 1:

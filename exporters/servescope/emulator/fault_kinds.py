@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -49,7 +48,8 @@ class Intensity:
 
     def check(self, kind: str, value: object) -> float:
         """The value as a number; raises UsageError when it is none or out of range."""
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        # Comparing refuses what is not finite, too, and takes integers that no float can hold.
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not self.lowest <= value <= self.highest or (self.whole and value != int(value)):  # type: ignore[operator, call-overload] # a number
             expected = "a whole number" if self.whole else "a number"
             raise UsageError(
@@ -206,13 +206,14 @@ _ROUTING: Final = (
             engine=EngineEffects(churn_share=share), router=RouterEffects(removals_lost=True)
         ),
         lambda share: (
-            Truth("kv_cache_hit_rate_skew", above=0.05),
-            Truth("kv_cache_hit_rate", below_times=0.9),
-            *_from(
-                share,
-                0.05,
-                Truth("kv_cache_hit_rate_skew", above=_CHURN_FROM),
-                Truth("kv_cache_hit_rate", below_times=0.6),
+            *(
+                _from(
+                    share,
+                    0.05,
+                    Truth("kv_cache_hit_rate_skew", above=_CHURN_FROM),
+                    Truth("kv_cache_hit_rate", below_times=0.6),
+                )
+                or (Truth("kv_cache_hit_rate_skew", above=0.05), Truth("kv_cache_hit_rate", below_times=0.9))
             ),
             Truth("kv_cache_hit_rate_efficiency", below=_EFFICIENT_FROM),
         ),
@@ -241,7 +242,7 @@ _SCALING: Final = (
         lambda bound: Effects(deployment=DeploymentEffects(max_replica=int(bound))),
         lambda bound: (
             Truth("autoscaler_desired_scale", above=bound, unmoved=True),
-            Truth("autoscaler_rounded_desired_scale", below=bound + 0.001),
+            Truth("autoscaler_rounded_desired_scale", below=bound + 0.5),
             Truth("replica_count_by_status", {"status": "active"}, below=bound + 0.5),
         ),
         scopes=_DEPLOYMENTS,

@@ -30,12 +30,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--url", metavar="URL", default=os.environ.get(EMULATOR_VARIABLE, ""),
-        help=f"where the emulator is, as `servescope emulate` says (default: {EMULATOR_VARIABLE} of the environment)",
+        help=f"where the emulator is, as `servescope emulate` says (default: ${EMULATOR_VARIABLE}); its token, if "
+        f"it has one, is taken from ${TOKEN_VARIABLE}",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=float, metavar="N", help="on: switch it off again after so long, by the emulator's clock"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="of what is printed (default: %(default)s)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -147,6 +147,7 @@ class Fleet:
     def discard_if_drained(self, replica: Replica) -> None:
         """Let go of a draining worker that has nothing left."""
         if replica.status == "draining" and replica.requests == 0 and self.replicas.get(replica.name) is replica:
+            self._hooks.died(replica)
             self._hooks.left(replica)
             self._discard(replica)
 
@@ -171,7 +172,7 @@ class Fleet:
             self._clock.schedule(self._drain_seconds, lambda: self._end_drain(replica))
             self.discard_if_drained(replica)
             return
-        if replica.status == "unhealthy":
+        if replica.status != "failed":
             self._hooks.died(replica)
         self._discard(replica)
 

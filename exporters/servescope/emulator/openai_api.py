@@ -143,6 +143,8 @@ class _Api:
                         raise errors.too_large(limit)
         except TimeoutError:
             raise ApiError(408, f"The request body did not come within {_BODY_SECONDS:g} s.") from None
+        except web.RequestPayloadError as error:
+            raise errors.bad_body("it did not come whole, or is not encoded as it says") from error
         except (web.HTTPException, ValueError) as error:
             raise errors.bad_body(str(error)) from error
         return bytes(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,9 @@ ROUTERS: Final = ("kv", "least-load")
 MOST_WORKERS: Final = 1000
 
 _MOST_BLOCKS = 10**9
+# Beyond that times in the trace are wrong, or the speed is, and the end would never be seen.
+_MOST_DAYS = 366
+_DAY_SECONDS = 86_400
 # Of the virtual clock, between two looks at whether all is served.
 _LOOK_SECONDS = 1.0
 _DEPLOYMENT = "replay"
@@ -81,7 +85,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="prompts in the order of the file, each served in no time: how much a cache alone reuses",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="of what is printed (default: %(default)s)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -167,7 +173,8 @@ def _replay_cache(arguments: argparse.Namespace) -> CacheReport:
 def _parse_blocks(text: str) -> int:
     if text.strip() == "unlimited":
         return UNLIMITED
-    if not text.strip().isascii() or not text.strip().isdigit() or not 1 <= int(text) <= _MOST_BLOCKS:
+    # No more digits than the largest has: Python refuses to read thousands of them.
+    if not re.fullmatch(r"\s*[0-9]{1,10}\s*", text) or not 1 <= int(text) <= _MOST_BLOCKS:
         raise UsageError(f"--blocks is {text!r}, expected a whole number from 1 to {_MOST_BLOCKS}, or 'unlimited'")
     return int(text)
 
@@ -299,8 +306,12 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def replay(traffic: ReplayedTraffic, settings: ReplaySettings) -> ReplayReport:
-    """Serve all of a trace as fast as this machine can; returns when the last request has ended."""
+    """Serve all of a trace as fast as this machine can; returns when the last request has ended.
+
+    Raises UsageError when that would be more than a year after the first came.
+    """
     survey = survey_trace(traffic.trace)
+    _check_duration(traffic, survey)
     plan = plan_workers(settings, survey)
     stack = EmulatedStack.of([(plan, 1.0)], traffic=traffic, seed=settings.seed)
     (deployment,) = stack.deployments
@@ -318,6 +329,15 @@ def replay(traffic: ReplayedTraffic, settings: ReplaySettings) -> ReplayReport:
         preemptions=round(sum(sample.value for sample in samples if sample.name == "preemptions_total")),
         figures=_derive(samples, stack.clock.now),
     )
+
+
+def _check_duration(traffic: ReplayedTraffic, survey: TraceSurvey) -> None:
+    days = survey.seconds * traffic.repeat / traffic.speed / _DAY_SECONDS
+    if days > _MOST_DAYS:
+        raise UsageError(
+            f"{traffic.trace}: lasts {days:.3g} days, {_count(traffic.repeat)} times at speed {traffic.speed:g}, "
+            f"expected at most {_MOST_DAYS}"
+        )
 
 
 def _count_outcomes(deployment: Deployment) -> dict[str, int]:

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from servescope.collector.tables import Table
 from servescope.emulator.deployment_settings import DEPLOYMENT_SETTINGS, DescribedDeployment, parse_deployment
@@ -13,6 +14,8 @@ from servescope.emulator.faults import FAULT_SETTINGS, Fault, parse_faults
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload import TrafficPlan, parse_traffic
 from servescope.errors import ConfigurationError, UsageError
+
+_INTEGERS: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ def read_scenario(path: Path) -> Scenario:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
+    _check_integers(document, str(path), "")
     return make_scenario(document, origin=str(path), directory=path.resolve().parent)
 
 
@@ -73,6 +77,18 @@ def make_scenario(document: Mapping[str, object], *, origin: str, directory: Pat
     )
     _check_faults(scenario)
     return scenario
+
+
+def _check_integers(value: object, origin: str, place: str) -> None:
+    """Refuse whole numbers that TOML does not have; Python reads them, and cannot compute with them as with others."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            _check_integers(each, origin, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            _check_integers(each, origin, f"{place}[{number}]")
+    elif isinstance(value, int) and not -_INTEGERS <= value < _INTEGERS:
+        raise ConfigurationError(f"{origin}: {place}: a number beyond the 64 bits that TOML's whole numbers have")
 
 
 def _seed(root: Table) -> int:

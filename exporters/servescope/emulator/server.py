@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import json
 import logging
+import re
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from servescope.emulator.clock import WallClockRunner
 from servescope.emulator.deployment import Deployment, Target
@@ -25,6 +27,7 @@ ADDRESS = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - told from other addresses, not listened on by itself
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Short, so that a newcomer sees figures move within the first minute.
+_HOST = re.compile(r"[A-Za-z0-9._-]*|\[?[0-9A-Fa-f:.]+\]?")
 _SCRAPE_INTERVAL = "5s"
 _WINDOW = "1m"
 _BACKLOG = 1024
@@ -32,6 +35,15 @@ _BACKLOG = 1024
 _LINGERING_SECONDS = 1.0
 
 _http_logger = logging.getLogger(f"{__name__}.http")
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a line of the HTTP server's log is of our mistake: what clients send wrong, they are told."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
+
+
+_http_logger.addFilter(_is_ours)
 
 RouteAdder = Callable[[web.Application, "RunningEmulator"], object]
 """Adds what else the server answers to its application, before it serves."""
@@ -97,7 +109,8 @@ class RunningEmulator:
         except BaseException:
             self._claim.release()
             raise
-        self._authority = f"{advertised}:{self._socket.getsockname()[1]}"
+        host = f"[{advertised}]" if ":" in advertised and not advertised.startswith("[") else advertised
+        self._authority = f"{host}:{self._socket.getsockname()[1]}"
         self.url = f"http://{self._authority}"
         self.config_path = directory / "servescope.toml"
         self.file_sd_paths = [
@@ -194,6 +207,8 @@ def start(
     there is traffic from the first scrape on. `add_routes` add what it answers beside `/metrics`; `pages` are
     how that shows the targets, in the contract's own names when left out.
     """
+    if not _HOST.fullmatch(advertised):
+        raise UsageError(f"advertised host is {advertised!r}, expected a name or an address, such as emulator")
     stack = stack or EmulatedStack()
     name = advertised or (ADDRESS if address in _EVERYWHERE else address)
     running = RunningEmulator(
@@ -269,7 +284,9 @@ def _make_directory(directory: Path) -> None:
 
 def _bind(address: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((address, port), family=_family(address), backlog=_BACKLOG)
+        # Every address of the machine means its IPv4 ones too, as which it is advertised.
+        both = address == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((address, port), family=_family(address), backlog=_BACKLOG, dualstack_ipv6=both)
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot listen on {address}:{port}: {error}") from error
 

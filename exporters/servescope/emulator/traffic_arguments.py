@@ -46,7 +46,7 @@ def plan_traffic(arguments: argparse.Namespace) -> TrafficPlan:
     """The traffic those arguments ask for; raises UsageError for arguments that do not go together."""
     if arguments.trace is None:
         _refuse(arguments, _OF_A_TRACE, "has no meaning without --trace")
-        mix = find_preset(arguments.preset or "chat")
+        mix = find_preset("chat" if arguments.preset is None else arguments.preset)
         if arguments.requests_per_second is not None:
             mix = replace(mix, requests_per_second=arguments.requests_per_second)
         return GeneratedTraffic(mix)

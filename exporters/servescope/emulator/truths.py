@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,10 +72,18 @@ class Truth:
 
     def describe(self) -> str:
         """In words, for people: `speculation_rate below 0.40`."""
+        return f"{self.key} {self.describe_bounds()}"
+
+    def describe_bounds(self, write: Callable[[float], str] = "{:.4g}".format) -> str:
+        """What is told of the figure, values written by `write`: `below 0.4`, or on a console `below 40 %`."""
         if self.absent:
-            return f"{self.key} absent"
-        words = [self._word(name, bound) for name, bound in self._bounds() if bound is not None]
-        return f"{self.key} {'stays ' if self.unmoved else ''}{' and '.join(words)}"
+            return "absent"
+        words = [
+            f"{name.removesuffix('_times')} {f'{bound:.3g} × before' if name.endswith('_times') else write(bound)}"
+            for name, bound in self._bounds()
+            if bound is not None
+        ]
+        return f"{'stays ' if self.unmoved else ''}{' and '.join(words)}"
 
     def as_json(self) -> dict[str, object]:
         """For machines: the figure and what is said of it, and nothing else."""
@@ -89,8 +97,3 @@ class Truth:
     def _bounds(self) -> Iterator[tuple[str, float | None]]:
         for name in ("above", "below", "above_times", "below_times"):
             yield name, getattr(self, name)
-
-    @staticmethod
-    def _word(name: str, bound: float) -> str:
-        side, _, relative = name.partition("_")
-        return f"{side} {bound:.3g} × before" if relative else f"{side} {bound:.3g}"

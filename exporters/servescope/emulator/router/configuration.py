@@ -16,10 +16,16 @@ QueuePolicy = Literal["fcfs", "wspt"]
 QUEUE_POLICIES: tuple[str, ...] = get_args(QueuePolicy)
 
 
+# Far above all that makes sense, and so far below what a float holds that costs can be added and compared.
+_LARGEST = 1e100
+
+
 def _require_number(name: str, value: object) -> None:
     # A truth value is a number in Python, and never meant as one here.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise UsageError(f"{name} is {value!r}, expected a number of 0 or more")
+    if value > _LARGEST:
+        raise UsageError(f"{name} is above {_LARGEST:g}, expected a number of 0 to {_LARGEST:g}")
 
 
 @dataclass(frozen=True, slots=True)

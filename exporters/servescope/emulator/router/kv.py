@@ -86,6 +86,11 @@ class KvRouter:
         return {self.instruments.identity.replica: self.instruments}
 
     @property
+    def is_up(self) -> bool:
+        """Whether the process is there: not so for a little while after it died."""
+        return self._up
+
+    @property
     def queued_requests(self) -> int:
         """Requests that were submitted and not placed yet."""
         return len(self._unplaced)

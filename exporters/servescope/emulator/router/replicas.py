@@ -19,7 +19,7 @@ from servescope.router import RouterInstruments
 
 
 class RouterReplicas:
-    """KV-aware routers side by side: requests go to one after the other, events go to all of them.
+    """KV-aware routers side by side: requests go to one after the other that is up, events go to all of them.
 
     Each decides for itself, with an index of its own; of what the others have in flight it knows what they said
     `sync_seconds` ago. `routers` are they by name, and `identify` makes the identity of one.
@@ -97,7 +97,7 @@ class RouterReplicas:
             router.apply(worker, event)
 
     def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
-        """Hand the request to the replica whose turn it is."""
+        """Hand the request to the replica whose turn it is, past those that are down."""
         return self._next().submit(request, placed)
 
     def restart(self, name: str) -> None:
@@ -114,7 +114,8 @@ class RouterReplicas:
             router.apply_effects(effects)
 
     def _next(self) -> KvRouter:
-        routers = list(self.routers.values())
+        # Whoever finds none keeps the request until one is back.
+        routers = [router for router in self.routers.values() if router.is_up] or list(self.routers.values())
         self._turn += 1
         return routers[(self._turn - 1) % len(routers)]
 

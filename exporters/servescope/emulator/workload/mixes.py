@@ -64,7 +64,10 @@ class Mix:
 
     def __post_init__(self) -> None:
         self._require(self.arrivals in ARRIVALS, "arrivals", f"one of {', '.join(ARRIVALS)}")
-        for name in ("requests_per_second", "message_tokens", "output_tokens", "think_seconds", "day_seconds"):
+        self._require(
+            0 < self.requests_per_second <= _MOST_RATE, "requests_per_second", f"above 0, at most {_MOST_RATE:g}"
+        )
+        for name in ("message_tokens", "output_tokens", "think_seconds", "day_seconds"):
             self._require(0 < getattr(self, name) < math.inf, name, "above 0")
         for name in ("burst_seconds", "calm_seconds", "abort_seconds"):
             self._require(0 < getattr(self, name) < math.inf, name, "above 0")
@@ -102,6 +105,8 @@ class Mix:
         self._require(least <= lowest <= highest, name, f"a range of token counts, the first {least} or more")
 
 
+# More than any machine emulates: one that is asked for it would never come to the end of a second.
+_MOST_RATE = 10_000.0
 # A log-normal of sigma 4 has a mean three thousand times its median; beyond that no mean is ever seen.
 _WIDEST_SPREAD = 4.0
 _SHARED = "what the longest system prompt and documents take"

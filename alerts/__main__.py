@@ -12,7 +12,7 @@ from types import MappingProxyType
 from alerts.alerting import render_alert_rules, render_bundle, render_objective_rules
 from alerts.alertmanager import render_alertmanager
 from alerts.recording import render_recording_rules
-from alerts.runbooks import render_runbook
+from alerts.runbooks import render_index, render_runbook
 from servescope.alerts import ALERTS
 
 GENERATED = Path(__file__).parent / "generated"
@@ -28,6 +28,7 @@ FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
 OTHER_FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "alertmanager.yml": render_alertmanager,
+        "runbooks/README.md": partial(render_index, ALERTS.values()),
         **{f"runbooks/{alert.name}.md": partial(render_runbook, alert) for alert in ALERTS.values()},
     }
 )

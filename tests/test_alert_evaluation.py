@@ -64,10 +64,12 @@ class Recorded:
 
     def _evaluated(self, expression: Any, by: Sequence[str], window_ms: int) -> Vector:
         last = self.minute + 1
+        first = max(last - window_ms // MINUTE_MS - LOOKBACK, 0)
         values = np.array(
-            [[np.nan if value is None else value for value in values[:last]] for values in self._series.values()]
+            [[np.nan if value is None else value for value in values[first:last]] for values in self._series.values()]
         )
-        window = Window(tuple(self._series), np.arange(values.shape[1], dtype=np.int64) * MINUTE_MS, values)
+        times = np.arange(first, first + values.shape[1], dtype=np.int64) * MINUTE_MS
+        window = Window(tuple(self._series), times, values)
         return evaluate(expression, [window], at_ms=self.minute * MINUTE_MS, window_ms=window_ms, by=by)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from alerts.alerting import render_alert_rules, render_bundle, render_objective_rules
+from alerts.alerting import LINKS, Links, render_alert_rules, render_bundle, render_objective_rules
 from alerts.alertmanager import render_alertmanager
 from alerts.recording import render_recording_rules
 from alerts.runbooks import render_index, render_runbook
@@ -44,10 +44,15 @@ def main() -> int:
         choices=("prometheus", "prometheusrule", "mimir"),
         help="write all rules as one document of this form to the standard output, and no file",
     )
+    parser.add_argument("--runbooks", metavar="URL", help="with --format: the folder that runbook_url leads to")
+    parser.add_argument("--grafana", metavar="URL", help="with --format: the Grafana that dashboard_url leads to")
     arguments = parser.parse_args()
     if arguments.format:
-        sys.stdout.write(render_bundle(arguments.format))
+        links = Links(arguments.runbooks or LINKS.runbooks, arguments.grafana or LINKS.grafana)
+        sys.stdout.write(render_bundle(arguments.format, links))
         return 0
+    if arguments.runbooks or arguments.grafana:
+        parser.error("--runbooks and --grafana go with --format: the files are written with their defaults")
     check = arguments.check
     files = {**FILES, **OTHER_FILES}
     stale = [name for name, render in files.items() if not _is_current(GENERATED / name, render())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import yaml
@@ -18,8 +19,17 @@ Format = Literal["prometheus", "prometheusrule", "mimir"]
 Group = dict[str, Any]
 
 OBJECTIVES_INTERVAL = "1m"
-RUNBOOKS_URL = "runbooks"
-GRAFANA_URL = "http://localhost:3000"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where a notification leads: the folder of the runbooks, and Grafana."""
+
+    runbooks: str = "runbooks"
+    grafana: str = "http://localhost:3000"
+
+
+LINKS = Links()
 
 
 def render_alert_rules() -> str:
@@ -32,14 +42,14 @@ def render_objective_rules() -> str:
     return _rule_file([objective_group()])
 
 
-def render_bundle(form: Format) -> str:
+def render_bundle(form: Format, links: Links = LINKS) -> str:
     """All rules in one document: as a PrometheusRule of the operator, or as a namespace for mimirtool."""
     figures = {
         "name": GROUP,
         "interval": INTERVAL,
         "rules": [recording_rule(f, DEFAULT_WINDOW) for f in FIGURES.values()],
     }
-    groups = [figures, objective_group(), *alert_groups()]
+    groups = [figures, objective_group(), *alert_groups(links=links)]
     if form == "prometheusrule":
         document: dict[str, Any] = {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -63,42 +73,42 @@ def objective_group() -> Group:
     return {"name": "servescope-objectives", "interval": OBJECTIVES_INTERVAL, "rules": rules}
 
 
-def alert_groups(alerts: Sequence[Alert] = tuple(ALERTS.values())) -> list[Group]:
+def alert_groups(alerts: Sequence[Alert] = tuple(ALERTS.values()), links: Links = LINKS) -> list[Group]:
     """The groups of these alerts, one per component."""
     components = dict.fromkeys(alert.component for alert in alerts)
     return [
         {
             "name": f"servescope-alerts-{component}",
             "interval": INTERVAL,
-            "rules": [alert_rule(alert) for alert in alerts if alert.component == component],
+            "rules": [alert_rule(alert, links=links) for alert in alerts if alert.component == component],
         }
         for component in components
     ]
 
 
-def alert_rule(alert: Alert, window: str = DEFAULT_WINDOW) -> dict[str, Any]:
+def alert_rule(alert: Alert, window: str = DEFAULT_WINDOW, links: Links = LINKS) -> dict[str, Any]:
     """The rule of one alert."""
     rule: dict[str, Any] = {"alert": alert.name, "expr": condition_promql(alert.condition, window)}
     if alert.wait:
         rule["for"] = alert.wait
     if alert.keep:
         rule["keep_firing_for"] = alert.keep
-    return {**rule, "labels": dict(alert.labels), "annotations": annotations_of(alert)}
+    return {**rule, "labels": dict(alert.labels), "annotations": annotations_of(alert, links)}
 
 
-def annotations_of(alert: Alert) -> dict[str, str]:
+def annotations_of(alert: Alert, links: Links = LINKS) -> dict[str, str]:
     """What a notification says, and where it leads."""
     return {
         "summary": alert.summary,
         "description": alert.description,
-        "runbook_url": f"{RUNBOOKS_URL}/{alert.name}.md",
-        "dashboard_url": dashboard_url(alert),
+        "runbook_url": f"{links.runbooks}/{alert.name}.md",
+        "dashboard_url": dashboard_url(alert, links),
     }
 
 
-def dashboard_url(alert: Alert) -> str:
+def dashboard_url(alert: Alert, links: Links = LINKS) -> str:
     """The panel that shows the alert's figure; uids are those that `python -m dashboards` gives by file name."""
-    return f"{GRAFANA_URL}/d/servescope-{alert.dashboard}?viewPanel={alert.figure}"
+    return f"{links.grafana}/d/servescope-{alert.dashboard}?viewPanel={alert.figure}"
 
 
 def _rule_file(groups: Sequence[Group]) -> str:

@@ -12,12 +12,23 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from alerts.alerting import alert_rule, annotations_of, objective_group, render_bundle
+from alerts.alerting import LINKS, Links, alert_rule, annotations_of, objective_group, render_bundle
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.runbooks import queries_of
-from servescope.alerting import Alert, Shown, condition_promql, labels_of, terms
+from servescope.alerting import Alert, Badness, Shown, condition_promql, labels_of, terms
 from servescope.alerts import ALERTS
-from servescope.catalog import BURN_WINDOWS, FIGURES, OBJECTIVES
+from servescope.catalog import (
+    BURN_WINDOWS,
+    DRAFT_TRAFFIC,
+    EFFICIENCY_BAND,
+    FIGURES,
+    OBJECTIVES,
+    PROMPT_TRAFFIC,
+    REQUEST_TRAFFIC,
+    SKEW_BAND,
+    SPECULATION_BAND,
+    Step,
+)
 from servescope.identity import DEPLOYMENT_LABELS
 from tests.alert_proofs import minutes
 from tests.prometheus import running
@@ -88,11 +99,39 @@ def test_the_expression_compares_and_matches_explicitly(alert: Alert) -> None:
 
 
 def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
-    """A share of next to nothing says nothing."""
-    ratios = {name for name, figure in FIGURES.items() if figure.unit == "ratio" and figure.idle == "absent"}
-    reads_ratio = any(isinstance(term, Shown) and term.figure in ratios for term in terms(alert.condition))
+    """A share, or a latency, of next to nothing says nothing."""
+    absent_when_idle = {name for name, figure in FIGURES.items() if figure.idle == "absent"}
+    needs_traffic = any(
+        isinstance(term, Badness) or (isinstance(term, Shown) and term.figure in absent_when_idle)
+        for term in terms(alert.condition)
+    )
+    floors = (
+        f"rate(spec_decode_num_draft_tokens_total[5m]))) >= {DRAFT_TRAFFIC.value:g}",
+        f"rate(kv_cache_eligible_tokens_total[5m]))) >= {PROMPT_TRAFFIC.value:g}",
+        f"deployment:requests:rate5m >= {REQUEST_TRAFFIC.value:g}",
+    )
 
-    assert not reads_ratio or re.search(r">= \d", condition_promql(alert.condition))
+    assert not needs_traffic or any(floor in condition_promql(alert.condition) for floor in floors)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold", "told"),
+    [
+        ("ServescopeSpeculationBelowBreakEven", SPECULATION_BAND.steps[0], "40%"),
+        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[0], "40%"),
+        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[1], "80%"),
+        ("ServescopeCacheEventsMissed", SKEW_BAND.steps[0], "-15%"),
+        ("ServescopeCacheChurn", SKEW_BAND.steps[-1], "+30%"),
+        ("ServescopeRoutingInefficient", EFFICIENCY_BAND.steps[0], "90%"),
+    ],
+)
+def test_a_bands_number_is_the_same_everywhere(name: str, threshold: Step, told: str) -> None:
+    """In the catalog, the rule, the runbook and what the notification says."""
+    alert = ALERTS[name]
+
+    assert f" {threshold.start:g}" in alert_rule(alert)["expr"]
+    assert f" {threshold.start:g}" in (GENERATED / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
+    assert told in alert.description or told in alert.runbook.meaning
 
 
 def test_every_recorded_series_that_is_read_is_recorded() -> None:
@@ -154,6 +193,15 @@ def test_the_bundles_hold_every_rule() -> None:
     assert sum(len(group["rules"]) for group in plain) == count + len(ALERTS)
     assert (operator["kind"], operator["spec"]["groups"]) == ("PrometheusRule", plain)
     assert (mimir["namespace"], mimir["groups"]) == ("servescope", plain)
+
+
+def test_links_lead_where_they_are_told_to() -> None:
+    """With other addresses, none of the defaults is left."""
+    text = render_bundle("prometheusrule", Links("https://books.example", "https://grafana.example"))
+
+    assert LINKS.grafana not in text
+    assert f"runbook_url: {LINKS.runbooks}" not in text
+    assert text.count("https://grafana.example/d/servescope-") == len(ALERTS)
 
 
 # --- Alertmanager -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := exporters app alerts benchmarks docs examples tests
+SOURCES := exporters app alerts benchmarks dashboards docs examples tests
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check generate bench soak real truth capture pictures clean
@@ -41,6 +41,7 @@ check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
 
 generate: $(VENV)/.develop  ## write the files that are compiled from the catalog
 	$(BIN)/python -m alerts
+	$(BIN)/python -m dashboards
 	$(BIN)/python -m docs.generate
 
 bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run

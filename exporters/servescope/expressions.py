@@ -144,12 +144,19 @@ def leaves(expression: Expression) -> set[str]:
 # --- PromQL -----------------------------------------------------------------------------------------------------------
 
 
-def promql(expression: Expression, *, window: str, by: Sequence[str]) -> str:
-    """The expression as PromQL; `window` is a Prometheus duration such as `5m`, `by` the labels of a group."""
+def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str = "") -> str:
+    """The expression as PromQL; `window` is a Prometheus duration such as `5m`, `by` the labels of a group.
+
+    `scope` is matchers as PromQL text that every selector gets beside its own.
+    """
     group = ", ".join(by)
 
     def counter(function: str, name: str, where: Matchers) -> str:
-        return f"sum by ({group}) ({function}({_selector(name, where)}[{window}]))"
+        return f"sum by ({group}) ({function}({_selector(name, where, scope)}[{window}]))"
+
+    def operand(of: Expression) -> str:
+        text = promql(of, window=window, by=by, scope=scope)
+        return text if isinstance(of, Rate | Increase | Level) else f"({text})"
 
     match expression:
         case Rate(name, where):
@@ -157,14 +164,15 @@ def promql(expression: Expression, *, window: str, by: Sequence[str]) -> str:
         case Increase(name, where):
             return counter("increase", name, where)
         case Level(name, over, where):
-            return f"{over} by ({group}) ({_selector(name, where)})"
+            return f"{over} by ({group}) ({_selector(name, where, scope)})"
         case Ratio(numerator, denominator):
-            below = f"({promql(denominator, window=window, by=by)} > 0)"
-            return f"{_operand(numerator, window, by)} / {below}"
+            below = f"({promql(denominator, window=window, by=by, scope=scope)} > 0)"
+            return f"{operand(numerator)} / {below}"
         case Difference(left, right):
-            return f"{_operand(left, window, by)} - {_operand(right, window, by)}"
+            return f"{operand(left)} - {operand(right)}"
         case Quantile(quantile, histogram):
-            buckets = f"sum by ({', '.join((*by, 'le'))}) (rate({histogram}_bucket[{window}]))"
+            rates = f"rate({_selector(f'{histogram}_bucket', (), scope)}[{window}])"
+            buckets = f"sum by ({', '.join((*by, 'le'))}) ({rates})"
             # A histogram without observations has the quantile NaN, which no comparison lets through.
             return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
         case FractionAbove(edge, histogram):
@@ -174,15 +182,11 @@ def promql(expression: Expression, *, window: str, by: Sequence[str]) -> str:
             assert_never(expression)
 
 
-def _operand(expression: Expression, window: str, by: Sequence[str]) -> str:
-    text = promql(expression, window=window, by=by)
-    return text if isinstance(expression, Rate | Increase | Level) else f"({text})"
-
-
-def _selector(name: str, where: Matchers) -> str:
-    if not where:
-        return name
-    return f"{name}{{{','.join(_matcher(label, values) for label, values in where)}}}"
+def _selector(name: str, where: Matchers, scope: str) -> str:
+    matchers = [_matcher(label, values) for label, values in where]
+    if scope:
+        matchers.append(scope)
+    return f"{name}{{{','.join(matchers)}}}" if matchers else name
 
 
 def _matcher(label: str, values: tuple[str, ...]) -> str:

@@ -1,0 +1,70 @@
+"""`python -m dashboards` writes `dashboards/generated/`; with `--check` it only says what is out of date."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dashboards import cache, cutover, fleet, phases, requests, scale, speculation
+from dashboards.board import Board, board_uid, render_board
+from dashboards.options import DEFAULTS, Options, read_options
+from dashboards.packaging import FORMATS, package
+from servescope.errors import ServescopeError
+
+GENERATED = Path(__file__).parent / "generated"
+BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
+    module.make for module in (fleet, cutover, requests, speculation, cache, scale, phases)
+)
+
+
+def render(options: Options = DEFAULTS, format_: str = "json") -> Mapping[str, str]:
+    """Every file by its name."""
+    boards = tuple(make(options) for make in BOARDS)
+    return dict(
+        package(board_uid(board.name, options), board.name, render_board(board, boards, options), options, format_)
+        for board in boards
+    )
+
+
+def main() -> int:
+    """Write the files, or check them: 1 when one differs from what the catalog says, 2 for wrong options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards", description="Write the Grafana dashboards compiled from the catalog."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
+    parser.add_argument("--options", type=Path, metavar="FILE.toml", help="labels, windows, thresholds, data source")
+    parser.add_argument("--output", type=Path, default=GENERATED, metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument("--format", choices=FORMATS, default="json", help="default: %(default)s")
+    arguments = parser.parse_args()
+    try:
+        files = render(read_options(arguments.options) if arguments.options else DEFAULTS, arguments.format)
+    except ServescopeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return _check(arguments.output, files) if arguments.check else _write(arguments.output, files)
+
+
+def _check(folder: Path, files: Mapping[str, str]) -> int:
+    stale = [name for name, text in files.items() if not _is_current(folder / name, text)]
+    strangers = [path.name for path in sorted(folder.glob("*")) if path.name not in files]
+    for name in (*stale, *strangers):
+        sys.stderr.write(f"{folder / name} is out of date: run `python -m dashboards`\n")
+    return 1 if stale or strangers else 0
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        if not _is_current(folder / name, text):
+            (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Fleet overview: are users fine, on one screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from dashboards.board import Board, board_uid
+from dashboards.options import Options
+from dashboards.panels import UNITS, Column, NoData, Panel, Row, expression_panel, figure_panel, steps
+from dashboards.queries import FIRING, Query, compile_expression, compile_figure, legend
+from servescope.catalog import FIGURES
+from servescope.expressions import Ratio, rate
+from servescope.identity import DEPLOYMENT_LABELS
+
+NAME = "fleet"
+MOST_LINES = 5
+
+_COLUMNS = (
+    "request_rate", "request_error_share", "request_rejected_share", "queued_requests", "time_to_first_token_p95",
+    "time_per_output_token_p95", "speculation_rate", "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
+)  # fmt: skip
+
+
+def make(options: Options) -> Board:
+    """The dashboard."""
+    return Board(
+        NAME,
+        "Fleet overview",
+        "Are users fine? Every deployment in scope on one screen; a deployment's name leads to its requests.",
+        (
+            Row("Are users fine?", (*_headline(options), _alerts(options), _deployments(options))),
+            Row(
+                f"The {MOST_LINES} highest",
+                (
+                    figure_panel("request_error_share", options, limit=MOST_LINES, height=7),
+                    figure_panel("time_to_first_token_p95", options, limit=MOST_LINES, height=7),
+                    figure_panel("queued_requests", options, limit=MOST_LINES, height=7),
+                ),
+            ),
+        ),
+    )
+
+
+def _headline(options: Options) -> tuple[Panel, ...]:
+    harm = Ratio(rate("requests_total", outcome=("error", "rejected")), rate("requests_total"))
+    headlines = (
+        expression_panel(
+            "Requests a second", rate("requests_total"), options, kind="stat", unit="requests/s", by=(), width=4,
+            meaning="Requests that end, over everything in scope.", normal="follows your traffic.",
+            first="if it falls while clients still send, look at the table for queued requests.",
+        ),
+        expression_panel(
+            "Harmed requests", harm, options, kind="stat", unit="ratio", by=(), width=4, idle=True,
+            meaning="Requests that failed in the stack or were refused by it / requests that ended.",
+            normal="0, or a few in ten thousand.",
+            first="find the deployment in the table below; it leads to the dashboard of its requests.",
+        ),
+        expression_panel(
+            "Tokens a second", rate("output_tokens_total"), options, kind="stat", unit="tokens/s", by=(), width=4,
+            meaning="Tokens generated, over everything in scope.", normal="follows your traffic.",
+            first="if it is 0 while requests are in flight, decoding hangs.",
+        ),
+    )  # fmt: skip
+    return tuple(replace(panel, height=4) for panel in headlines)
+
+
+def _alerts(options: Options) -> Panel:
+    deployment = options.label("deployment_id")
+    firing = compile_expression(FIRING, options, by=("alertname", "severity", "deployment_id"))
+    return Panel(
+        title="Firing alerts",
+        kind="table",
+        queries=(Query(firing, "", instant=True, format="table"),),
+        unit="none",
+        meaning="Alerts that fire for the deployments in scope.",
+        normal="none.",
+        first="open the alert's runbook.",
+        no_data=NoData("idle", "no alert fires, or alert rules are not loaded"),
+        columns=MappingProxyType(
+            {
+                "alertname": Column("Alert"),
+                "severity": Column("Severity"),
+                deployment: Column("Deployment"),
+                "Value": Column("", hidden=True),
+            }
+        ),
+        width=12,
+        height=4,
+    )
+
+
+def _deployments(options: Options) -> Panel:
+    keys = {label: options.label(label) for label in DEPLOYMENT_LABELS}
+    link = (
+        f"/d/{board_uid('requests', options)}?${{__url_time_range}}&${{datasource:queryparam}}"
+        f"&var-deployment=${{__data.fields.Deployment}}"
+    )
+    columns = {
+        keys["deployment_id"]: Column("Deployment", link=link),
+        keys["inference_stack"]: Column("Stack"),
+        keys["model_name"]: Column("Model"),
+        keys["environment"]: Column("Environment"),
+        keys["rollout_phase"]: Column("Phase"),
+    }
+    queries = []
+    for number, name in enumerate(_COLUMNS):
+        figure = FIGURES[name]
+        columns[f"Value #{chr(ord('A') + number)}"] = Column(
+            figure.title, UNITS[figure.unit], steps(options.band(name))
+        )
+        queries.append(
+            Query(compile_figure(name, options, nameless=True), legend(options, "deployment_id"), True, "table")
+        )
+    return Panel(
+        title="Deployments",
+        kind="table",
+        queries=tuple(queries),
+        unit="none",
+        meaning="One row for each deployment; colours are those of the figures' bands.",
+        normal="no red and no orange, and nothing queued.",
+        first="follow the deployment's name to its requests.",
+        no_data=NoData("idle", "a cell is empty where a feature is off or nothing happened in the window"),
+        columns=MappingProxyType(columns),
+        width=24,
+        height=9,
+    )

@@ -1,0 +1,396 @@
+"""Everything that knows grafanalib: it writes the panels and dashboards, and what it writes wrongly is mended here.
+
+Its thresholds have no base, its data sources are names, its axes take whole numbers, and its table, gauge and heatmap
+are of Grafana 5: these are ours. What remains of older models is dropped, so that a dashboard is what Grafana 11 to 13
+write themselves. It is never imported elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from grafanalib import core
+
+from dashboards.panels import Column, Panel, Row, Threshold, place
+from dashboards.queries import Query
+from servescope.catalog import METRICS
+
+SCHEMA_VERSION: Final = 41
+DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_GRAFANA: Final = {"type": "grafana", "uid": "-- Grafana --"}
+
+_ON_TIME_CHANGE: Final = 2
+_ALL: Final = {"selected": True, "text": ["All"], "value": ["$__all"]}
+
+_LEGACY_OF_DASHBOARD: Final = ("__inputs", "gnetId", "hideControls", "id", "rows", "sharedCrosshair", "style")
+_LEGACY_OF_PANEL: Final = ("cacheTimeout", "editable", "error", "height", "hideTimeOverride", "minSpan", "span")
+
+
+class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
+    """A Prometheus query: grafanalib's has a resolution of its own and keys of Graphite."""
+
+    def to_json_data(self) -> dict[str, Any]:
+        """The query as Grafana's own editor writes it."""
+        return {
+            "datasource": DATASOURCE,
+            "editorMode": "code",
+            "expr": self.expr,
+            "format": self.format,
+            "instant": self.instant,
+            "legendFormat": self.legendFormat,
+            "range": not self.instant,
+            "refId": self.refId,
+        }
+
+
+class Gauge(core.Panel):  # type: ignore[misc]
+    """A value within its bands."""
+
+    def to_json_data(self) -> Any:
+        """The panel as Grafana's own editor writes it."""
+        options = {"reduceOptions": _LAST, "showThresholdLabels": False, "showThresholdMarkers": True}
+        return self.panel_json({"type": "gauge", "options": options})
+
+
+class Table(core.Panel):  # type: ignore[misc]
+    """Instant queries side by side, one row for each set of labels."""
+
+    def to_json_data(self) -> Any:
+        """The panel as Grafana's own editor writes it."""
+        return self.panel_json({"type": "table", "options": {"showHeader": True, "cellHeight": "sm"}})
+
+
+class Heatmap(core.Panel):  # type: ignore[misc]
+    """Buckets as Prometheus has them."""
+
+    def to_json_data(self) -> Any:
+        """The panel as Grafana's own editor writes it."""
+        options = {
+            "calculate": False,
+            "cellGap": 1,
+            "color": {
+                "mode": "scheme", "scheme": "Oranges", "exponent": 0.5, "fill": "dark-orange", "scale": "exponential",
+                "steps": 64, "reverse": False,
+            },
+            "exemplars": {"color": "rgba(255,0,255,0.7)"},
+            "filterValues": {"le": 1e-9},
+            "legend": {"show": True},
+            "rowsFrame": {"layout": "auto"},
+            "showValue": "never",
+            "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": False},
+            "yAxis": {"axisPlacement": "left", "reverse": False},
+        }  # fmt: skip
+        return self.panel_json({"type": "heatmap", "options": options})
+
+
+class Template(core.Template):  # type: ignore[misc]
+    """A variable: grafanalib's has tags of Grafana 6 and an interval it never uses."""
+
+    def to_json_data(self) -> dict[str, Any]:
+        """The variable as Grafana's own editor writes it."""
+        if self.type == "datasource":
+            chosen = {"selected": True, "text": self.default, "value": self.default}
+            return {
+                **({"current": chosen} if self.default else {}),
+                "name": self.name,
+                "label": self.label,
+                "type": "datasource",
+                "query": self.query,
+                "regex": self.regex,
+                "hide": 0,
+                "includeAll": False,
+                "multi": False,
+                "options": [],
+                "refresh": 1,
+                "skipUrlSync": False,
+            }
+        return {
+            "name": self.name,
+            "label": self.label,
+            "type": "query",
+            "datasource": DATASOURCE,
+            "query": {"qryType": 1, "query": self.query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+            "regex": "",
+            "allValue": self.allValue,
+            "current": _ALL,
+            "hide": 0,
+            "includeAll": True,
+            "multi": True,
+            "options": [],
+            "refresh": _ON_TIME_CHANGE,
+            "skipUrlSync": False,
+            "sort": core.SORT_ALPHA_ASC,
+        }
+
+
+_LAST: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+
+
+def make_datasource_variable(default: str, regex: str) -> core.Template:
+    """The variable that says which Prometheus is asked."""
+    return Template(
+        name="datasource", label="Data source", type="datasource", query="prometheus", default=default, regex=regex
+    )
+
+
+def make_variable(name: str, title: str, query: str, every: str) -> core.Template:
+    """A variable with the values of a label; it is asked again when the time changes."""
+    return Template(name=name, label=title, query=query, allValue=every)
+
+
+def make_link(title: str, uid: str) -> core.DashboardLink:
+    """A link to another dashboard that takes time and variables along."""
+    return core.DashboardLink(
+        title=title, type="link", icon="dashboard", uri=f"/d/{uid}", includeVars=True, keepTime=True
+    )
+
+
+def make_annotation(name: str, query: Query, color: str, text: str) -> dict[str, Any]:
+    """Marks where a query has a value; grafanalib has no modern form of it."""
+    return {
+        "name": name,
+        "datasource": DATASOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": color,
+        "target": {"expr": query.expression, "refId": "Anno", "interval": "60s", "legendFormat": ""},
+        "titleFormat": name,
+        "textFormat": text,
+        "useValueForTime": False,
+    }
+
+
+def render_dashboard(
+    *,
+    uid: str,
+    title: str,
+    description: str,
+    tags: list[str],
+    rows: tuple[Row, ...],
+    variables: list[core.Template],
+    links: list[core.DashboardLink],
+    annotations: list[dict[str, Any]],
+    refresh: str,
+    time_from: str,
+    timezone: str,
+) -> str:
+    """The dashboard as the text of its file."""
+    dashboard = core.Dashboard(
+        uid=uid,
+        title=title,
+        description=description,
+        tags=tags,
+        panels=[_element(element, position) for element, position in place(rows)],
+        templating=core.Templating(list=variables),
+        links=links,
+        annotations=core.Annotations(list=[_BUILT_IN, *annotations]),
+        editable=False,
+        graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
+        refresh=refresh,
+        schemaVersion=SCHEMA_VERSION,
+        time=core.Time(time_from, "now"),
+        timezone=timezone,
+    )
+    plain = json.loads(json.dumps(dashboard.to_json_data(), default=lambda part: part.to_json_data()))
+    return json.dumps(_modern(plain), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+_BUILT_IN: Final = {
+    "name": "Annotations & Alerts",
+    "builtIn": 1,
+    "type": "dashboard",
+    "datasource": _GRAFANA,
+    "enable": True,
+    "hide": True,
+    "iconColor": "rgba(0, 211, 255, 1)",
+}
+
+
+def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.Panel:
+    x, y, width, height = position
+    grid = core.GridPos(h=height, w=width, x=x, y=y)
+    if isinstance(element, Row):
+        return core.RowPanel(title=element.title, gridPos=grid, id=2_000_000 + y)
+    shared = {
+        "title": element.title,
+        "description": element.description,
+        "dataSource": DATASOURCE,
+        "gridPos": grid,
+        "id": element.panel_id,
+        "maxDataPoints": None,
+        "targets": [_target(query, number) for number, query in enumerate(element.queries)],
+        "thresholds": [_threshold(each) for each in element.thresholds],
+    }
+    return _PANELS[element.kind](element, shared)
+
+
+def _target(query: Query, number: int) -> core.Target:
+    return Target(
+        expr=query.expression,
+        format=query.format,
+        instant=query.instant,
+        legendFormat=query.legend,
+        refId=chr(ord("A") + number),
+    )
+
+
+def _threshold(threshold: Threshold) -> dict[str, Any]:
+    return {"color": threshold.color, "value": threshold.value}
+
+
+def _defaults(panel: Panel) -> dict[str, Any]:
+    """What grafanalib's panels cannot say of their fields: fractions as ends of an axis, and what no data means."""
+    return {"noValue": f"No data: {panel.no_data.text}", "unit": panel.unit}
+
+
+def _colors(panel: Panel) -> list[dict[str, Any]]:
+    return [
+        {
+            # A series is named after its label's value, alone or behind those of its deployment.
+            "matcher": {"id": "byRegexp", "options": f"/(^| ){name}$/"},
+            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
+        }
+        for name, color in panel.colors.items()
+        if _names(panel, name)
+    ]
+
+
+def _overlay(panel: Panel) -> list[dict[str, Any]]:
+    if not panel.overlay:
+        return []
+    properties = [
+        {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
+        {"id": "custom.fillOpacity", "value": 0},
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
+    ]
+    return [{"matcher": {"id": "byRegexp", "options": f"/ {panel.overlay}$/"}, "properties": properties}]
+
+
+def _names(panel: Panel, name: str) -> bool:
+    if any(query.legend == name for query in panel.queries):
+        return True
+    closed = {
+        label: values for metric in METRICS.values() for label, values in metric.label_values.items() if name in values
+    }
+    return any(f"{{{{{label}}}}}" in query.legend for label in closed for query in panel.queries)
+
+
+def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+    low, high = panel.axis or (0.0, None)
+    custom = {
+        "axisSoftMin": low,
+        "axisSoftMax": high,
+        "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
+        "scaleDistribution": {"type": "linear", "log": None},
+    }
+    return core.TimeSeries(
+        **shared,
+        colorMode="palette-classic-by-name",
+        fillOpacity=30 if panel.stacked else 0,
+        legendDisplayMode="list",
+        overrides=[*_colors(panel), *_overlay(panel)],
+        showPoints="never",
+        thresholdsStyleMode="dashed" if len(panel.thresholds) > 1 else "off",
+        tooltipMode="multi",
+        tooltipSort="desc",
+        extraJson={"fieldConfig": {"defaults": {**_defaults(panel), "custom": custom}}},
+    )
+
+
+def _stat(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+    return core.Stat(
+        **shared,
+        color={"mode": "thresholds"},
+        format=panel.unit,
+        reduceCalc="lastNotNull",
+        graphMode="none",
+        overrides=[],
+        extraJson={"fieldConfig": {"defaults": _defaults(panel)}, "options": {"wideLayout": True}},
+    )
+
+
+def _gauge(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+    low, high = panel.axis or (0.0, 1.0)
+    defaults = {**_defaults(panel), "min": low, "max": high, "color": {"mode": "thresholds"}}
+    return Gauge(**shared, extraJson={"fieldConfig": {"defaults": defaults, "overrides": []}})
+
+
+def _heatmap(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+    defaults = {"noValue": f"No data: {panel.no_data.text}"}
+    return Heatmap(
+        **shared,
+        extraJson={
+            "fieldConfig": {"defaults": defaults, "overrides": []}, "options": {"yAxis": {"unit": panel.unit}},
+        },
+    )  # fmt: skip
+
+
+def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+    defaults = {**_defaults(panel), "unit": "none", "custom": {"align": "auto", "filterable": True}}
+    shown = {name: column for name, column in panel.columns.items() if not column.hidden}
+    organize = {
+        "excludeByName": {"Time": True, **{name: True for name, column in panel.columns.items() if column.hidden}},
+        "indexByName": {name: number for number, name in enumerate(panel.columns)},
+        "renameByName": {name: column.title for name, column in shown.items()},
+    }
+    return Table(
+        **shared,
+        transformations=[{"id": "merge", "options": {}}, {"id": "organize", "options": organize}],
+        extraJson={
+            "fieldConfig": {"defaults": defaults, "overrides": [_column(column) for column in shown.values()]},
+        },
+    )
+
+
+def _column(column: Column) -> dict[str, Any]:
+    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}]
+    if len(column.thresholds) > 1:
+        properties += [
+            {
+                "id": "thresholds",
+                "value": {"mode": "absolute", "steps": [_threshold(each) for each in column.thresholds]},
+            },
+            {"id": "custom.cellOptions", "value": {"type": "color-text"}},
+        ]
+    if column.link:
+        properties.append({"id": "links", "value": [{"title": "Show it alone", "url": column.link}]})
+    return {"matcher": {"id": "byName", "options": column.title}, "properties": properties}
+
+
+_PANELS: Final = {
+    "timeseries": _time_series,
+    "stat": _stat,
+    "gauge": _gauge,
+    "heatmap": _heatmap,
+    "table": _table,
+}
+
+
+def _modern(dashboard: dict[str, Any]) -> dict[str, Any]:
+    """The dashboard without keys of older models and without nulls, but for the base of thresholds, which is one."""
+    modern: dict[str, Any] = _without_nulls(
+        {key: dashboard[key] for key in dashboard if key not in _LEGACY_OF_DASHBOARD}
+    )
+    modern["panels"] = [_modern_panel(panel) for panel in modern["panels"]]
+    modern["timepicker"] = {}
+    return modern
+
+
+def _modern_panel(panel: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in panel.items() if key not in _LEGACY_OF_PANEL}
+    if kept["type"] == "row":
+        return {key: kept[key] for key in ("collapsed", "gridPos", "id", "panels", "title", "type")}
+    return kept
+
+
+def _without_nulls(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_without_nulls(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.keys() == {"color", "value"}:
+        return part
+    return {key: _without_nulls(value) for key, value in part.items() if value is not None}

@@ -1,0 +1,173 @@
+"""What an operator may choose about the dashboards, read from a TOML file that is taken whole or refused whole."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from servescope.catalog import DEFAULT_WINDOW, FIGURES, Band
+from servescope.errors import ConfigurationError
+from servescope.identity import IDENTITY_LABELS
+
+FIGURE_SOURCES = ("recorded", "raw")
+TIMEZONES = ("browser", "utc")
+
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)\Z")
+_MATCHERS = re.compile(r'\s*[a-zA-Z_]\w*\s*(=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"\s*(,\s*|\Z)')
+_PREFIX = re.compile(r"[a-z][a-z0-9-]{0,19}\Z")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the dashboards are written.
+
+    `labels` gives identity labels another name, `selector` adds matchers to every query; `figures` tells whether
+    figures of a deployment are read from the recording rules over `window`, or computed over what the screen shows.
+    `thresholds` moves the edges of a figure's band.
+    """
+
+    prefix: str = "servescope"
+    folder: str = "servescope"
+    datasource: str = ""
+    datasource_regex: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    selector: str = ""
+    figures: str = "recorded"
+    window: str = DEFAULT_WINDOW
+    thresholds: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    scrape_interval: str = "15s"
+    refresh: str = "30s"
+    time_from: str = "now-1h"
+    timezone: str = "browser"
+
+    def label(self, name: str) -> str:
+        """The name an identity label has in this Prometheus; any other label keeps its own."""
+        return self.labels.get(name, name)
+
+    def band(self, figure: str) -> Band | None:
+        """The figure's band, its edges where the operator wants them."""
+        band = FIGURES[figure].band
+        edges = self.thresholds.get(figure)
+        if band is None or edges is None:
+            return band
+        return Band(band.lowest, tuple(replace(step, start=edge) for step, edge in zip(band.steps, edges, strict=True)))
+
+
+DEFAULTS = Options()
+
+
+def read_options(path: Path) -> Options:
+    """The options in a TOML file; those it does not name are the defaults.
+
+    Raises ConfigurationError naming file, key, value and what was expected.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"no options file {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: not TOML: {error}") from error
+    return make_options(document, origin=str(path))
+
+
+def make_options(document: Mapping[str, object], *, origin: str) -> Options:
+    """The options from a parsed document; `origin` is what errors call it."""
+    known = [each.name for each in fields(Options)]
+    for key in document:
+        if key not in known:
+            raise ConfigurationError(f"{origin}: unknown key {key!r}, known: {', '.join(known)}")
+    texts: dict[str, Any] = {key: value for key, value in document.items() if key not in ("labels", "thresholds")}
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise _wrong(origin, key, value, "a text")
+    options = replace(
+        DEFAULTS,
+        labels=MappingProxyType(_labels(document.get("labels", {}), origin)),
+        thresholds=MappingProxyType(_thresholds(document.get("thresholds", {}), origin)),
+        **texts,
+    )
+    _check(options, origin)
+    return options
+
+
+def _wrong(origin: str, key: str, value: object, expected: str) -> ConfigurationError:
+    return ConfigurationError(f"{origin}: {key} is {value!r}, expected {expected}")
+
+
+def _labels(value: object, origin: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise _wrong(origin, "labels", value, "a table [labels]")
+    for label, name in value.items():
+        if label not in IDENTITY_LABELS:
+            raise ConfigurationError(
+                f"{origin}: labels: no identity label {label!r}, there are: {', '.join(IDENTITY_LABELS)}"
+            )
+        if not isinstance(name, str) or not _LABEL.match(name):
+            raise _wrong(origin, f"labels.{label}", name, "the name of a label")
+    names = [value.get(label, label) for label in IDENTITY_LABELS]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"{origin}: labels: two identity labels are named {name!r}, expected each once")
+    return dict(value)
+
+
+def _thresholds(value: object, origin: str) -> dict[str, tuple[float, ...]]:
+    if not isinstance(value, Mapping):
+        raise _wrong(origin, "thresholds", value, "a table [thresholds]")
+    banded = {figure.name: figure.band for figure in FIGURES.values() if figure.band is not None}
+    for figure, edges in value.items():
+        if figure not in banded:
+            raise ConfigurationError(f"{origin}: thresholds: no band of {figure!r}, there are: {', '.join(banded)}")
+        count = len(banded[figure].steps)
+        if (
+            not isinstance(edges, list)
+            or len(edges) != count
+            or any(isinstance(edge, bool) or not isinstance(edge, int | float) for edge in edges)
+            or not all(math.isfinite(edge) for edge in edges)
+        ):
+            raise _wrong(origin, f"thresholds.{figure}", edges, f"a list of {count} numbers")
+        if any(lower >= upper for lower, upper in pairwise(edges)):
+            raise _wrong(origin, f"thresholds.{figure}", edges, "ascending numbers")
+    return {figure: tuple(map(float, edges)) for figure, edges in value.items()}
+
+
+def _check(options: Options, origin: str) -> None:
+    for key, allowed in (("figures", FIGURE_SOURCES), ("timezone", TIMEZONES)):
+        value = getattr(options, key)
+        if value not in allowed:
+            raise _wrong(origin, key, value, f"one of {', '.join(allowed)}")
+    for key in ("window", "scrape_interval", "refresh"):
+        if not _DURATION.match(getattr(options, key)):
+            raise _wrong(origin, key, getattr(options, key), "a duration such as '30s' or '5m'")
+    if not _PREFIX.match(options.prefix):
+        raise _wrong(origin, "prefix", options.prefix, "at most 20 small letters, digits and hyphens")
+    if _MATCHERS.sub("", options.selector):
+        raise _wrong(origin, "selector", options.selector, """matchers such as 'cluster="eu"'""")
+    if not options.time_from.startswith("now-") or not _DURATION.match(options.time_from[4:]):
+        raise _wrong(origin, "time_from", options.time_from, "a time such as 'now-1h'")
+    interval = seconds(options.scrape_interval)
+    if seconds(options.window) < 4 * interval:
+        raise _wrong(origin, "window", options.window, f"at least four scrape intervals of {options.scrape_interval}")
+    if seconds(options.refresh) < interval:
+        raise _wrong(
+            origin, "refresh", options.refresh, f"no less than the scrape interval of {options.scrape_interval}"
+        )
+
+
+def seconds(duration: str) -> float:
+    """The seconds of a Prometheus duration of one unit."""
+    found = _DURATION.match(duration)
+    if found is None:
+        raise ValueError(duration)
+    return int(found[1]) * _UNIT_SECONDS[found[2]]

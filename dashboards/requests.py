@@ -1,0 +1,100 @@
+"""Engine and requests: what clients get from each deployment, and which replica makes the difference."""
+
+from __future__ import annotations
+
+from dashboards.board import Board
+from dashboards.options import Options
+from dashboards.panels import Row, expression_panel, figure_panel, heatmap_panel, quantiles_panel
+from servescope.expressions import Quantile, level, rate
+
+NAME = "requests"
+
+
+def make(options: Options) -> Board:
+    """The dashboard."""
+    return Board(
+        NAME,
+        "Engine and requests",
+        "Traffic, latency and tokens of each deployment, and of the replicas behind them.",
+        (
+            Row(
+                "Requests",
+                (
+                    figure_panel("request_rate", options),
+                    expression_panel(
+                        "Requests by outcome", rate("requests_total"), options, unit="requests/s", by=("outcome",),
+                        stacked=True, replica=True,
+                        meaning="Requests that ended, by how; only `error` and `rejected` are harm done by the stack.",
+                        normal="nearly all `ok`, some `client_abort`.",
+                        first="for `error`, look at the replica below; for `rejected`, at queued requests and scale.",
+                    ),
+                    figure_panel("request_error_share", options),
+                    figure_panel("concurrent_requests", options),
+                    figure_panel("queued_requests", options),
+                    figure_panel("client_abort_share", options),
+                ),
+            ),
+            Row(
+                "Latency",
+                (
+                    quantiles_panel(
+                        "Time to first token", "time_to_first_token_seconds", options,
+                        figures=("time_to_first_token_p95",),
+                    ),
+                    quantiles_panel(
+                        "Time per output token", "time_per_output_token_seconds", options,
+                        figures=("time_per_output_token_p95",),
+                    ),
+                    quantiles_panel(
+                        "Request duration", "request_duration_seconds", options, figures=("request_duration_p95",)
+                    ),
+                    heatmap_panel(
+                        "Time to first token, spread", "time_to_first_token_seconds", options,
+                        normal="one bright band.",
+                        first="for a second band, look at the replicas below: one of them is slow, or prompts differ.",
+                    ),
+                    heatmap_panel(
+                        "Request duration, spread", "request_duration_seconds", options,
+                        normal="one broad band.", first="for a second band, compare output tokens per request.",
+                    ),
+                ),
+            ),
+            Row(
+                "Tokens",
+                (
+                    figure_panel("input_tokens_per_second", options),
+                    figure_panel("output_tokens_per_second", options),
+                    figure_panel("tps_per_request", options),
+                    figure_panel("input_tokens_per_request", options, width=12),
+                    figure_panel("output_tokens_per_request", options, width=12),
+                ),
+            ),
+            Row(
+                "Replicas",
+                (
+                    expression_panel(
+                        "In flight by replica", level("concurrent_requests"), options, unit="requests",
+                        by=("deployment_id", "replica"), replica=True,
+                        meaning="Requests in flight at each replica, queued ones included.",
+                        normal="about the same at all replicas of a deployment.",
+                        first="for one that holds more, look at routing; for one that holds none, at its status.",
+                    ),
+                    expression_panel(
+                        "First token by replica, p95", Quantile(0.95, "time_to_first_token_seconds"), options,
+                        unit="seconds", by=("deployment_id", "replica"), replica=True, idle=True,
+                        meaning="95th percentile of the time to first token at each replica.",
+                        normal="about the same at all replicas of a deployment.",
+                        first="for one that is slow, compare its requests in flight, then look at its GPU.",
+                    ),
+                    expression_panel(
+                        "KV cache in use by replica", level("kv_cache_usage", "avg"), options, unit="ratio",
+                        by=("deployment_id", "replica"), replica=True,
+                        meaning="Share of each replica's KV cache in use.",
+                        normal="high under load, below 100 %.",
+                        first="where it stays at 100 %, look at preemptions and add replicas or KV cache.",
+                    ),
+                ),
+            ),
+        ),
+        by_replica=True,
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""Autoscaler and replicas: what is wanted, what is sent, what there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dashboards.board import Board
+from dashboards.options import Options
+from dashboards.panels import Panel, Row, expression_panel, figure_panel
+from dashboards.queries import Query, compile_figure, legend
+from servescope.expressions import level
+
+NAME = "scale"
+
+
+def make(options: Options) -> Board:
+    """The dashboard."""
+    return Board(
+        NAME,
+        "Autoscaler and replicas",
+        "What the autoscaler wants, what it sends to the orchestrator, and the replicas there are.",
+        (
+            Row(
+                "Replicas",
+                (
+                    _replicas(options),
+                    figure_panel("autoscaler_rounded_desired_scale", options, width=12),
+                    figure_panel("autoscaler_desired_scale", options),
+                    figure_panel("autoscaler_policy_desired_scale", options),
+                    figure_panel("autoscaler_avg_num_workers", options),
+                ),
+            ),
+            Row(
+                "Demand",
+                (
+                    figure_panel("autoscaler_in_flight_tokens", options),
+                    figure_panel("autoscaler_avg_in_flight_tokens", options),
+                    figure_panel("autoscaler_avg_num_requests", options),
+                ),
+            ),
+            Row(
+                "Resources",
+                (
+                    figure_panel("cpu_usage", options, width=6),
+                    figure_panel("memory_usage", options, width=6),
+                    figure_panel("gpu_usage", options, width=6),
+                    figure_panel("gpu_memory_usage", options, width=6),
+                    expression_panel(
+                        "GPU busy by replica", level("gpu_usage", "avg"), options, unit="ratio",
+                        by=("deployment_id", "replica"), replica=True,
+                        meaning="Share of time each replica's GPUs were busy.",
+                        normal="about the same at all replicas of a deployment.",
+                        first="for one that idles, look at its status and at routing.",
+                    ),
+                ),
+            ),
+        ),
+        by_replica=True,
+    )  # fmt: skip
+
+
+def _replicas(options: Options) -> Panel:
+    """Replicas by status, with the scale that was sent across them."""
+    replicas = figure_panel("replica_count_by_status", options, width=12, stacked=True)
+    desired = Query(
+        compile_figure("autoscaler_rounded_desired_scale", options),
+        legend(options, "deployment_id", "inference_stack") + " desired",
+    )
+    return replace(replicas, queries=(*replicas.queries, desired), overlay="desired")

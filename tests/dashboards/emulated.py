@@ -1,0 +1,81 @@
+"""A real Prometheus that holds ten minutes of an emulated stack and what the recording rules make of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from alerts.__main__ import GENERATED as RULES
+from alerts.recording import INTERVAL
+from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.workload import GeneratedTraffic, Mix
+from servescope.exposition import render
+from tests.prometheus import Prometheus, running
+
+START_SECONDS = 1_700_000_000
+SCRAPE_SECONDS = 15
+SECONDS = 600
+END_MS = (START_SECONDS + SECONDS) * 1000
+
+PLAIN = "plain"
+"""A deployment without speculation, as `chat-v1` is without an index of caches and a token-based autoscaler."""
+
+_SAMPLE = re.compile(rb"^([a-zA-Z_:][^ ]*(?:\{.*\})?) (\S+)$", re.MULTILINE)
+
+
+def make_stack() -> EmulatedStack:
+    """v1, v2, v2 in phases, and one without speculation, under more traffic than they take."""
+    plain = replace(V1, identity=replace(V1.identity, deployment_id=PLAIN), engine=replace(V1.engine, speculation=None))
+    phased = replace(V2_DISAGGREGATED, identity=replace(V2.identity, deployment_id="chat-v2-phases"))
+    return EmulatedStack.of(
+        [(V1, 0.3), (V2, 0.3), (phased, 0.2), (plain, 0.2)], traffic=GeneratedTraffic(Mix(abort_share=0.03))
+    )
+
+
+@contextmanager
+def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack) -> Iterator[Prometheus]:
+    """A Prometheus over the stack's scrapes and the committed recording rules, evaluated over them."""
+    text = folder / "scrapes.om"
+    text.write_bytes(b"".join((*_scrapes(stack), _alert(), b"# EOF\n")))
+    data = folder / "data"
+    _run([str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)])
+    with running(prometheus, folder, {}, options=_RETENTION) as server:
+        _run(
+            [
+                str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
+                f"--end={START_SECONDS + SECONDS}", f"--eval-interval={INTERVAL}",
+                f"--output-dir={folder / 'recorded'}",
+                f"--url=http://127.0.0.1:{server.port}", str(RULES / "recording.rules.yml"),
+            ]
+        )  # fmt: skip
+    for block in (folder / "recorded").iterdir():
+        block.rename(data / block.name)
+    with running(prometheus, folder, {}, options=_RETENTION) as server:
+        yield server
+
+
+_RETENTION = ("--storage.tsdb.retention.time=100y",)
+
+
+def _scrapes(stack: EmulatedStack) -> Iterator[bytes]:
+    for after in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
+        stack.clock.run_until(float(after))
+        timestamp = str(START_SECONDS + after).encode()
+        for target in stack.targets():
+            page = render(target.instruments)
+            yield b"".join(b"%s %s %s\n" % (series, value, timestamp) for series, value in _SAMPLE.findall(page))
+
+
+def _alert() -> bytes:
+    labels = 'alertname="SpeculationRateLow",alertstate="firing",severity="warning",deployment_id="chat-v1"'
+    identity = 'model_name="llama-3.3-70b",inference_stack="v1",environment="production"'
+    return f"ALERTS{{{labels},{identity}}} 1 {START_SECONDS + SECONDS}\n".encode()
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

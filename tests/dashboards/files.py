@@ -1,0 +1,46 @@
+"""The committed dashboards as tests read them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from dashboards.__main__ import GENERATED
+
+NAMES = sorted(path.stem for path in GENERATED.glob("*.json"))
+
+_SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\{([^{}]*)\}")
+
+
+def read_board(name: str) -> Any:
+    """One dashboard as JSON."""
+    return json.loads((GENERATED / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def panels(board: Any) -> list[Any]:
+    """Its panels without the rows."""
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def expressions(board: Any) -> Iterator[tuple[str, str]]:
+    """Every query with where it stands, annotations included."""
+    for panel in panels(board):
+        for target in panel["targets"]:
+            yield f"{board['uid']}: {panel['title']}", target["expr"]
+    for annotation in board["annotations"]["list"]:
+        if "target" in annotation:
+            yield f"{board['uid']}: {annotation['name']}", annotation["target"]["expr"]
+
+
+def variable_queries(board: Any) -> Iterator[tuple[str, str]]:
+    """The variables that are asked of Prometheus, with their queries."""
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+
+
+def selectors(expression: str) -> list[tuple[str, str]]:
+    """The metrics an expression names, each with its matchers."""
+    return _SELECTOR.findall(expression)

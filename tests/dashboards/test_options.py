@@ -1,0 +1,154 @@
+"""What an operator chooses is in every dashboard, and nothing of the defaults beside it; what is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.__main__ import render
+from dashboards.options import DEFAULTS, make_options, read_options
+from servescope.catalog import FIGURES, SPECULATION_BAND
+from servescope.errors import ConfigurationError
+from servescope.identity import IDENTITY_LABELS
+from tests.conftest import ROOT
+from tests.dashboards.files import expressions, variable_queries
+
+OTHER = """
+prefix = "llm"
+datasource = "Mimir"
+selector = 'cluster="eu"'
+window = "10m"
+scrape_interval = "30s"
+refresh = "1m"
+time_from = "now-6h"
+timezone = "utc"
+
+[labels]
+model_name = "served_model"
+deployment_id = "release"
+inference_stack = "engine"
+environment = "env"
+rollout_phase = "phase"
+replica = "pod"
+role = "part"
+
+[thresholds]
+speculation_rate = [0.35, 0.75]
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> dict[str, str]:
+    """The dashboards as an operator with a Prometheus unlike ours wants them."""
+    path = tmp_path / "options.toml"
+    path.write_text(OTHER, encoding="utf-8")
+    return dict(render(read_options(path)))
+
+
+def test_nothing_of_the_defaults_is_left(other: dict[str, str]) -> None:
+    """No label, window, prefix or time of ours is in a query, a variable, a link or a table."""
+    for text in other.values():
+        board = json.loads(text)
+        queries = [expression for _, expression in (*expressions(board), *variable_queries(board))]
+        queries += [target["legendFormat"] for panel in board["panels"] for target in panel.get("targets", [])]
+        for label in IDENTITY_LABELS:
+            # Variables keep their names, whatever the labels are called.
+            assert not any(re.search(rf"(?<!\$)\b{label}\b", query) for query in queries), label
+        assert "rate5m" not in text
+        assert '"servescope-' not in text
+        assert "/d/servescope" not in text
+        assert (board["refresh"], board["time"]["from"], board["timezone"]) == ("1m", "now-6h", "utc")
+        assert board["templating"]["list"][0]["current"]["value"] == "Mimir"
+
+
+def test_every_selector_has_the_matchers_wanted(other: dict[str, str]) -> None:
+    """In panels, annotations and variables."""
+    for text in other.values():
+        board = json.loads(text)
+        for _, expression in (*expressions(board), *variable_queries(board)):
+            assert expression.count('cluster="eu"') == expression.count("{") - expression.count("{{")
+
+
+def test_moved_thresholds_are_in_the_panels_and_their_prose(other: dict[str, str]) -> None:
+    """The steps, the colours' order and the text that tells of them."""
+    board = json.loads(other["speculation.json"])
+    (panel,) = [panel for panel in board["panels"] if panel["title"] == "Speculation rate"]
+
+    assert [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 0.35, 0.75]
+    assert "from 75 %" in panel["description"]
+    assert "80 %" not in panel["description"]
+
+
+def test_raw_figures_need_no_recording_rules() -> None:
+    """With `figures = "raw"` no query reads a recorded series."""
+    files = render(make_options({"figures": "raw"}, origin="options.toml"))
+
+    assert not any("deployment:" in text for text in files.values())
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    """An empty file changes nothing."""
+    assert make_options({}, origin="options.toml") == DEFAULTS
+    assert DEFAULTS.band("speculation_rate") == SPECULATION_BAND
+
+
+BANDED = ", ".join(figure.name for figure in FIGURES.values() if figure.band)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"colour": "blue"}, "options.toml: unknown key 'colour', known: prefix, folder, datasource, "),
+    ({"refresh": 30}, "options.toml: refresh is 30, expected a text"),
+    ({"refresh": "soon"}, "options.toml: refresh is 'soon', expected a duration such as '30s' or '5m'"),
+    ({"refresh": "5s"}, "options.toml: refresh is '5s', expected no less than the scrape interval of 15s"),
+    ({"window": "30s"}, "options.toml: window is '30s', expected at least four scrape intervals of 15s"),
+    ({"figures": "guessed"}, "options.toml: figures is 'guessed', expected one of recorded, raw"),
+    ({"timezone": "CET"}, "options.toml: timezone is 'CET', expected one of browser, utc"),
+    ({"time_from": "yesterday"}, "options.toml: time_from is 'yesterday', expected a time such as 'now-1h'"),
+    ({"prefix": "Our LLMs"}, "options.toml: prefix is 'Our LLMs', expected at most 20 small letters"),
+    ({"selector": "cluster=eu"}, "options.toml: selector is 'cluster=eu', expected matchers such as"),
+    ({"labels": {"model": "m"}}, "options.toml: labels: no identity label 'model', there are: model_name, "),
+    ({"labels": {"replica": "a-b"}}, "options.toml: labels.replica is 'a-b', expected the name of a label"),
+    ({"labels": {"replica": "role"}}, "options.toml: labels: two identity labels are named 'role'"),
+    ({"labels": "pod"}, "options.toml: labels is 'pod', expected a table [labels]"),
+    ({"thresholds": {"kv_cache_usage": [0.9]}}, f"no band of 'kv_cache_usage', there are: {BANDED}"),
+    ({"thresholds": {"speculation_rate": [0.8, 0.4]}}, "speculation_rate is [0.8, 0.4], expected ascending numbers"),
+    ({"thresholds": {"speculation_rate": [0.8]}}, "speculation_rate is [0.8], expected a list of 2 numbers"),
+    ({"thresholds": {"speculation_rate": [0.4, True]}}, "expected a list of 2 numbers"),
+    ({"thresholds": {"speculation_rate": [0.4, float("nan")]}}, "expected a list of 2 numbers"),
+]
+
+
+@pytest.mark.parametrize(("document", "message"), WRONG, ids=[next(iter(document)) for document, _ in WRONG])
+def test_what_is_wrong_is_refused(document: dict[str, Any], message: str) -> None:
+    """With file, key, value and what there is instead."""
+    with pytest.raises(ConfigurationError) as refused:
+        make_options(document, origin="options.toml")
+
+    assert message in str(refused.value)
+
+
+@pytest.mark.slow
+def test_the_command_writes_where_it_is_told_and_says_what_is_wrong(tmp_path: Path) -> None:
+    """It writes to a folder, finds it current, and refuses a wrong file in one line."""
+    (tmp_path / "options.toml").write_text(OTHER, encoding="utf-8")
+    (tmp_path / "wrong.toml").write_text("refresh = 'soon'", encoding="utf-8")
+    words = ("--options", str(tmp_path / "options.toml"), "--output", str(tmp_path / "out"))
+
+    assert _run(*words).returncode == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(render())
+    assert _run(*words, "--check").returncode == 0
+    (tmp_path / "out" / "fleet.json").write_text("{}", encoding="utf-8")
+    stale = _run(*words, "--check")
+    assert (stale.returncode, stale.stderr.count("\n")) == (1, 1)
+    assert "fleet.json is out of date: run `python -m dashboards`" in stale.stderr
+    wrong = _run("--options", str(tmp_path / "wrong.toml"))
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert _run("--check").returncode == 0
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dashboards", *words], cwd=ROOT, capture_output=True, text=True)

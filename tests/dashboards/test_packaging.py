@@ -1,0 +1,55 @@
+"""Each way into Grafana carries the same dashboards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from dashboards.__main__ import render
+from dashboards.options import DEFAULTS
+from dashboards.packaging import FORMATS, HEADER
+from tests.conftest import ROOT
+from tests.dashboards.files import NAMES, read_board
+
+OPTIONS = replace(DEFAULTS, folder="LLM serving")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_map_holds_the_dashboard(name: str) -> None:
+    """Under the label that the sidecar looks for, in the folder wanted, small enough for Kubernetes."""
+    text = render(OPTIONS, "configmap")[f"{name}.yaml"]
+    document = yaml.safe_load(text)
+
+    assert text.startswith(HEADER)
+    assert (document["apiVersion"], document["kind"]) == ("v1", "ConfigMap")
+    assert document["metadata"]["name"] == read_board(name)["uid"]
+    assert document["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert document["metadata"]["annotations"] == {"grafana_folder": "LLM serving"}
+    assert document["data"] == {f"{name}.json": render()[f"{name}.json"]}
+    assert len(text.encode()) < 2**20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_operators_resource_holds_the_dashboard(name: str) -> None:
+    """As text, which the operator hands to Grafana."""
+    document = yaml.safe_load(render(OPTIONS, "grafana-operator")[f"{name}.yaml"])
+
+    assert (document["apiVersion"], document["kind"]) == ("grafana.integreatly.org/v1beta1", "GrafanaDashboard")
+    assert document["spec"]["folder"] == "LLM serving"
+    assert document["spec"]["json"] == render()[f"{name}.json"]
+
+
+def test_provisioning_names_the_folder() -> None:
+    """Files carry none."""
+    (path,) = (ROOT / "deploy" / "grafana" / "provisioning" / "dashboards").iterdir()
+    (provider,) = yaml.safe_load(path.read_text(encoding="utf-8"))["providers"]
+
+    assert provider["folder"] == DEFAULTS.folder
+    assert render(OPTIONS) == render()
+
+
+def test_there_are_three_formats() -> None:
+    """The file's own first."""
+    assert FORMATS == ("json", "configmap", "grafana-operator")

@@ -1,0 +1,190 @@
+"""Every query of every dashboard is executed by a real Prometheus over an emulated stack, and answers as declared."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.__main__ import BOARDS
+from dashboards.options import DEFAULTS
+from dashboards.panels import Panel
+from dashboards.queries import ALERTS, SCOPE, compile_figure
+from servescope.catalog import FIGURES
+from tests.dashboards.emulated import END_MS, PLAIN, holding, make_stack
+from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
+from tests.prometheus import Prometheus
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+DECLARED = {
+    (board.name, panel.title): panel
+    for board in (make(DEFAULTS) for make in BOARDS)
+    for row in board.rows
+    for panel in row.panels
+}
+
+# What ten healthy minutes of the emulated stack do not have.
+NEVER_HERE = {"CPU", "Memory", "Decisions without the index", "Cache events dropped"}
+
+# Of a deployment that neither speculates, nor keeps an index of caches, nor scales on tokens, nor has phases.
+OFF_WHEN_PLAIN = {
+    "Speculation rate now", "Speculation rate", "Accepted by draft position", "Drafted", "Accepted",
+    "Speculation rate by replica", "Hit rate skew", "Routing efficiency", "Best possible hit rate", "Index state",
+    "Cache event gaps", "Decision time", "Queued at the router", "Index recoveries", "Desired scale, sent",
+    "Desired scale, raw",
+    "Desired scale, after policy", "Healthy workers, average", "Tokens in flight", "Tokens in flight, average",
+    "Requests in flight, average", "Firing alerts",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["prometheus", "prometheus_3"])
+def filled(
+    request: pytest.FixtureRequest, promtool: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    """Prometheus 2, and 3 where it can be had, over the emulated stack."""
+    binary: Path = request.getfixturevalue(request.param)
+    with holding(binary, promtool, tmp_path_factory.mktemp("filled"), make_stack()) as server:
+        yield server
+
+
+def substitute(expression: str, **chosen: str) -> str:
+    """The expression as Grafana sends it, everything chosen but what is given."""
+    every = {variable.name: variable.every for variable in SCOPE} | {"replica": ".*", "__rate_interval": "1m"}
+    return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], every[found[1]]), expression)
+
+
+def ask(server: Prometheus, expression: str) -> list[Any]:
+    """What Prometheus finds at the end of the data; an error or a warning is a failure."""
+    answer = server.answer("/api/v1/query", query=expression, time=str(END_MS / 1000))
+    assert answer["status"] == "success", f"{expression}: {answer}"
+    assert not answer.get("warnings"), f"{expression}: {answer['warnings']}"
+    assert not answer.get("infos"), f"{expression}: {answer['infos']}"
+    found: list[Any] = answer["data"]["result"]
+    assert all(element["value"][1] not in ("NaN", "+Inf", "-Inf") for element in found), expression
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_panel_shows_the_emulated_stack(filled: Prometheus, name: str) -> None:
+    """No query fails, warns or is empty, but those of what ten healthy minutes do not have."""
+    for panel in panels(read_board(name)):
+        for target in panel["targets"]:
+            found = ask(filled, substitute(target["expr"]))
+            assert bool(found) != (panel["title"] in NEVER_HERE), f"{panel['title']}: {target['expr']}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_panel_draws_a_line(filled: Prometheus, name: str) -> None:
+    """A graph's query gives several points when it is asked for over a range, as Grafana asks."""
+    for panel in panels(read_board(name)):
+        for target in panel["targets"]:
+            if target["instant"] or panel["title"] in NEVER_HERE:
+                continue
+            lines = filled.query_range(
+                substitute(target["expr"]), start_ms=END_MS - 240_000, end_ms=END_MS, step_ms=15_000
+            )
+            assert max(len(line.times) for line in lines) > 10, panel["title"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_data_means_what_is_declared(filled: Prometheus, name: str) -> None:
+    """Where a feature is off its panels are empty, with no false zero; a panel that must never be empty is not."""
+    for panel in panels(read_board(name)):
+        declared: Panel = DECLARED[name, panel["title"]]
+        if panel["title"] in NEVER_HERE or panel["title"] == "Deployments":
+            continue
+        for target in panel["targets"]:
+            found = ask(filled, substitute(target["expr"], deployment=PLAIN))
+            desired = target["legendFormat"].endswith("desired")
+            off = name == "phases" or panel["title"] in OFF_WHEN_PLAIN or desired
+            assert bool(found) != off, f"{panel['title']}: {found}"
+            assert found or declared.no_data.absence != "broken", panel["title"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_annotation_is_executed(filled: Prometheus, name: str) -> None:
+    """Deployments that appear, phases and firing alerts are found; nothing appears in the last five minutes."""
+    found = {
+        annotation["name"]: ask(filled, substitute(annotation["target"]["expr"]))
+        for annotation in read_board(name)["annotations"]["list"]
+        if "target" in annotation
+    }
+
+    assert found.keys() == {"Deployment appears", "Rollout phase", "Alert fires"}
+    assert not found["Deployment appears"]
+    assert {each["metric"]["rollout_phase"] for each in found["Rollout phase"]} == {"promoting"}
+    assert [each["metric"]["alertname"] for each in found["Alert fires"]] == ["SpeculationRateLow"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variable_offers_values(filled: Prometheus, name: str) -> None:
+    """Each is asked as Grafana asks; the choice of one narrows those after it."""
+    for variable, query in variable_queries(read_board(name)):
+        match, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        times = {"start": str(END_MS / 1000 - 300), "end": str(END_MS / 1000)}
+        everything, narrowed = (
+            filled.answer(f"/api/v1/label/{label}/values", **{"match[]": substitute(match, **chosen)}, **times)
+            for chosen in ({}, {"stack": "v1"})
+        )
+        assert everything["status"] == narrowed["status"] == "success"
+        assert not everything.get("warnings")
+        assert everything["data"], variable
+        if variable == "deployment":
+            assert everything["data"] == ["chat-v1", "chat-v2", "chat-v2-phases", "plain"]
+            assert narrowed["data"] == ["chat-v1", "plain"]
+
+
+@pytest.mark.parametrize(
+    "figure", [figure for figure in FIGURES.values() if figure.band], ids=lambda figure: figure.name
+)
+def test_recorded_and_raw_figures_agree(filled: Prometheus, figure: Any) -> None:
+    """A panel over the recording rule shows what the same expression over the raw series gives."""
+    recorded = compile_figure(figure.name, DEFAULTS)
+    raw = substitute(compile_figure(figure.name, replace(DEFAULTS, figures="raw")), __rate_interval="5m")
+    moments = {each["value"][1] for each in ask(filled, substitute(f"timestamp({recorded})"))}
+
+    (moment,) = moments
+    assert _by_deployment(ask(filled, substitute(recorded))) == pytest.approx(
+        _by_deployment(filled.answer("/api/v1/query", query=raw, time=moment)["data"]["result"])
+    )
+
+
+def _by_deployment(found: list[Any]) -> dict[str, float]:
+    return {each["metric"]["deployment_id"]: float(each["value"][1]) for each in found}
+
+
+def test_the_numbers_are_those_the_stack_counted(filled: Prometheus) -> None:
+    """The overview's headline of harmed requests equals the engines' own counts, by plain arithmetic."""
+    (panel,) = [panel for panel in panels(read_board("fleet")) if panel["title"] == "Harmed requests"]
+
+    (shown,) = ask(filled, substitute(panel["targets"][0]["expr"], __rate_interval="5m"))
+    now, before = (_outcomes(ask(filled, expression)) for expression in ("requests_total", "requests_total offset 5m"))
+    ended = {outcome: now[outcome] - before[outcome] for outcome in now}
+
+    assert ended["ok"] > 500
+    assert float(shown["value"][1]) == pytest.approx(
+        (ended["error"] + ended["rejected"]) / sum(ended.values()), abs=0.005
+    )
+
+
+def _outcomes(found: list[Any]) -> dict[str, float]:
+    counts: dict[str, float] = defaultdict(float)
+    for each in found:
+        counts[each["metric"]["outcome"]] += float(each["value"][1])
+    return counts
+
+
+def test_the_data_hold_a_firing_alert(filled: Prometheus) -> None:
+    """So that what shows alerts is not empty for want of them."""
+    assert [each["metric"]["alertstate"] for each in ask(filled, ALERTS)] == ["firing"]
+
+
+def test_expressions_are_read_from_every_dashboard() -> None:
+    """The tests above look at what is committed, all of it."""
+    assert all(list(expressions(read_board(name))) for name in NAMES)

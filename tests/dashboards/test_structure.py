@@ -1,0 +1,320 @@
+"""The committed dashboards are those of the catalog, and sound whatever shows them."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.__main__ import GENERATED, render
+from dashboards.board import stamp
+from dashboards.options import DEFAULTS, seconds
+from dashboards.panels import COLUMNS, SERIES_COLORS, STATUS_COLORS
+from dashboards.queries import ALERTS
+from servescope.catalog import FIGURES, METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
+from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
+
+LEGACY = {
+    "rows", "__inputs", "gnetId", "hideControls", "sharedCrosshair", "style", "cacheTimeout", "editable", "error",
+    "span", "minSpan", "height", "hideTimeOverride", "intervalFactor", "step", "metric",
+}  # fmt: skip
+TYPES = {"row", "timeseries", "stat", "gauge", "table", "heatmap"}
+RECORDED = {figure.record() for figure in FIGURES.values()}
+
+each_board = pytest.mark.parametrize("name", NAMES)
+
+
+@each_board
+def test_committed_dashboards_are_those_of_the_catalog(name: str) -> None:
+    """`python -m dashboards` would change nothing."""
+    path = GENERATED / f"{name}.json"
+
+    assert path.read_text(encoding="utf-8") == render()[f"{name}.json"], (
+        f"{path} is out of date: run `python -m dashboards`"
+    )
+
+
+def test_there_is_a_file_for_every_dashboard_and_no_other() -> None:
+    """Nothing is left of a dashboard that is gone."""
+    assert [f"{name}.json" for name in NAMES] == sorted(render())
+
+
+def test_rendering_twice_gives_the_same_bytes() -> None:
+    """No time, no order of a set and no random number is in the files."""
+    assert render() == render()
+
+
+@each_board
+def test_a_dashboard_says_who_wrote_it(name: str) -> None:
+    """With the version and the catalog, and that it is not to be edited."""
+    board = read_board(name)
+
+    assert board["description"].endswith(stamp())
+    assert re.search(r"servescope \d.*, catalog [0-9a-f]{12}\); do not edit\.$", board["description"])
+    assert board["editable"] is False
+
+
+@each_board
+def test_every_metric_is_of_the_catalog(name: str) -> None:
+    """Queries name contract metrics, recorded figures, and Prometheus' own alerts, nothing else."""
+    board = read_board(name)
+    queries = [*expressions(board), *variable_queries(board)]
+
+    for where, expression in queries:
+        for metric, _ in selectors(expression):
+            assert metric in SAMPLE_FAMILIES or metric in RECORDED or metric == ALERTS, f"{where}: {metric}"
+
+
+@each_board
+def test_a_dashboard_is_of_the_modern_classic_form(name: str) -> None:
+    """Schema 41, no key of an older model, no null but the base of thresholds, and no panel type of Angular."""
+    board = read_board(name)
+
+    assert board["schemaVersion"] == 41
+    assert {panel["type"] for panel in board["panels"]} <= TYPES
+    assert not LEGACY & (_keys(board) - {"editable"})
+    assert not LEGACY & {key for panel in board["panels"] for key in _keys(panel)}
+    assert _nulls(board) == [path for path in _nulls(board) if path.endswith("steps.0.value")]
+
+
+def _keys(part: Any) -> set[str]:
+    if isinstance(part, list):
+        return set().union(*map(_keys, part))
+    if not isinstance(part, dict):
+        return set()
+    return {*part, *set().union(*map(_keys, part.values()))}
+
+
+def _nulls(part: Any, path: str = "") -> list[str]:
+    if part is None:
+        return [path]
+    parts = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    return [found for key, value in parts for found in _nulls(value, f"{path}.{key}")]
+
+
+def test_addresses_stay_and_are_unique() -> None:
+    """A uid is made of the file's name and short enough; panels have ids of their own in every dashboard."""
+    boards = [read_board(name) for name in NAMES]
+
+    assert [board["uid"] for board in boards] == [f"servescope-{name}" for name in NAMES]
+    assert all(len(board["uid"]) <= 40 for board in boards)
+    for board in boards:
+        ids = [panel["id"] for panel in board["panels"]]
+        assert len(set(ids)) == len(ids), board["uid"]
+
+
+@each_board
+def test_panels_lie_in_the_grid_without_overlap(name: str) -> None:
+    """No wider than 24 columns, and none upon another."""
+    places = [panel["gridPos"] for panel in read_board(name)["panels"]]
+
+    assert all(place["x"] + place["w"] <= COLUMNS for place in places)
+    for one, other in combinations(places, 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        )  # fmt: skip
+        assert apart, (one, other)
+
+
+@each_board
+def test_the_data_source_is_chosen_by_a_variable(name: str) -> None:
+    """Every panel, query, variable and annotation refers to it as an object; there is no literal uid."""
+    board = read_board(name)
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    (variable,) = [each for each in board["templating"]["list"] if each["type"] == "datasource"]
+
+    assert (variable["name"], variable["label"]) == ("datasource", "Data source")
+    for panel in panels(board):
+        assert panel["datasource"] == chosen
+        assert all(target["datasource"] == chosen for target in panel["targets"])
+    assert all(each["datasource"] == chosen for each in board["templating"]["list"] if each["type"] == "query")
+    assert all(each["datasource"] == chosen for each in board["annotations"]["list"] if not each.get("builtIn"))
+
+
+@each_board
+def test_variables_chain_and_follow_the_time(name: str) -> None:
+    """Each asks for a label of a metric among what those before it choose, again whenever the time changes."""
+    board = read_board(name)
+    before: list[str] = []
+    for variable in board["templating"]["list"]:
+        if variable["type"] != "query":
+            continue
+        query = variable["query"]["query"]
+        assert re.fullmatch(r"label_values\([a-z_]+(\{.+\})?, [a-z_]+\)", query)
+        assert re.findall(r"\$(\w+)", query) == before
+        assert (variable["refresh"], variable["includeAll"], variable["multi"]) == (2, True, True)
+        before.append(variable["name"])
+
+    assert before[:4] == ["environment", "model", "stack", "deployment"]
+
+
+@each_board
+def test_every_selector_is_within_the_scope(name: str) -> None:
+    """Environment, model, stack and deployment narrow every query, and no variable is declared in vain."""
+    board = read_board(name)
+    declared = [variable["name"] for variable in board["templating"]["list"] if variable["type"] == "query"]
+    used: set[str] = set()
+
+    for where, expression in expressions(board):
+        found = selectors(expression)
+        assert found, where
+        for metric, matchers in found:
+            chosen = re.findall(r"\$(\w+)", matchers)
+            assert set(declared[:4]) <= set(chosen), f"{where}: {metric}"
+            used |= set(chosen)
+
+    assert used == set(declared)
+
+
+@each_board
+def test_every_panel_is_explained(name: str) -> None:
+    """What it means, what is normal, what to do first, and what its emptiness means."""
+    for panel in panels(read_board(name)):
+        assert panel["title"]
+        meaning, *rest = panel["description"].split("\n\n")
+        assert meaning.endswith("."), panel["title"]
+        headings = [re.match(r"\*\*(.+?):\*\* \S", part) for part in rest]
+        assert [found and found[1] for found in headings] == ["Normal", "First", "No data"], panel["title"]
+        assert panel["fieldConfig"]["defaults"]["noValue"].startswith("No data: ")
+
+
+@each_board
+def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
+    """Their axis reaches from 0 to 1 at least, but for the skew, which lies around 0; nothing is clamped."""
+    for panel in panels(read_board(name)):
+        defaults = panel["fieldConfig"]["defaults"]
+        if panel["type"] == "timeseries" and defaults["unit"] == "percentunit":
+            low, high = defaults["custom"]["axisSoftMin"], defaults["custom"]["axisSoftMax"]
+            assert (low, high) == (0, 1) or low < 0 < high, panel["title"]
+            assert "max" not in defaults
+
+
+@each_board
+def test_thresholds_have_a_base_and_ascend(name: str) -> None:
+    """The base is null, nothing of Grafana's own 80 remains, and red stands for what is critical alone."""
+    for panel in panels(read_board(name)):
+        for thresholds in _thresholds(panel):
+            values = [step["value"] for step in thresholds["steps"]]
+            assert values[0] is None
+            assert all(low < high for low, high in pairwise(values[1:]))
+            assert 80 not in values
+            assert {step["color"] for step in thresholds["steps"]} <= {*STATUS_COLORS.values(), "text"}
+
+
+def _thresholds(part: Any) -> list[Any]:
+    if isinstance(part, list):
+        return [found for each in part for found in _thresholds(each)]
+    if not isinstance(part, dict):
+        return []
+    if "steps" in part and "mode" in part and isinstance(part["steps"], list):
+        return [part]
+    return [found for each in part.values() for found in _thresholds(each)]
+
+
+@pytest.mark.parametrize(
+    "figure", [figure for figure in FIGURES.values() if figure.band], ids=lambda figure: figure.name
+)
+def test_colours_change_where_the_band_changes(figure: Any) -> None:
+    """Just below, at and just above every edge, a panel has the colour of the catalog's verdict."""
+    shown = [
+        panel
+        for name in NAMES
+        for panel in panels(read_board(name))
+        if panel["type"] != "table" and any(figure.record() in target["expr"] for target in panel["targets"])
+    ]
+
+    assert shown
+    for panel in shown:
+        thresholds = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        for step in figure.band.steps:
+            for value in (step.start - 1e-9, step.start, step.start + 1e-9):
+                # Grafana takes the last step whose value is not above the value shown.
+                color = [each["color"] for each in thresholds if each["value"] is None or each["value"] <= value][-1]
+                assert color == STATUS_COLORS[figure.band.judge(value).status], (panel["title"], value)
+
+
+@each_board
+def test_rates_are_of_the_screen_and_come_before_sums(name: str) -> None:
+    """`$__rate_interval` in every rate; no counter is shown raw; no rate of a sum."""
+    counters = {metric.name for metric in METRICS.values() if metric.kind == "counter"}
+    for where, expression in expressions(read_board(name)):
+        assert "$__interval" not in expression
+        assert "$__range" not in expression
+        assert set(re.findall(r"\[([^\]]+)\]", expression)) <= {"$__rate_interval"}, where
+        assert not re.search(r"rate\((?![a-z_]+\{)", expression), where
+        for metric, _ in selectors(expression):
+            if metric in counters or metric.endswith(("_bucket", "_sum", "_count")):
+                assert f"rate({metric}{{" in expression, where
+
+
+def test_links_lead_to_dashboards_there_are_and_keep_time_and_variables() -> None:
+    """Each links to all others; the link of a table's cell sets a variable its target has."""
+    boards = {board["uid"]: board for board in map(read_board, NAMES)}
+    for uid, board in boards.items():
+        links = board["links"]
+        assert {link["url"].removeprefix("/d/") for link in links} == boards.keys() - {uid}
+        assert all(link["keepTime"] and link["includeVars"] for link in links)
+        for url in _urls(board["panels"]):
+            target, query = re.fullmatch(r"/d/([\w-]+)\?(.+)", url).groups()  # type: ignore[union-attr]
+            names = {variable["name"] for variable in boards[target]["templating"]["list"]}
+            assert set(re.findall(r"var-(\w+)=", query)) <= names
+            assert "${__url_time_range}" in query
+            assert "${datasource:queryparam}" in query
+
+
+def _urls(part: Any) -> list[str]:
+    if isinstance(part, list):
+        return [found for each in part for found in _urls(each)]
+    if not isinstance(part, dict):
+        return []
+    found = [part["url"]] if "url" in part else []
+    return found + [url for each in part.values() for url in _urls(each)]
+
+
+@each_board
+def test_series_have_names_and_graphs_share_a_crosshair(name: str) -> None:
+    """No legend of raw label sets; refreshed no more often than scraped."""
+    board = read_board(name)
+
+    assert board["graphTooltip"] == 1
+    assert board["timezone"] in ("browser", "utc")
+    assert seconds(board["refresh"]) >= seconds(DEFAULTS.scrape_interval)
+    for panel in panels(board):
+        assert all(target["legendFormat"] for target in panel["targets"] if panel["type"] != "table")
+
+
+@each_board
+def test_values_of_now_are_asked_for_once(name: str) -> None:
+    """Numbers, gauges and tables send instant queries; graphs and heatmaps ask over the screen's range."""
+    for panel in panels(read_board(name)):
+        now = panel["type"] in ("stat", "gauge", "table")
+        assert all((target["instant"], target["range"]) == (now, not now) for target in panel["targets"]), panel[
+            "title"
+        ]
+
+
+def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
+    """By status, each in its colour; the desired scale is a line across the stack."""
+    (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas"]
+    overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
+    colors = {name: properties[0]["value"]["fixedColor"] for name, properties in list(overrides.items())[:-1]}
+
+    assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
+    assert colors == {f"/(^| ){status}$/": SERIES_COLORS[status] for status in REPLICA_STATUSES}
+    assert [name for name, color in colors.items() if color == "red"] == ["/(^| )failed$/"]
+    assert {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}} in overrides["/ desired$/"]
+    assert [target["legendFormat"].split()[-1] for target in panel["targets"]] == ["{{status}}", "desired"]
+
+
+def test_grafanalib_stands_behind_one_module() -> None:
+    """No dashboard imports it."""
+    folder = Path(GENERATED).parent
+    importing = {
+        path.name for path in folder.glob("*.py") if re.search(r"^(from|import) grafanalib", path.read_text(), re.M)
+    }
+
+    assert importing == {"grafana.py"}

@@ -33,7 +33,7 @@ from servescope.identity import DEPLOYMENT_LABELS
 from tests.alert_proofs import minutes
 from tests.prometheus import running
 
-DASHBOARDS = ("fleet", "engine", "speculation", "cache", "autoscaler", "cutover", "disaggregated", "health")
+DASHBOARDS = ("fleet", "requests", "speculation", "cache", "scale", "cutover", "phases", "health")
 SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "False positives")
 PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeCollectorGone",

@@ -272,7 +272,7 @@ _AUTOSCALING = (
             "Raise max_replica, or target_in_flight_tokens if latency allows; otherwise limit the traffic.",
             "A bound that is meant as a budget; then silence it.",
         ),
-        "autoscaler", "autoscaler_desired_scale", keep="5m",
+        "scale", "autoscaler_desired_scale", keep="5m",
     ),
     Alert(
         "ServescopeReplicasBelowDesired", "warning", "autoscaler", "scaling",
@@ -286,7 +286,7 @@ _AUTOSCALING = (
             "Free or add capacity; mend the image or the volume that replicas start from.",
             "A cold start that always takes longer than fifteen minutes.",
         ),
-        "autoscaler", "replica_count_by_status", wait="15m", keep="5m",
+        "scale", "replica_count_by_status", wait="15m", keep="5m",
     ),
     Alert(
         "ServescopeReplicasAboveDesired", "info", "autoscaler", "scaling",
@@ -300,7 +300,7 @@ _AUTOSCALING = (
             "Tell the orchestrator; look for a second one who scales by hand.",
             "Replicas added by hand on purpose.",
         ),
-        "autoscaler", "replica_count_by_status", wait="15m", keep="5m",
+        "scale", "replica_count_by_status", wait="15m", keep="5m",
     ),
     Alert(
         "ServescopeAutoscalerOvershoots", "warning", "autoscaler", "scaling",
@@ -318,7 +318,7 @@ _AUTOSCALING = (
             "Lengthen autoscaling_window, or raise min_replica if bursts are usual.",
             "A short burst that is over before its replicas are there.",
         ),
-        "autoscaler", "autoscaler_desired_scale", wait="5m",
+        "scale", "autoscaler_desired_scale", wait="5m",
     ),
     Alert(
         "ServescopeAutoscalerFlapping", "warning", "autoscaler", "scaling",
@@ -332,7 +332,7 @@ _AUTOSCALING = (
             "Lengthen autoscaling_window, scale_down_delay and scale_down_half_life_seconds.",
             "A steep rise of the traffic, in as many steps upwards.",
         ),
-        "autoscaler", "autoscaler_rounded_desired_scale", wait="5m",
+        "scale", "autoscaler_rounded_desired_scale", wait="5m",
     ),
 )  # fmt: skip
 
@@ -349,7 +349,7 @@ _REPLICAS = (
             "Let the orchestrator replace it; drain the machine when all of its replicas fail.",
             "None known.",
         ),
-        "autoscaler", "replica_count_by_status", wait="5m", keep="5m",
+        "scale", "replica_count_by_status", wait="5m", keep="5m",
     ),
     Alert(
         "ServescopeReplicaCrashLoop", "warning", "autoscaler", "replicas",
@@ -363,7 +363,7 @@ _REPLICAS = (
             "Go back to the last version that ran; take the machine out when all of it is on one.",
             "Replicas that are ended one by one on purpose, by hand.",
         ),
-        "autoscaler", "replica_count_by_status", wait="5m", keep="15m",
+        "scale", "replica_count_by_status", wait="5m", keep="15m",
     ),
     Alert(
         "ServescopeColdStartSlow", "warning", "autoscaler", "replicas",
@@ -377,7 +377,7 @@ _REPLICAS = (
             "Keep weights near, or raise min_replica so that bursts do not wait for a start.",
             "Replicas that start one after the other without a break, each fast enough.",
         ),
-        "autoscaler", "replica_count_by_status", wait="15m", keep="5m",
+        "scale", "replica_count_by_status", wait="15m", keep="5m",
     ),
     Alert(
         "ServescopeNoActiveReplica", "critical", "autoscaler", "replicas",
@@ -394,7 +394,7 @@ _REPLICAS = (
             "Go back to the last version that ran; send the traffic to the other stack.",
             "A deployment taken down by hand while its autoscaler still orders replicas.",
         ),
-        "autoscaler", "replica_count_by_status", wait="5m", keep="5m",
+        "scale", "replica_count_by_status", wait="5m", keep="5m",
     ),
 )  # fmt: skip
 
@@ -416,7 +416,7 @@ _SERVING = (
             "Take it out of routing and restart it; keep a dump of its stacks.",
             "An engine that books its tokens only at a request's end, on requests of more than ten minutes.",
         ),
-        "engine", "concurrent_requests", wait="5m", keep="5m",
+        "requests", "concurrent_requests", wait="5m", keep="5m",
     ),
     Alert(
         "ServescopeQueueGrowing", "warning", "engine", "serving",
@@ -434,7 +434,7 @@ _SERVING = (
             "Add replicas; see the alerts on the autoscaler when it does not.",
             "A batch of offline requests sent at once.",
         ),
-        "engine", "queued_requests", wait="15m", keep="5m",
+        "requests", "queued_requests", wait="15m", keep="5m",
     ),
 )  # fmt: skip
 
@@ -459,7 +459,7 @@ def _burning(objective: Objective, severity: str) -> Alert:
             "Undo the last change; take a bad replica out; add replicas when the queue is the cause.",
             "Requests that are slow by their nature, such as very long prompts, in a new share of the traffic.",
         ),
-        "engine", _SLO_FIGURES[objective.name], wait="2m" if quick else "15m", keep="10m",
+        "requests", _SLO_FIGURES[objective.name], wait="2m" if quick else "15m", keep="10m",
         waits_less="both windows must burn, the longer one for an hour or more" if quick else "",
     )  # fmt: skip
 

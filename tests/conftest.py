@@ -48,6 +48,15 @@ def promtool() -> Path:
 
 
 @pytest.fixture(scope="session")
+def promtool_3() -> Path:
+    """The promtool of a Prometheus 3, where Debian's unstable suite can be reached."""
+    found = tools.promtool_3_binary()
+    if found is None:
+        pytest.skip("promtool 3 not found: `python -m tests.tools` prepares it or says why it cannot be had")
+    return found
+
+
+@pytest.fixture(scope="session")
 def alertmanager() -> Path:
     """The Alertmanager tests run."""
     return _required("alertmanager", tools.alertmanager_binary())

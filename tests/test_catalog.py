@@ -213,8 +213,8 @@ KNOWN_NAMES = {
 OTHERS_NAMES = {"http_requests_total"}
 METRIC_LIKE = re.compile(r"[a-z][a-z0-9_]*_(?:total|bucket)")
 THRESHOLDS = {abs(step.start) for figure in FIGURES.values() if figure.band is not None for step in figure.band.steps}
-# Where they belong: the records, and their compiler.
-HOME = ("exporters/servescope/catalog.py", "exporters/servescope/expressions.py")
+# Where they belong: the records, and their compilers.
+HOME = tuple(f"exporters/servescope/{name}.py" for name in ("catalog", "expressions", "alerting"))
 
 
 def slips(source: str) -> list[str]:

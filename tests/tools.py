@@ -81,6 +81,12 @@ def promtool_binary() -> Path | None:
     return _unpacked("promtool", package="prometheus") or _on_path("promtool", version="version 2.")
 
 
+def promtool_3_binary() -> Path | None:
+    """The promtool of a Prometheus 3, or None."""
+    found = _unpacked("promtool", package="promtool-3")
+    return found if found is not None and "version 3." in _run([str(found), "--version"]) else None
+
+
 def alertmanager_binary() -> Path | None:
     """An Alertmanager, or None; paths given to it must be absolute."""
     return (
@@ -272,6 +278,12 @@ TOOLS_NEEDED = (
         needed=False,
     ),
     Tool("promtool", promtool_binary, lambda: _unpack("prometheus")),
+    Tool(
+        "promtool 3",
+        promtool_3_binary,
+        lambda: _unpack_unstable("promtool", TOOLS / "promtool-3"),
+        needed=False,
+    ),
     Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
     Tool("amtool", amtool_binary, _unpack_alertmanager),
     Tool("the Compose specification's schema", compose_schema, _fetch_compose_schema),

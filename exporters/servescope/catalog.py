@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from servescope.errors import UsageError
-from servescope.expressions import Difference, Expression, Quantile, Rate, Ratio, level, mean, rate
+from servescope.expressions import Difference, Expression, FractionAbove, Quantile, Rate, Ratio, level, mean, rate
 from servescope.identity import IDENTITY_LABELS
 from servescope.samples import format_series, make_labels
 
@@ -884,3 +884,102 @@ GROUPS: tuple[str, ...] = tuple(dict.fromkeys(figure.group for figure in _FIGURE
 def figure_key(name: str, labels: Mapping[str, str]) -> str:
     """A figure and its extra labels as text: `replica_count_by_status{status="active"}`; the bare name without any."""
     return format_series(name, make_labels(labels))
+
+
+# --- What alerts are bound by, beside the bands -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A number that an alert compares with and no band has; `meaning` says what is on its other side."""
+
+    value: float
+    unit: Unit
+    meaning: str
+
+
+DRAFT_TRAFFIC = Bound(1.0, "tokens/s", "fewer tokens drafted say nothing about the draft")
+LATE_POSITION = Bound(
+    0.10, "ratio", "a draft position accepted less often than this share of the first costs more than it brings"
+)
+PROMPT_TRAFFIC = Bound(10.0, "tokens/s", "fewer prompt tokens routed say nothing about the caches")
+HIT_RATE_KEPT = Bound(0.70, "ratio", "a hit rate below this share of what it was has dropped")
+EVENT_GAPS = Bound(0.0, "events/s", "any gap that stays leaves the router's index wrong")
+SCALE_CHANGES = Bound(6.0, "events", "as many changes of the desired scale within the hour are flapping")
+FAILURES_REPEATED = Bound(4.0, "events", "as many changes of the failed replicas within half an hour are a crash loop")
+ACTIVE_REPLICAS = Bound(1.0, "replicas", "fewer active ones serve nobody")
+QUEUE_FLOOR = Bound(10.0, "requests", "a shorter queue is no queue to speak of")
+REQUEST_TRAFFIC = Bound(0.02, "requests/s", "fewer requests say nothing about an objective")
+STORE_QUEUE_AGE = Bound(60.0, "seconds", "scrapes that wait longer for the store would be lost with the process")
+WORSE_TIMES = Bound(1.2, "ratio", "a latency as many times that of the stack it replaces is worse")
+
+OLD_STACK, NEW_STACK = "v1", "v2"
+"""The stacks of a cutover, by their `inference_stack`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What users are promised: the share `goal` of requests, over 30 days, is not among `bad`.
+
+    `bad` is a share of requests or observations, 0 … 1, as an expression over a window.
+    """
+
+    name: str
+    title: str
+    goal: float
+    bad: Expression
+    promise: str
+
+    @property
+    def budget(self) -> float:
+        """The share that may be bad."""
+        # Rounded: 1 - 0.999 is not 0.001 in binary.
+        return round(1.0 - self.goal, 12)
+
+    def record(self, window: str) -> str:
+        """The name of the recording rule of its bad share."""
+        return f"deployment:{self.name}_objective_bad:ratio_rate{window}"
+
+
+_FIRST_TOKEN_SECONDS = 2.5
+_PER_TOKEN_SECONDS = 0.1
+
+OBJECTIVES: Mapping[str, Objective] = MappingProxyType({
+    objective.name: objective
+    for objective in (
+        Objective(
+            "time_to_first_token", "Time to first token", 0.99,
+            FractionAbove(_FIRST_TOKEN_SECONDS, "time_to_first_token_seconds"),
+            f"99 % of requests have their first token within {_FIRST_TOKEN_SECONDS:g} s",
+        ),
+        Objective(
+            "time_per_output_token", "Time per output token", 0.99,
+            FractionAbove(_PER_TOKEN_SECONDS, "time_per_output_token_seconds"),
+            f"99 % of requests take no longer than {_PER_TOKEN_SECONDS:g} s per output token",
+        ),
+        Objective(
+            "requests", "Requests", 0.999,
+            Ratio(rate("requests_total", outcome=("error", "rejected")), _ALL_REQUESTS),
+            "99.9 % of requests neither fail in the stack nor are refused by it",
+        ),
+    )
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BurnWindow:
+    """A row of the table that tells a burning budget: over both windows more than `factor` times what it bears."""
+
+    severity: Literal["critical", "warning"]
+    short: str
+    long: str
+    factor: float
+
+
+BURN_WINDOWS = (
+    BurnWindow("critical", "5m", "1h", 14.4),
+    BurnWindow("critical", "30m", "6h", 6.0),
+    BurnWindow("warning", "2h", "1d", 3.0),
+    BurnWindow("warning", "6h", "3d", 1.0),
+)
+"""Two percent of a 30-day budget within the hour, five within six hours, ten within a day, ten within three."""

@@ -1,0 +1,202 @@
+"""Alerts without a Prometheus: which conditions hold now, and what becomes of an alert from evaluation to evaluation.
+
+Both are Prometheus' own ways: terms find each other by the same labels as in the PromQL of `servescope.alerting`, and
+an alert is pending, firing, kept firing and over at the same evaluations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import eq, ge, gt, le, lt, ne
+from typing import Final, Protocol, assert_never
+
+from servescope.alerting import (
+    Alert,
+    All,
+    Always,
+    Any,
+    Badness,
+    Compare,
+    Condition,
+    Except,
+    Gone,
+    Highest,
+    Measured,
+    Over,
+    Own,
+    Quotient,
+    Scaled,
+    Shown,
+    Term,
+    Vanished,
+    is_grouped,
+    labels_of,
+    open_labels,
+)
+from servescope.expressions import Vector
+from servescope.samples import Labels
+
+
+class View(Protocol):
+    """Where an evaluation reads figures and series from, at its instant; what is absent is not in a vector."""
+
+    def figure(self, shown: Shown) -> Vector:
+        """A figure's values, by the deployment's labels and the figure's own."""
+
+    def past(self, shown: Shown, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
+        """A figure's values at the evaluations within `window`, that ended `before` ago, in order."""
+
+    def own(self, own: Own, before: str = "") -> Vector:
+        """The collector's own series now, or `before` ago."""
+
+    def measured(self, measured: Measured) -> Vector:
+        """An expression over the default window."""
+
+    def badness(self, badness: Badness) -> Vector:
+        """An objective's bad share over its window."""
+
+
+def holding(condition: Condition, view: View) -> Vector:
+    """Where a condition holds now: the labels, and the value that is told."""
+    match condition:
+        case Compare(left, operator, right):
+            compare = _OPERATORS[operator]
+            if isinstance(right, float):
+                return {labels: value for labels, value in _values(left, view).items() if compare(value, right)}
+            return {labels: value for labels, value, other in _paired(left, right, view) if compare(value, other)}
+        case All((first, *others)):
+            held = holding(first, view)
+            for other in others:
+                held = _keep(held, first, other, view, present=True)
+            return held
+        case Any(conditions):
+            found: Vector = {}
+            for each in conditions:
+                found = {**holding(each, view), **found}
+            return found
+        case Except(first, unless):
+            return _keep(holding(first, view), first, unless, view, present=False)
+        case Vanished(own, before):
+            now = {_restrict(labels, own.by) for labels in view.own(own)}
+            return {
+                labels: value for labels, value in view.own(own, before).items() if _restrict(labels, own.by) not in now
+            }
+        case Gone(name):
+            return {} if view.own(Own(name)) else {(): 1.0}
+        case Always():
+            return {(): 1.0}
+        case All():
+            return {}
+        case _:
+            assert_never(condition)
+
+
+def _values(term: Term, view: View) -> Vector:
+    match term:
+        case Shown():
+            return view.figure(term)
+        case Own():
+            return view.own(term)
+        case Measured():
+            return view.measured(term)
+        case Badness():
+            return view.badness(term)
+        case Over(function, shown, window, before):
+            past = view.past(shown, window, before)
+            return {labels: _OVER[function](values) for labels, values in past.items() if values}
+        case Highest(shown, by):
+            highest: Vector = {}
+            for labels, value in view.figure(shown).items():
+                group = _restrict(labels, by)
+                highest[group] = max(value, highest.get(group, value))
+            return highest
+        case Quotient(numerator, denominator):
+            return {
+                labels: value / below for labels, value, below in _paired(numerator, denominator, view) if below > 0
+            }
+        case Scaled(scaled, factor):
+            return {labels: factor * value for labels, value in _values(scaled, view).items()}
+        case _:
+            assert_never(term)
+
+
+def _paired(left: Term, right: Term, view: View) -> Iterable[tuple[Labels, float, float]]:
+    """The values of two terms that belong together, with the labels of what is made of them."""
+    on = open_labels(right)
+    others = {_restrict(labels, on): value for labels, value in _values(right, view).items()}
+    kept = labels_of(left) if is_grouped(left, right) else open_labels(left)
+    for labels, value in _values(left, view).items():
+        other = others.get(_restrict(labels, on))
+        if other is not None:
+            yield _restrict(labels, kept), value, other
+
+
+def _keep(held: Vector, first: Condition, other: Condition, view: View, *, present: bool) -> Vector:
+    """What is held where another condition holds too, or where it does not."""
+    shared = [label for label in open_labels(first) if label in open_labels(other)]
+    known = {_restrict(labels, shared) for labels in holding(other, view)}
+    return {labels: value for labels, value in held.items() if (_restrict(labels, shared) in known) is present}
+
+
+def _restrict(labels: Labels, names: Iterable[str]) -> Labels:
+    kept = set(names)
+    return tuple(pair for pair in labels if pair[0] in kept)
+
+
+def _changes(values: Sequence[float]) -> float:
+    return float(sum(one != other for one, other in pairwise(values)))
+
+
+_OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+_OVER: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    "avg": lambda values: sum(values) / len(values),
+    "max": max,
+    "min": min,
+    "changes": _changes,
+}
+
+
+# --- From evaluation to evaluation ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """An alert that is pending or firing, of one set of labels; times are in milliseconds.
+
+    `fired_ms` is None while it is pending; `kept_ms` is when its condition ceased to hold, None while it does.
+    """
+
+    value: float
+    since_ms: int
+    fired_ms: int | None = None
+    kept_ms: int | None = None
+
+
+def advance(alert: Alert, before: Mapping[Labels, Active], held: Vector, at_ms: int) -> dict[Labels, Active]:
+    """What is pending and firing after an evaluation that found the condition to hold at `held`.
+
+    One that was firing and is in the result no more is resolved.
+    """
+    waits_ms, keeps_ms = duration_ms(alert.wait), duration_ms(alert.keep)
+    after: dict[Labels, Active] = {}
+    for labels, value in held.items():
+        known = before.get(labels, Active(value, at_ms))
+        is_due = known.fired_ms is None and at_ms - known.since_ms >= waits_ms
+        after[labels] = replace(known, value=value, fired_ms=at_ms if is_due else known.fired_ms, kept_ms=None)
+    for labels, known in before.items():
+        if labels in after or known.fired_ms is None or not keeps_ms:
+            continue
+        kept_ms = at_ms if known.kept_ms is None else known.kept_ms
+        if at_ms - kept_ms < keeps_ms:
+            after[labels] = replace(known, kept_ms=kept_ms)
+    return after
+
+
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(duration: str) -> int:
+    """A duration of one unit, such as `5m`, in milliseconds; 0 for none."""
+    return int(duration[:-1]) * _UNITS_MS[duration[-1]] if duration else 0

@@ -1,0 +1,390 @@
+"""What is alerted on: conditions over the catalog's figures, compiled to PromQL on the recording rules.
+
+A `Term` has one value per deployment (and per value of further labels of its own), a condition keeps those for which it
+holds. Nothing here names a threshold: they are the catalog's bands, bounds and objectives.
+
+Shown                 a figure, as recorded
+Own                   one of the collector's own series
+Measured              an expression of the contract's counters and gauges that is no figure
+Badness               the bad share of an objective over one of its windows
+Over                  the average, highest, lowest, or number of changes of a figure over a stretch of its past
+Highest               of a figure's values over several deployments
+Quotient, Scaled      a term ÷ another, a term × a number
+Compare               term against term or number;  All, Any, Except  of conditions;  Gone, Vanished  of series
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, assert_never
+
+from servescope.catalog import DEFAULT_WINDOW, FIGURES, BurnWindow, Objective
+from servescope.errors import UsageError
+from servescope.expressions import Expression, Matchers, promql
+from servescope.identity import DEPLOYMENT_LABELS
+from servescope.samples import escape_label_value
+
+Operator = Literal["<", "<=", ">", ">=", "==", "!="]
+Severity = Literal["critical", "warning", "info", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A figure of the catalog, those of its series that `where` keeps."""
+
+    figure: str
+    where: Matchers = ()
+
+    def __post_init__(self) -> None:
+        if self.figure not in FIGURES:
+            raise UsageError(f"unknown figure {self.figure!r}, supported: {', '.join(FIGURES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A series of the collector's own, `servescope_…`, by the labels that tell one from another.
+
+    With `increase_over` it is a counter, and what is meant is its increase over that window.
+    """
+
+    name: str
+    by: tuple[str, ...] = ()
+    where: Matchers = ()
+    increase_over: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An expression that is no figure, per deployment and per value of the labels in `by`."""
+
+    expression: Expression
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Badness:
+    """The bad share of an objective over a window."""
+
+    objective: Objective
+    window: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What a figure was over `window`, that ended `before` ago."""
+
+    function: Literal["avg", "max", "min", "changes"]
+    shown: Shown
+    window: str
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """The highest of a figure's values that are alike in the labels `by`, as over the deployments of a model."""
+
+    shown: Shown
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """Numerator ÷ denominator of the same deployment; absent where the denominator is not above 0."""
+
+    numerator: Term
+    denominator: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A term times a number."""
+
+    term: Term
+    factor: float
+
+
+Term = Shown | Own | Measured | Badness | Over | Highest | Quotient | Scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Holds where the left stands so to the right; the value told is the left's."""
+
+    left: Term
+    operator: Operator
+    right: Term | float
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Holds where all of them do; labels and value are the first one's."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """Holds where one of them does; labels and value are those of the first that does."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Except:
+    """Holds where the first does and the second does not."""
+
+    condition: Condition
+    unless: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Holds where there is no such series at all."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """Holds for each series that was there `before` ago and is not now."""
+
+    own: Own
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Holds."""
+
+
+Condition = Compare | All | Any | Except | Gone | Vanished | Always
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    """What whoever is called reads: what it means, whom it harms, how to look, what to do, when it errs."""
+
+    meaning: str
+    impact: str
+    diagnosis: str
+    mitigation: str
+    false_positives: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert.
+
+    `wait` and `keep` are Prometheus' `for` and `keep_firing_for`, "" for none. `summary` names the condition and ends
+    in a period; `description` may use `{{ $labels.… }}` of the condition's labels and `{{ $value }}`. `family` names
+    what a critical alert mutes the warnings of. `figure` is shown by a panel of `dashboard`. `waits_less` says why
+    `wait` is below five minutes, where it is.
+    """
+
+    name: str
+    severity: Severity
+    component: str
+    family: str
+    condition: Condition
+    summary: str
+    description: str
+    runbook: Runbook
+    dashboard: str
+    figure: str
+    wait: str = "10m"
+    keep: str = ""
+    waits_less: str = ""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels that the rule adds to those of its condition."""
+        return {"severity": self.severity, "component": self.component, "family": self.family, "team": TEAM}
+
+
+TEAM: Final = "serving"
+
+
+# --- Labels -----------------------------------------------------------------------------------------------------------
+
+
+def labels_of(value: Term | Condition) -> tuple[str, ...]:
+    """The labels that the values of a term or a condition have."""
+    match value:
+        case Shown(figure, _):
+            return (*DEPLOYMENT_LABELS, *FIGURES[figure].by)
+        case Own(_, by, _, _) | Highest(_, by):
+            return by
+        case Measured(_, by):
+            return (*DEPLOYMENT_LABELS, *by)
+        case Badness():
+            return DEPLOYMENT_LABELS
+        case Over(_, shown, _, _):
+            return labels_of(shown)
+        case Scaled(scaled, _):
+            return labels_of(scaled)
+        case Quotient(left, right) | Compare(left, _, right):
+            if isinstance(right, float) or is_grouped(left, right):
+                return labels_of(left)
+            # One to one, Prometheus keeps what both are matched on.
+            return open_labels(left)
+        case All(conditions) | Any(conditions):
+            return labels_of(conditions[0])
+        case Except(condition, _):
+            return labels_of(condition)
+        case Vanished(own, _):
+            return labels_of(own)
+        case Gone() | Always():
+            return ()
+        case _:
+            assert_never(value)
+
+
+def open_labels(value: Term | Condition) -> tuple[str, ...]:
+    """The labels by which values are told apart: those that have one value by a matcher do not tell any."""
+    match value:
+        case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
+            settled = {label for label, _ in where}
+            return tuple(label for label in labels_of(value) if label not in settled)
+        case _:
+            return labels_of(value)
+
+
+def is_grouped(left: Term, right: Term) -> bool:
+    """Whether several values of the left belong to one of the right."""
+    return open_labels(left) != open_labels(right)
+
+
+def terms(condition: Condition) -> Iterator[Term]:
+    """Every term that a condition reads, those within others too."""
+    match condition:
+        case Compare(left, _, right):
+            yield from _within(left)
+            if not isinstance(right, float):
+                yield from _within(right)
+        case All(conditions) | Any(conditions):
+            for each in conditions:
+                yield from terms(each)
+        case Except(each, unless):
+            yield from terms(each)
+            yield from terms(unless)
+        case Vanished(own, _):
+            yield own
+        case Gone(name):
+            yield Own(name)
+        case Always():
+            return
+        case _:
+            assert_never(condition)
+
+
+def _within(term: Term) -> Iterator[Term]:
+    yield term
+    match term:
+        case Over(_, shown, _, _) | Highest(shown, _):
+            yield shown
+        case Quotient(numerator, denominator):
+            yield from _within(numerator)
+            yield from _within(denominator)
+        case Scaled(scaled, _):
+            yield from _within(scaled)
+        case _:
+            return
+
+
+# --- PromQL -----------------------------------------------------------------------------------------------------------
+
+
+def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW) -> str:
+    """The condition as PromQL over the recording rules of figures over `window`."""
+    match condition:
+        case Compare(left, operator, right):
+            if isinstance(right, float):
+                return f"{_operand(left, window)} {operator} {_number(right)}"
+            return f"{_operand(left, window)} {operator} {_on(left, right)} {_operand(right, window)}"
+        case All(conditions):
+            return _joined("and", conditions, window)
+        case Any(conditions):
+            return " or ".join(f"({condition_promql(each, window)})" for each in conditions)
+        case Except(each, unless):
+            return _joined("unless", (each, unless), window)
+        case Gone(name):
+            return f"absent({name}) == 1"
+        case Vanished(own, before):
+            now = term_promql(own, window)
+            return f"{own.name}{_matchers(own.where)} offset {before} unless on ({', '.join(own.by)}) {now}"
+        case Always():
+            return "vector(1) == 1"
+        case _:
+            assert_never(condition)
+
+
+def term_promql(term: Term, window: str = DEFAULT_WINDOW) -> str:
+    """The term as PromQL over the recording rules of figures over `window`."""
+    match term:
+        case Shown(figure, where):
+            return f"{FIGURES[figure].record(window)}{_matchers(where)}"
+        case Own(name, by, where, increase_over):
+            if not increase_over:
+                return f"{name}{_matchers(where)}"
+            return f"sum by ({', '.join(by)}) (increase({name}{_matchers(where)}[{increase_over}]))"
+        case Measured(expression, by):
+            return promql(expression, window=window, by=(*DEPLOYMENT_LABELS, *by))
+        case Badness(objective, stretch):
+            return objective.record(stretch)
+        case Over(function, shown, stretch, before):
+            name = "changes" if function == "changes" else f"{function}_over_time"
+            offset = f" offset {before}" if before else ""
+            return f"{name}({term_promql(shown, window)}[{stretch}]{offset})"
+        case Highest(shown, by):
+            return f"max by ({', '.join(by)}) ({term_promql(shown, window)})"
+        case Quotient(numerator, denominator):
+            below = f"({_operand(denominator, window)} > 0)"
+            return f"{_operand(numerator, window)} / {_on(numerator, denominator)} {below}"
+        case Scaled(scaled, factor):
+            return f"{_number(factor)} * {_operand(scaled, window)}"
+        case _:
+            assert_never(term)
+
+
+def _joined(word: str, conditions: Sequence[Condition], window: str) -> str:
+    first, *others = conditions
+    text = f"({condition_promql(first, window)})"
+    for other in others:
+        shared = [label for label in open_labels(first) if label in open_labels(other)]
+        text += f" {word} on ({', '.join(shared)}) ({condition_promql(other, window)})"
+    return text
+
+
+def _operand(term: Term, window: str) -> str:
+    text = term_promql(term, window)
+    return f"({text})" if isinstance(term, Quotient | Scaled | Measured) else text
+
+
+def _on(left: Term, right: Term) -> str:
+    """How two terms find each other: by the labels that tell the right ones apart."""
+    grouped = " group_left ()" if is_grouped(left, right) else ""
+    return f"on ({', '.join(open_labels(right))}){grouped}"
+
+
+def _matchers(where: Matchers) -> str:
+    if not where:
+        return ""
+    return "{" + ",".join(f'{label}="{escape_label_value(values[0])}"' for label, values in where) + "}"
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
+# --- Objectives -------------------------------------------------------------------------------------------------------
+
+
+def burns(objective: Objective, window: BurnWindow, traffic: Condition) -> Condition:
+    """Over both windows the objective's budget burns at least `factor` times as fast as it bears."""
+    bound = round(window.factor * objective.budget, 12)
+    return All((
+        Compare(Badness(objective, window.long), ">", bound),
+        Compare(Badness(objective, window.short), ">", bound),
+        traffic,
+    ))  # fmt: skip

@@ -107,8 +107,8 @@ def annotations_of(alert: Alert, links: Links = LINKS) -> dict[str, str]:
 
 
 def dashboard_url(alert: Alert, links: Links = LINKS) -> str:
-    """The panel that shows the alert's figure; uids are those that `python -m dashboards` gives by file name."""
-    return f"{links.grafana}/d/servescope-{alert.dashboard}?viewPanel={alert.figure}"
+    """The dashboard that shows the alert's figure; uids are those that `python -m dashboards` gives by file name."""
+    return f"{links.grafana}/d/servescope-{alert.dashboard}"
 
 
 def _rule_file(groups: Sequence[Group]) -> str:

@@ -515,7 +515,7 @@ _TELEMETRY = (
             "Mend what that says: the address, credentials, a longer timeout, a proxy that cuts bodies off.",
             "A replica that was taken away and is still listed.",
         ),
-        "health", "servescope_target_up", wait="5m", keep="5m",
+        "fleet", "servescope_target_up", wait="5m", keep="5m",
     ),
     Alert(
         "ServescopeTargetGone", "info", "telemetry", "telemetry",
@@ -529,7 +529,7 @@ _TELEMETRY = (
             "Mend the list, or the relabelling that drops it.",
             "Scaling down, always.",
         ),
-        "health", "servescope_target_up", wait="5m",
+        "fleet", "servescope_target_up", wait="5m",
     ),
     Alert(
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",
@@ -543,7 +543,7 @@ _TELEMETRY = (
             "Name the new version's source map in the target's list, or write one.",
             "A feature that was switched off, such as speculation.",
         ),
-        "health", "servescope_target_missing_metrics", keep="5m",
+        "fleet", "servescope_target_missing_metrics", keep="5m",
     ),
     Alert(
         "ServescopeScrapesTruncated", "warning", "telemetry", "telemetry",
@@ -560,7 +560,7 @@ _TELEMETRY = (
             "Raise that limit, or scrape the target without the proxy.",
             "A target that is killed while it answers.",
         ),
-        "health", "servescope_target_up", wait="5m",
+        "fleet", "servescope_target_up", wait="5m",
     ),
     Alert(
         "ServescopeCollectorGone", "critical", "collector", "servescope",
@@ -574,7 +574,7 @@ _TELEMETRY = (
             "Start it, or mend the scrape configuration.",
             "None known.",
         ),
-        "health", "servescope_build_info", wait="5m",
+        "fleet", "servescope_build_info", wait="5m",
     ),
     Alert(
         "ServescopeInternalErrors", "warning", "collector", "servescope",
@@ -588,7 +588,7 @@ _TELEMETRY = (
             "Report it with the log; the version before may not have it.",
             "None known.",
         ),
-        "health", "servescope_internal_errors", wait="5m",
+        "fleet", "servescope_internal_errors", wait="5m",
     ),
     Alert(
         "ServescopeStoreBehind", "warning", "collector", "servescope",
@@ -602,7 +602,7 @@ _TELEMETRY = (
             "Free the disk, or move the store to a faster one.",
             "A backup that reads the file.",
         ),
-        "health", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
+        "fleet", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
     ),
     Alert(
         "ServescopeConfigurationRefused", "warning", "collector", "servescope",
@@ -616,7 +616,7 @@ _TELEMETRY = (
             "Mend the file and reload.",
             "None known.",
         ),
-        "health", "servescope_configuration_reload_success", wait="5m",
+        "fleet", "servescope_configuration_reload_success", wait="5m",
     ),
     Alert(
         "ServescopeWatchdog", "none", "collector", "watchdog",
@@ -630,7 +630,7 @@ _TELEMETRY = (
             "Mend the part of the path that is broken.",
             "None: it always fires.",
         ),
-        "health", "servescope_build_info", wait="", waits_less="it always fires",
+        "fleet", "servescope_build_info", wait="", waits_less="it always fires",
     ),
 )  # fmt: skip
 

@@ -45,7 +45,7 @@ class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
         }
 
 
-class Gauge(core.Panel):  # type: ignore[misc]
+class Gauge(core.Panel):  # type: ignore[misc]  # grafanalib has no types
     """A value within its bands."""
 
     def to_json_data(self) -> Any:
@@ -54,7 +54,7 @@ class Gauge(core.Panel):  # type: ignore[misc]
         return self.panel_json({"type": "gauge", "options": options})
 
 
-class Table(core.Panel):  # type: ignore[misc]
+class Table(core.Panel):  # type: ignore[misc]  # grafanalib has no types
     """Instant queries side by side, one row for each set of labels."""
 
     def to_json_data(self) -> Any:
@@ -62,7 +62,7 @@ class Table(core.Panel):  # type: ignore[misc]
         return self.panel_json({"type": "table", "options": {"showHeader": True, "cellHeight": "sm"}})
 
 
-class Heatmap(core.Panel):  # type: ignore[misc]
+class Heatmap(core.Panel):  # type: ignore[misc]  # grafanalib has no types
     """Buckets as Prometheus has them."""
 
     def to_json_data(self) -> Any:
@@ -85,7 +85,7 @@ class Heatmap(core.Panel):  # type: ignore[misc]
         return self.panel_json({"type": "heatmap", "options": options})
 
 
-class Template(core.Template):  # type: ignore[misc]
+class Template(core.Template):  # type: ignore[misc]  # grafanalib has no types
     """A variable: grafanalib's has tags of Grafana 6 and an interval it never uses."""
 
     def to_json_data(self) -> dict[str, Any]:

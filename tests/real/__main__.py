@@ -10,19 +10,15 @@ import argparse
 import asyncio
 import os
 import platform
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from servescope.errors import ServescopeError
+from tests.proofs import run_in_folder
 from tests.real import claims
 from tests.real.arrangements import claim_arrangements
 from tests.real.client import Counts, merge, send_all
@@ -50,20 +46,7 @@ Ledgers = dict[str, Counts]
 def main(words: Sequence[str] | None = None) -> int:
     """Run the proof as the arguments ask."""
     arguments = _parse(words)
-    signal.signal(signal.SIGTERM, _end)
-    folder = Path(tempfile.mkdtemp(prefix="servescope-real-"))
-    try:
-        return _prove(arguments, folder)
-    except ServescopeError as error:
-        print(f"tests.real: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if arguments.keep:
-            print(f"logs, configuration and store are kept in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+    return run_in_folder("tests.real", lambda folder: _prove(arguments, folder), keep=arguments.keep)
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
@@ -102,10 +85,6 @@ def _engine_names(text: str) -> list[str]:
         if name not in RUNNERS:
             raise argparse.ArgumentTypeError(f"unknown engine {name!r}, supported: {', '.join(RUNNERS)}")
     return names
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> int:

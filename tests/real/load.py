@@ -12,10 +12,8 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -28,6 +26,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.errors import ServescopeError
+from tests.proofs import run_in_folder
 from tests.real.claims import Claim
 from tests.real.collector import Collector
 from tests.real.environments import VLLM, Recipe, ensure_environment, ensure_model, install_packages
@@ -90,19 +89,7 @@ class Emulator:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the comparison as the arguments ask."""
     arguments = _parse(words)
-    folder = Path(tempfile.mkdtemp(prefix="servescope-load-"))
-    try:
-        return _compare(arguments, folder)
-    except (ServescopeError, subprocess.TimeoutExpired) as error:
-        print(f"tests.real.load: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if arguments.keep:
-            print(f"logs are kept in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+    return run_in_folder("tests.real.load", lambda folder: _compare(arguments, folder), keep=arguments.keep)
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:

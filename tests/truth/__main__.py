@@ -9,17 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from servescope.errors import ServescopeError
+from tests.proofs import run_in_folder
 from tests.real.environments import DYNAMO, DYNAMO_VERSION, ensure_environment
 from tests.truth.dynamo import run_real
 from tests.truth.emulated import run_emulated
@@ -34,20 +30,7 @@ _REFERENCE = Path(os.environ.get("SERVESCOPE_REFERENCE", ROOT.parent / "shared")
 def main(words: Sequence[str] | None = None) -> int:
     """Run the comparison as the arguments ask."""
     arguments = _parse(words)
-    signal.signal(signal.SIGTERM, _end)
-    logs = Path(tempfile.mkdtemp(prefix="servescope-truth-"))
-    try:
-        return _compare(arguments, logs)
-    except ServescopeError as error:
-        print(f"tests.truth: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if arguments.keep:
-            print(f"logs are kept in {logs}")
-        else:
-            shutil.rmtree(logs, ignore_errors=True)
+    return run_in_folder("tests.truth", lambda folder: _compare(arguments, folder), keep=arguments.keep)
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
@@ -71,10 +54,6 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
         except ServescopeError as error:
             parser.error(str(error))
     return arguments
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _compare(arguments: argparse.Namespace, logs: Path) -> int:

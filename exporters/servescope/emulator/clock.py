@@ -144,6 +144,7 @@ class WallClockRunner:
         except ServescopeError as failure:
             self.failure = failure
         except Exception as failure:
+            # A mistake of ours must not leave a server that answers and stands still: `failure` is told to all who ask.
             self.failure = failure
             logger.exception("the emulation stopped")
         finally:
@@ -182,6 +183,7 @@ class WallClockRunner:
                 with self.lock:
                     result = action()
             except Exception as error:
+                # Whoever asked gets it, in the thread that asked; time goes on.
                 future.set_exception(error)
             else:
                 future.set_result(result)

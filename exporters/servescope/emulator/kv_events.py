@@ -166,7 +166,7 @@ class KvEvents:
             for deployment in deployments:
                 for replica in deployment.replicas.values():
                     self._open(deployment, replica).result()
-                deployment.watch_engines(lambda replica, of=deployment: self._meet(of, replica))  # type: ignore[misc]
+                deployment.watch_engines(lambda replica, of=deployment: self._meet(of, replica))  # type: ignore[misc]  # the default is no part of the type
         except UsageError:
             self.close()
             raise

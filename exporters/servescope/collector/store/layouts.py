@@ -97,7 +97,7 @@ class Layouts:
         return int(row[0])
 
     def _read_text(self, table: str, row: int) -> str:
-        found = self._connection.execute(f"SELECT keys FROM {table} WHERE id = ?", (row,)).fetchone()  # noqa: S608
+        found = self._connection.execute(f"SELECT keys FROM {table} WHERE id = ?", (row,)).fetchone()  # noqa: S608  constants
         try:
             return zlib.decompress(found[0]).decode()
         except (TypeError, ValueError, zlib.error) as error:

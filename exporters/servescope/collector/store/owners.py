@@ -118,7 +118,7 @@ class Owners:
 
     def rows(self, kind: int) -> list[int]:
         """The rows of all that may own rows of a kind."""
-        return [row for (row,) in self._connection.execute(f"SELECT id FROM {_TABLES[kind]}").fetchall()]  # noqa: S608
+        return [row for (row,) in self._connection.execute(f"SELECT id FROM {_TABLES[kind]}").fetchall()]  # noqa: S608  constants
 
     def deployments(self) -> list[tuple[int, Deployment]]:
         """Every deployment, with its row."""

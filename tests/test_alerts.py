@@ -44,6 +44,7 @@ def test_every_alert_has_a_proof() -> None:
         assert proof.silent or proof.is_always, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALERTS)
 def test_alert_is_as_it_is_proven_to_be(promtool: Path, tmp_path: Path, name: str) -> None:
     """Fires after `for`, with these words; silent beside every boundary and without data; resolves, kept as long."""
@@ -115,6 +116,7 @@ COUNTED: Mapping[str, tuple[Slopes, Slopes]] = {
 _RESET, _END = 50, 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["promtool", "promtool_3"])
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_counter_reset_neither_fires_nor_ends_an_alert(

@@ -28,7 +28,7 @@ STEADY = Mix(requests_per_second=4.0, burst_factor=1.0, day_amplitude=0.0)
 FULL = Mix(requests_per_second=6.0, burst_factor=1.0, day_amplitude=0.0)
 # Kinds whose truths need more than the steady traffic.
 TRAFFIC = {"throughput-regression": FULL, "autoscaler-pinned": FULL}
-BESIDE = {"cold-start-slow": "traffic-surge:3"}
+BESIDE = {"cold-start-slow": "traffic-surge:3", "orchestrator-stuck": "autoscaler-pinned:1"}
 # One of each group, so that the fast suite knows when a group's faults no longer reach what they are in.
 FAST = (
     "draft-misaligned", "router-losing-events", "replica-crash-loop", "error-burst", "client-aborts",
@@ -109,6 +109,18 @@ def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
         stack.run(KINDS["cold-start-slow"].shows_after_seconds)
         seen = stack.see("chat-v2")
         assert not KINDS["cold-start-slow"].truths(10.0)[0].holds(seen.get(STARTING), before=0.0)
+
+
+@pytest.mark.slow
+def test_orders_are_carried_out_by_an_orchestrator_that_is_not_stuck(tmp_path: Path) -> None:
+    """Under the bound that a stuck one is proven under, replicas go as they are told to."""
+    with observed(tmp_path) as stack:
+        stack.run(HEALTHY_SECONDS)
+        before = stack.see("chat-v2")
+        stack.faults.switch_on(parse_fault(BESIDE["orchestrator-stuck"]))
+        stack.run(KINDS["orchestrator-stuck"].shows_after_seconds)
+        (stays,) = KINDS["orchestrator-stuck"].truths(1.0)
+        assert not stays.holds(stack.see("chat-v2").get(stays.key), before=before.get(stays.key))
 
 
 def test_fault_of_one_deployment_leaves_the_other(tmp_path: Path) -> None:

@@ -431,7 +431,9 @@ class Deployment:
             workers=self.fleet.count_workers()["active"],
             decode_tokens=decode_tokens,
         )
-        self.fleet.scale_to(self.autoscaler.evaluate(self._clock.now, load))
+        ordered = self.autoscaler.evaluate(self._clock.now, load)
+        if not self.effects.scaling_ignored:
+            self.fleet.scale_to(ordered)
 
     def _engines(self, *roles: WorkerRole) -> list[Engine]:
         return [

@@ -250,6 +250,18 @@ _SCALING: Final = (
         shows_after_seconds=180.0,
     ),
     FaultKind(
+        "orchestrator-stuck",
+        "Nobody carries out what the autoscaler orders: no replica is brought, and none is taken away.",
+        None,
+        lambda _: Effects(deployment=DeploymentEffects(scaling_ignored=True)),
+        lambda _: (
+            Truth("replica_count_by_status", {"status": "active"}, above_times=0.95, below_times=1.05, unmoved=True),
+        ),
+        scopes=_DEPLOYMENTS,
+        needs="load or a bound that asks for another number of replicas",
+        shows_after_seconds=180.0,
+    ),
+    FaultKind(
         "cold-start-slow",
         "New replicas take much longer until they serve, as from a registry or a volume that is slow.",
         Intensity("times as long as usual", 10, 1.5, 1000),

@@ -250,6 +250,17 @@ _SCALING: Final = (
         shows_after_seconds=180.0,
     ),
     FaultKind(
+        "autoscaler-frozen",
+        "The autoscaler answers scrapes and looks at nothing: its figures stand still, and it orders nothing new.",
+        None,
+        lambda _: Effects(deployment=DeploymentEffects(autoscaler_frozen=True)),
+        lambda _: (_unmoved("autoscaler_avg_in_flight_tokens"),),
+        scopes=_DEPLOYMENTS,
+        part=SCALES_BY_TOKENS,
+        needs="load that changes",
+        shows_after_seconds=180.0,
+    ),
+    FaultKind(
         "orchestrator-stuck",
         "Nobody carries out what the autoscaler orders: no replica is brought, and none is taken away.",
         None,

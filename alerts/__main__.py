@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from alerts.alerting import LINKS, Links, render_alert_rules, render_bundle, render_objective_rules
 from alerts.alertmanager import render_alertmanager
+from alerts.histograms import render_histogram_rules
 from alerts.recording import render_recording_rules
 from alerts.runbooks import render_index, render_runbook
 from servescope.alerts import ALERTS
@@ -19,6 +20,7 @@ GENERATED = Path(__file__).parent / "generated"
 FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "recording.rules.yml": render_recording_rules,
+        "histograms.rules.yml": render_histogram_rules,
         "objectives.rules.yml": render_objective_rules,
         "alerting.rules.yml": render_alert_rules,
     }

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import yaml
 
+from alerts.histograms import histogram_group
 from alerts.recording import GROUP, HEADER, INTERVAL, recording_rule
 from servescope.alerting import Alert, condition_promql
 from servescope.alerts import ALERTS
@@ -49,7 +50,7 @@ def render_bundle(form: Format, links: Links = LINKS) -> str:
         "interval": INTERVAL,
         "rules": [recording_rule(f, DEFAULT_WINDOW) for f in FIGURES.values()],
     }
-    groups = [figures, objective_group(), *alert_groups(links=links)]
+    groups = [figures, histogram_group(), objective_group(), *alert_groups(links=links)]
     if form == "prometheusrule":
         document: dict[str, Any] = {
             "apiVersion": "monitoring.coreos.com/v1",

@@ -33,7 +33,8 @@ BOTH_VLLM = {
 }  # fmt: skip
 BOTH_DYNAMO = {
     ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
-    ("requests", "Request duration"), ("requests", "Requests by outcome"), ("requests", "Tokens per second per request"),
+    ("requests", "Request duration"), ("requests", "Requests by outcome"),
+    ("requests", "Tokens per second per request"),
     ("cutover", "Requests by stack"), ("fleet", "Tokens a second"),
 }  # fmt: skip
 

@@ -893,6 +893,15 @@ GROUPS: tuple[str, ...] = tuple(dict.fromkeys(figure.group for figure in _FIGURE
 """Headings under which figures are shown, in order."""
 
 
+RECORDED_HISTOGRAMS = ("time_to_first_token_seconds", "time_per_output_token_seconds", "request_duration_seconds")
+"""Histograms whose buckets are recorded per deployment, for what is shown of several deployments together."""
+
+
+def record_buckets(histogram: str, window: str = DEFAULT_WINDOW) -> str:
+    """The name of the recording rule of a histogram's buckets: how many observations a second are in each."""
+    return f"deployment:{histogram}_bucket:rate{window}"
+
+
 def figure_key(name: str, labels: Mapping[str, str]) -> str:
     """A figure and its extra labels as text: `replica_count_by_status{status="active"}`; the bare name without any."""
     return format_series(name, make_labels(labels))

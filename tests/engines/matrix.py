@@ -13,8 +13,16 @@ from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
 from dashboards.panels import NoData
 from dashboards.queries import ALERTS
-from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
-from servescope.expressions import promql
+from servescope.catalog import (
+    BURN_WINDOWS,
+    FIGURES,
+    METRICS,
+    OBJECTIVES,
+    RECORDED_HISTOGRAMS,
+    SAMPLE_FAMILIES,
+    record_buckets,
+)
+from servescope.expressions import Expression, Rate, promql
 from servescope.identity import IDENTITY_LABELS
 from tests.dashboards.emulated import END_MS, RETENTION, SECONDS, fill, make_stack, scrape
 from tests.dashboards.files import panels, read_board, selectors
@@ -31,7 +39,16 @@ INSTRUMENTS = Engine("chat-v2.*", "our instruments", ())
 COLUMNS = (*ENGINES, INSTRUMENTS)
 _RATE_INTERVAL = "1m"
 _RANGE = f"{SECONDS}s"
-_FIGURES = {figure.record(): figure for figure in FIGURES.values()}
+_RECORDED: Mapping[str, Expression] = {
+    **{figure.record(): figure.expression for figure in FIGURES.values()},
+    **{record_buckets(name): Rate(f"{name}_bucket") for name in RECORDED_HISTOGRAMS},
+    **{
+        objective.record(window): objective.bad
+        for objective in OBJECTIVES.values()
+        for row in BURN_WINDOWS
+        for window in (row.short, row.long)
+    },
+}
 _NEVER = "none happened"
 """What the catalog says of a metric that is there from its first use on."""
 
@@ -217,14 +234,14 @@ def _choose(expression: str, engine: Engine) -> str:
 
 
 def _raw_selectors(expression: str) -> list[str]:
-    """The selectors of contract series that an expression stands on, those of its recorded figures among them."""
+    """The selectors of contract series that an expression stands on, those of what it has recorded among them."""
     found: list[str] = []
     for name, matchers in selectors(expression):
-        figure = _FIGURES.get(name)
-        if figure is None:
+        recorded = _RECORDED.get(name)
+        if recorded is None:
             found.append(f"{name}{{{matchers}}}")
         else:
-            found += _raw_selectors(promql(figure.expression, window="5m", by=("deployment_id",), scope=matchers))
+            found += _raw_selectors(promql(recorded, window="5m", by=("deployment_id",), scope=matchers))
     return list(dict.fromkeys(found))
 
 

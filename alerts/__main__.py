@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from alerts.alerting import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
 from alerts.alertmanager import render_alertmanager
+from alerts.histograms import render_histogram_rules
 from alerts.options import DEFAULTS, Options, read_options
 from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
@@ -23,6 +24,7 @@ DEPLOYED = DEPLOY / "alertmanager.yml"
 FILES: Mapping[str, Callable[[Options], str]] = MappingProxyType(
     {
         "recording.rules.yml": render_figure_rules,
+        "histograms.rules.yml": render_histogram_rules,
         "objectives.rules.yml": render_objective_rules,
         "alerting.rules.yml": render_alert_rules,
     }

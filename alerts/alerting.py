@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
+from alerts.histograms import histogram_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
 from servescope.alerting import Alert, condition_promql
@@ -38,7 +39,7 @@ def render_alert_rules(options: Options = DEFAULTS) -> str:
 def render_bundle(form: Format, options: Options = DEFAULTS) -> str:
     """All rules in one document: as a PrometheusRule of the operator, or as a namespace for mimirtool."""
     figures = recording_group(options.common.window, options.evaluation_interval, options)
-    groups = [figures, objective_group(options), *alert_groups(options=options)]
+    groups = [figures, histogram_group(options), objective_group(options), *alert_groups(options=options)]
     if form == "prometheusrule":
         document: dict[str, Any] = {
             "apiVersion": "monitoring.coreos.com/v1",

@@ -64,6 +64,8 @@ def autoscaling_alerts(its: Choices) -> tuple[Alert, ...]:
             All((
                 Compare(_replicas("starting"), ">", 0.0),
                 Compare(_replicas("active"), ">", _WANTED),
+                # Those that a lower bound asks for start whatever the load.
+                Compare(_SENT, ">", Over("min", _SENT, "1h")),
             )),
             "Replicas are starting that the load no longer asks for.",
             f"{NUMBER} replicas of {WHO} are starting, and the active ones alone are more than the load asks for.",

@@ -299,7 +299,14 @@ _ENGINE_METRICS = (
         absent="no GPU, or it cannot be read",
         labels=("gpu",),
     ),
-    Metric("requests_started_total", "counter", "requests", "engine", "Requests that arrived."),
+    Metric(
+        "requests_started_total",
+        "counter",
+        "requests",
+        "engine",
+        "Requests that arrived.",
+        absent="the engine counts requests when they end",
+    ),
     Metric(
         "requests_total",
         "counter",
@@ -323,6 +330,7 @@ _ENGINE_METRICS = (
         "seconds",
         "engine",
         "(Duration - time to first token) / (output tokens - 1), one observation per request of two tokens or more.",
+        absent="the engine measures the gaps between tokens, and no request by itself",
         edges=_TIME_PER_OUTPUT_TOKEN_EDGES,
     ),
     Metric(
@@ -410,6 +418,7 @@ _ROUTER_METRICS = (
         "tokens",
         "router",
         "Prompt tokens the worker says it reused from its cache.",
+        absent="the workers do not tell what they reuse",
     ),
     Metric(
         "kv_cache_best_tokens_total",
@@ -457,6 +466,7 @@ _ROUTER_METRICS = (
         "decisions",
         "router",
         "Routing attempts that never got their worker's report.",
+        absent="there is no router that counts them",
     ),
     Metric(
         "router_index_event_gaps_total",
@@ -490,6 +500,7 @@ _ROUTER_METRICS = (
         "workers",
         "router",
         "Workers that could have been chosen, per attempt.",
+        absent="there is no router that tells",
         edges=_CANDIDATE_EDGES,
     ),
     Metric(
@@ -507,6 +518,7 @@ _ROUTER_METRICS = (
         "seconds",
         "router",
         "Time a request waited in the router's queue.",
+        absent="there is no router that tells",
         edges=_TIME_TO_FIRST_TOKEN_EDGES,
     ),
     Metric(
@@ -879,6 +891,15 @@ _FIGURES = (
 FIGURES: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure in _FIGURES})
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(figure.group for figure in _FIGURES))
 """Headings under which figures are shown, in order."""
+
+
+RECORDED_HISTOGRAMS = ("time_to_first_token_seconds", "time_per_output_token_seconds", "request_duration_seconds")
+"""Histograms whose buckets are recorded per deployment, for what is shown of several deployments together."""
+
+
+def record_buckets(histogram: str, window: str = DEFAULT_WINDOW) -> str:
+    """The name of the recording rule of a histogram's buckets: how many observations a second are in each."""
+    return f"deployment:{histogram}_bucket:rate{window}"
 
 
 def figure_key(name: str, labels: Mapping[str, str]) -> str:

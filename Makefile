@@ -60,8 +60,9 @@ truth: $(VENV)/.develop  ## send the same prompts through a real Dynamo router a
 capture: $(VENV)/.develop  ## save the /metrics of the real engines to .cache/captures
 	$(BIN)/python -m tests.real --capture .cache/captures
 
-pictures: $(VENV)/.develop  ## take a picture of every page of the console, light and dark, to docs/pictures
+pictures: $(VENV)/.develop  ## take a picture of every page of the console and of every dashboard, light and dark, to docs/pictures
 	$(BIN)/python -m tests.pictures
+	$(BIN)/python -m tests.dashboards.pictures
 
 clean:  ## remove what the other commands made
 	rm -rf $(VENV) .cache build dist

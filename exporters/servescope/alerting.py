@@ -8,9 +8,11 @@ Own                   one of the collector's own series
 Measured              an expression of the contract's counters and gauges that is no figure
 Badness               the bad share of an objective over one of its windows
 Over                  the average, highest, lowest, or number of changes of a figure over a stretch of its past
-Highest               of a figure's values over several deployments
-Quotient, Scaled      a term ÷ another, a term × a number
-Compare               term against term or number;  All, Any, Except  of conditions;  Gone, Vanished  of series
+Extreme               the highest or lowest of the values of several deployments, or of several targets
+Quotient              a term ÷ another
+Scaled, Shifted       a term × a number, a term + a number
+Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
+Gone, Vanished        of series
 """
 
 from __future__ import annotations
@@ -19,11 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from servescope.catalog import DEFAULT_WINDOW, FIGURES, BurnWindow, Objective
+from servescope.catalog import DEFAULT_WINDOW, FIGURES, FOREIGN_SERIES, BurnWindow, Objective
 from servescope.errors import UsageError
-from servescope.expressions import Expression, Matchers, promql
+from servescope.expressions import Expression, Matchers, matchers_promql, promql
 from servescope.identity import DEPLOYMENT_LABELS
-from servescope.samples import escape_label_value
 
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 Severity = Literal["critical", "warning", "info", "none"]
@@ -43,7 +44,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A series of the collector's own, `servescope_…`, by the labels that tell one from another.
+    """A series of the collector's own, or one of the catalog's `FOREIGN_SERIES`, by the labels that tell them apart.
 
     With `increase_over` it is a counter, and what is meant is its increase over that window.
     """
@@ -56,10 +57,19 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An expression that is no figure, per deployment and per value of the labels in `by`."""
+    """An expression that is no figure, per deployment and per value of the labels in `by`.
+
+    With `level` it is not per deployment but per value of those labels, as over the deployments of a model.
+    """
 
     expression: Expression
     by: tuple[str, ...] = ()
+    level: tuple[str, ...] = DEPLOYMENT_LABELS
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that tell one value from another."""
+        return (*self.level, *self.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +91,20 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Highest:
-    """The highest of a figure's values that are alike in the labels `by`, as over the deployments of a model."""
+class Extreme:
+    """The highest or lowest of the values that are alike in the labels `by`, as over the deployments of a model.
 
-    shown: Shown
+    With `before` it is what it was that long ago, which only the collector's own series can be asked for.
+    """
+
+    function: Literal["max", "min"]
+    of: Shown | Own
     by: tuple[str, ...]
+    before: str = ""
+
+    def __post_init__(self) -> None:
+        if self.before and isinstance(self.of, Shown):
+            raise UsageError(f"extreme of figure {self.of.figure!r} {self.before} ago: only an `Own` has a `before`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +123,15 @@ class Scaled:
     factor: float
 
 
-Term = Shown | Own | Measured | Badness | Over | Highest | Quotient | Scaled
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """A term plus a number."""
+
+    term: Term
+    by: float
+
+
+Term = Shown | Own | Measured | Badness | Over | Extreme | Quotient | Scaled | Shifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +141,13 @@ class Compare:
     left: Term
     operator: Operator
     right: Term | float
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Holds where the term has a value, whatever it is."""
+
+    term: Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +192,7 @@ class Always:
     """Holds."""
 
 
-Condition = Compare | All | Any | Except | Gone | Vanished | Always
+Condition = Compare | Present | All | Any | Except | Gone | Vanished | Always
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +238,11 @@ class Alert:
 
 TEAM: Final = "serving"
 
+WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
+PERCENT: Final = "{{ $value | humanizePercentage }}"
+NUMBER: Final = "{{ $value | humanize }}"
+"""How a description names a deployment, and tells the value."""
+
 
 # --- Labels -----------------------------------------------------------------------------------------------------------
 
@@ -213,16 +252,16 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
     match value:
         case Shown(figure, _):
             return (*DEPLOYMENT_LABELS, *FIGURES[figure].by)
-        case Own(_, by, _, _) | Highest(_, by):
+        case Own(_, by, _, _) | Extreme(_, _, by, _):
             return by
-        case Measured(_, by):
-            return (*DEPLOYMENT_LABELS, *by)
+        case Measured():
+            return value.labels
         case Badness():
             return DEPLOYMENT_LABELS
         case Over(_, shown, _, _):
             return labels_of(shown)
-        case Scaled(scaled, _):
-            return labels_of(scaled)
+        case Scaled(term, _) | Shifted(term, _) | Present(term):
+            return labels_of(term)
         case Quotient(left, right) | Compare(left, _, right):
             if isinstance(right, float) or is_grouped(left, right):
                 return labels_of(left)
@@ -244,7 +283,7 @@ def open_labels(value: Term | Condition) -> tuple[str, ...]:
     """The labels by which values are told apart: those that have one value by a matcher do not tell any."""
     match value:
         case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
-            settled = {label for label, _ in where}
+            settled = {label for label, values in where if len(values) == 1}
             return tuple(label for label in labels_of(value) if label not in settled)
         case _:
             return labels_of(value)
@@ -262,6 +301,8 @@ def terms(condition: Condition) -> Iterator[Term]:
             yield from _within(left)
             if not isinstance(right, float):
                 yield from _within(right)
+        case Present(term):
+            yield from _within(term)
         case All(conditions) | Any(conditions):
             for each in conditions:
                 yield from terms(each)
@@ -281,13 +322,13 @@ def terms(condition: Condition) -> Iterator[Term]:
 def _within(term: Term) -> Iterator[Term]:
     yield term
     match term:
-        case Over(_, shown, _, _) | Highest(shown, _):
+        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
             yield shown
         case Quotient(numerator, denominator):
             yield from _within(numerator)
             yield from _within(denominator)
-        case Scaled(scaled, _):
-            yield from _within(scaled)
+        case Scaled(inner, _) | Shifted(inner, _):
+            yield from _within(inner)
         case _:
             return
 
@@ -295,70 +336,80 @@ def _within(term: Term) -> Iterator[Term]:
 # --- PromQL -----------------------------------------------------------------------------------------------------------
 
 
-def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW) -> str:
-    """The condition as PromQL over the recording rules of figures over `window`."""
+def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW, scope: str = "") -> str:
+    """The condition as PromQL over the recording rules of figures over `window`.
+
+    `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
+    """
     match condition:
         case Compare(left, operator, right):
             if isinstance(right, float):
-                return f"{_operand(left, window)} {operator} {_number(right)}"
-            return f"{_operand(left, window)} {operator} {_on(left, right)} {_operand(right, window)}"
+                return f"{_operand(left, window, scope)} {operator} {_number(right)}"
+            return f"{_operand(left, window, scope)} {operator} {_on(left, right)} {_operand(right, window, scope)}"
+        case Present(term):
+            return term_promql(term, window, scope)
         case All(conditions):
-            return _joined("and", conditions, window)
+            return _joined("and", conditions, window, scope)
         case Any(conditions):
-            return " or ".join(f"({condition_promql(each, window)})" for each in conditions)
+            return " or ".join(f"({condition_promql(each, window, scope)})" for each in conditions)
         case Except(each, unless):
-            return _joined("unless", (each, unless), window)
+            return _joined("unless", (each, unless), window, scope)
         case Gone(name):
-            return f"absent({name}) == 1"
+            return f"absent({name}{_matchers(name, (), scope)}) == 1"
         case Vanished(own, before):
-            now = term_promql(own, window)
-            return f"{own.name}{_matchers(own.where)} offset {before} unless on ({', '.join(own.by)}) {now}"
+            now = term_promql(own, window, scope)
+            then = f"{own.name}{_matchers(own.name, own.where, scope)} offset {before}"
+            return f"{then} unless on ({', '.join(own.by)}) {now}"
         case Always():
             return "vector(1) == 1"
         case _:
             assert_never(condition)
 
 
-def term_promql(term: Term, window: str = DEFAULT_WINDOW) -> str:
-    """The term as PromQL over the recording rules of figures over `window`."""
+def term_promql(term: Term, window: str = DEFAULT_WINDOW, scope: str = "") -> str:
+    """The term as PromQL, as `condition_promql` has it."""
     match term:
         case Shown(figure, where):
-            return f"{FIGURES[figure].record(window)}{_matchers(where)}"
+            return f"{FIGURES[figure].record(window)}{matchers_promql(where)}"
         case Own(name, by, where, increase_over):
             if not increase_over:
-                return f"{name}{_matchers(where)}"
-            return f"sum by ({', '.join(by)}) (increase({name}{_matchers(where)}[{increase_over}]))"
-        case Measured(expression, by):
-            return promql(expression, window=window, by=(*DEPLOYMENT_LABELS, *by))
+                return f"{name}{_matchers(name, where, scope)}"
+            return f"sum by ({', '.join(by)}) (increase({name}{_matchers(name, where, scope)}[{increase_over}]))"
+        case Measured(expression):
+            return promql(expression, window=window, by=term.labels, scope=scope)
         case Badness(objective, stretch):
             return objective.record(stretch)
         case Over(function, shown, stretch, before):
             name = "changes" if function == "changes" else f"{function}_over_time"
             offset = f" offset {before}" if before else ""
-            return f"{name}({term_promql(shown, window)}[{stretch}]{offset})"
-        case Highest(shown, by):
-            return f"max by ({', '.join(by)}) ({term_promql(shown, window)})"
+            return f"{name}({term_promql(shown, window, scope)}[{stretch}]{offset})"
+        case Extreme(function, of, by, before):
+            offset = f" offset {before}" if before else ""
+            return f"{function} by ({', '.join(by)}) ({term_promql(of, window, scope)}{offset})"
         case Quotient(numerator, denominator):
-            below = f"({_operand(denominator, window)} > 0)"
-            return f"{_operand(numerator, window)} / {_on(numerator, denominator)} {below}"
+            below = f"({_operand(denominator, window, scope)} > 0)"
+            return f"{_operand(numerator, window, scope)} / {_on(numerator, denominator)} {below}"
         case Scaled(scaled, factor):
-            return f"{_number(factor)} * {_operand(scaled, window)}"
+            return f"{_number(factor)} * {_operand(scaled, window, scope)}"
+        case Shifted(shifted, by_number):
+            sign = "-" if by_number < 0 else "+"
+            return f"{_operand(shifted, window, scope)} {sign} {_number(abs(by_number))}"
         case _:
             assert_never(term)
 
 
-def _joined(word: str, conditions: Sequence[Condition], window: str) -> str:
+def _joined(word: str, conditions: Sequence[Condition], window: str, scope: str) -> str:
     first, *others = conditions
-    text = f"({condition_promql(first, window)})"
+    text = f"({condition_promql(first, window, scope)})"
     for other in others:
         shared = [label for label in open_labels(first) if label in open_labels(other)]
-        text += f" {word} on ({', '.join(shared)}) ({condition_promql(other, window)})"
+        text += f" {word} on ({', '.join(shared)}) ({condition_promql(other, window, scope)})"
     return text
 
 
-def _operand(term: Term, window: str) -> str:
-    text = term_promql(term, window)
-    return f"({text})" if isinstance(term, Quotient | Scaled | Measured) else text
+def _operand(term: Term, window: str, scope: str) -> str:
+    text = term_promql(term, window, scope)
+    return f"({text})" if isinstance(term, Quotient | Scaled | Shifted | Measured) else text
 
 
 def _on(left: Term, right: Term) -> str:
@@ -367,10 +418,8 @@ def _on(left: Term, right: Term) -> str:
     return f"on ({', '.join(open_labels(right))}){grouped}"
 
 
-def _matchers(where: Matchers) -> str:
-    if not where:
-        return ""
-    return "{" + ",".join(f'{label}="{escape_label_value(values[0])}"' for label, values in where) + "}"
+def _matchers(name: str, where: Matchers, scope: str) -> str:
+    return matchers_promql(where, "" if name in FOREIGN_SERIES else scope)
 
 
 def _number(value: float) -> str:

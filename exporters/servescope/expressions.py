@@ -173,8 +173,7 @@ def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str
         case Quantile(quantile, histogram):
             rates = f"rate({_selector(f'{histogram}_bucket', (), scope)}[{window}])"
             buckets = f"sum by ({', '.join((*by, 'le'))}) ({rates})"
-            # A histogram without observations has the quantile NaN, which no comparison lets through.
-            return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
+            return quantile_promql(quantile, buckets)
         case FractionAbove(edge, histogram):
             below = counter("rate", f"{histogram}_bucket", (("le", (format_edge(edge),)),))
             return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
@@ -182,11 +181,22 @@ def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str
             assert_never(expression)
 
 
-def _selector(name: str, where: Matchers, scope: str) -> str:
+def quantile_promql(quantile: float, buckets: str) -> str:
+    """The quantile (0 … 1) of histograms whose cumulative buckets are the result of a PromQL expression."""
+    # A histogram without observations has the quantile NaN, which no comparison lets through.
+    return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
+
+
+def matchers_promql(where: Matchers, scope: str = "") -> str:
+    """The matchers of a selector in their braces, "" for none; `scope` is more of them as PromQL text."""
     matchers = [_matcher(label, values) for label, values in where]
     if scope:
         matchers.append(scope)
-    return f"{name}{{{','.join(matchers)}}}" if matchers else name
+    return f"{{{','.join(matchers)}}}" if matchers else ""
+
+
+def _selector(name: str, where: Matchers, scope: str) -> str:
+    return f"{name}{matchers_promql(where, scope)}"
 
 
 def _matcher(label: str, values: tuple[str, ...]) -> str:

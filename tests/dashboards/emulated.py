@@ -57,7 +57,8 @@ def fill(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes
                 str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
                 f"--end={START_SECONDS + seconds}", f"--eval-interval={INTERVAL}",
                 f"--output-dir={folder / 'recorded'}",
-                f"--url=http://127.0.0.1:{server.port}", str(RULES / "recording.rules.yml"),
+                f"--url=http://127.0.0.1:{server.port}",
+                *(str(RULES / name) for name in ("recording.rules.yml", "histograms.rules.yml")),
             ]
         )  # fmt: skip
     for block in (folder / "recorded").iterdir():

@@ -100,6 +100,9 @@ def test_the_catalog_is_rebuilt_from_the_files(committed: Facts) -> None:
     """Metrics, figures, bands, edges, rules, objectives, alerts, runbooks' numbers and panels: both say the same."""
     assert len(committed) > 600
     assert tell_differences(committed, read_catalog(committed)) == []
+    for figure in FIGURES.values():
+        shown = [about for _, about in committed if about.startswith("steps of") and about.endswith(figure.record())]
+        assert shown or not figure.band, figure.name
 
 
 @pytest.mark.slow
@@ -192,6 +195,8 @@ def test_what_no_expression_of_the_catalog_is_like_is_refused(text: str) -> None
 
 @pytest.mark.parametrize(("left", "right"), [
     ("a - 1 > 2 and on (x) b", "((a - 1) > 2) and on (x) (b)"),
+    ("avg_over_time((a > bool on (x) b)[1h:15s])", "avg_over_time( ( (a) >bool on(x) (b) )[1h:15s] )"),
+    ("a * b ^ 2 / c", "((a * (b ^ 2)) / c)"),
     ('sum by (m) (rate(c{b="2",a="1"}[5m]))', 'sum  by(m)(rate(c{a="1", b="2"}[5m]))'),
 ])  # fmt: skip
 def test_how_an_expression_is_written_does_not_matter(left: str, right: str) -> None:

@@ -154,7 +154,7 @@ def test_alerts_compare_with_the_catalogs_numbers_alone(committed: Facts) -> Non
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_whoever_is_called_reads_the_threshold(committed: Facts, name: str) -> None:
-    """The steps of the band that the alert is about stand in the runbook's prose, and one in the notification itself."""
+    """The steps of the band that the alert is about stand in the runbook's prose, and one in the notification."""
     prose = committed[f"{name}.md", "numbers in prose"]
     description = committed["alerting.rules.yml", f"description of {name}, numbers"]
 

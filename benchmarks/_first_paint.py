@@ -55,7 +55,7 @@ class Asked:
 
 def list_queries(board: Any, *, scrape_seconds: int) -> list[Asked]:
     """Every query of a dashboard's JSON as it is sent first, over a day, with everything chosen."""
-    every = {each["name"]: each.get("allValue", ".*") for each in board["templating"]["list"]}
+    every = _chosen_first(board)
     return list(_queries(board, every, scrape_seconds))
 
 
@@ -73,7 +73,7 @@ def _queries(board: Any, every: Mapping[str, str], scrape_seconds: int) -> Itera
 
 def list_variable_queries(board: Any) -> list[tuple[str, str]]:
     """The label and the selector of each variable's values, everything chosen of those before it."""
-    every = {each["name"]: each.get("allValue", ".*") for each in board["templating"]["list"]}
+    every = _chosen_first(board)
     found = []
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
@@ -82,6 +82,12 @@ def list_variable_queries(board: Any) -> list[tuple[str, str]]:
                 raise ValueError(f"variable {variable['name']!r} asks {variable['query']['query']!r}")
             found.append((asked[2], substitute(asked[1], every, 0)))
     return found
+
+
+def _chosen_first(board: Any) -> Mapping[str, str]:
+    """What each variable stands for when a dashboard is opened: everything, or the first of a few choices."""
+    variables = [each for each in board["templating"]["list"] if each["type"] in ("query", "custom")]
+    return {each["name"]: each["allValue"] if "allValue" in each else each["current"]["value"] for each in variables}
 
 
 def substitute(expression: str, every: Mapping[str, str], rate_window: int) -> str:

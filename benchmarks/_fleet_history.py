@@ -78,8 +78,10 @@ class Fleet:
         What programs tell of themselves is not written: it counts as if there were so many of each, of what they tell
         of targets one for every process of the fleet.
         """
-        if _OWN.match(name):
+        if is_own(name):
             return self.replicas + 2 * len(_DEPLOYMENTS) if name.startswith("servescope_target_") else _OWN_SERIES
+        if name in METRICS and METRICS[name].kind == "histogram":
+            return 0  # what a native histogram would be called; these have buckets
         if name not in self._by_name:
             raise LookupError(f"no series {name!r} in the fleet's history")
         return sum(each.count for each in self._by_name[name] if agrees(each))
@@ -113,6 +115,11 @@ class Fleet:
                 yield Series(
                     "ALERTS", {**identity, "alertname": name, "alertstate": "firing", "severity": "warning"}, 1
                 )
+
+
+def is_own(name: str) -> bool:
+    """Whether a series is what a program tells of itself."""
+    return _OWN.match(name) is not None
 
 
 def _shows(role: str, metric: Metric, *, phased: bool) -> bool:

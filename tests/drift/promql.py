@@ -23,7 +23,7 @@ from servescope.expressions import (
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\")|(?P<number>-?(?:\d+\.?\d*(?:e[-+]?\d+)?|Inf)\b(?![smhdwy]))"
-    r"|(?P<duration>\d+[smhdwy](?::\d+[smhdwy])?|\$__rate_interval)|(?P<name>[a-zA-Z_:][\w:]*)"
+    r"|(?P<duration>\d+[smhdwy](?::\d+[smhdwy])?|\$__rate_interval)|(?P<variable>\$\w+)|(?P<name>[a-zA-Z_:][\w:]*)"
     r"|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/^<>=(){}\[\],]))"
 )
 _AGGREGATIONS = ("sum", "avg", "max", "min", "count", "topk")
@@ -166,6 +166,10 @@ class _Reader:
         if kind == "number":
             self._next()
             return Number(float(text))
+        if kind == "variable":
+            # A number that is chosen on the dashboard.
+            self._next()
+            return Number(1.0)
         if kind != "name":
             raise NotReadError(f"{self._text!r}: {text!r} is no operand")
         self._next()

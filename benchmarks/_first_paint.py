@@ -67,7 +67,8 @@ def _queries(board: Any, every: Mapping[str, str], scrape_seconds: int) -> Itera
             yield Asked(panel["title"], text, 0 if target["instant"] else step)
     for annotation in board["annotations"]["list"]:
         if "target" in annotation:
-            text = substitute(annotation["target"]["expr"], every, 0)
+            window = tell_rate_window(_ANNOTATION_STEP_SECONDS, scrape_seconds=scrape_seconds)
+            text = substitute(annotation["target"]["expr"], every, window)
             yield Asked(f"annotation: {annotation['name']}", text, _ANNOTATION_STEP_SECONDS)
 
 

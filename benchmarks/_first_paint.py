@@ -25,7 +25,7 @@ _DURATION_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_SAMPLES: Mapping[str, float] = MappingProxyType(
     {
         "fleet": 5e6,
-        "cutover": 40e6,
+        "cutover": 70e6,
         "requests": 60e6,
         "speculation": 15e6,
         "cache": 20e6,

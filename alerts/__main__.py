@@ -46,13 +46,20 @@ def main() -> int:
     )
     parser.add_argument("--runbooks", metavar="URL", help="with --format: the folder that runbook_url leads to")
     parser.add_argument("--grafana", metavar="URL", help="with --format: the Grafana that dashboard_url leads to")
+    parser.add_argument("--dashboards", metavar="PREFIX", help="with --format: the prefix of the dashboards' options")
     arguments = parser.parse_args()
     if arguments.format:
-        links = Links(arguments.runbooks or LINKS.runbooks, arguments.grafana or LINKS.grafana)
+        links = Links(
+            arguments.runbooks or LINKS.runbooks,
+            arguments.grafana or LINKS.grafana,
+            arguments.dashboards or LINKS.dashboards,
+        )
         sys.stdout.write(render_bundle(arguments.format, links))
         return 0
-    if arguments.runbooks or arguments.grafana:
-        parser.error("--runbooks and --grafana go with --format: the files are written with their defaults")
+    if arguments.runbooks or arguments.grafana or arguments.dashboards:
+        parser.error(
+            "--runbooks, --grafana and --dashboards go with --format: the files are written with their defaults"
+        )
     check = arguments.check
     files = {**FILES, **OTHER_FILES}
     stale = [name for name, render in files.items() if not _is_current(GENERATED / name, render())]

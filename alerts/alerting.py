@@ -9,6 +9,7 @@ from typing import Any, Literal
 import yaml
 
 from alerts.recording import GROUP, HEADER, INTERVAL, recording_rule
+from servescope.alert_links import DASHBOARD_PREFIX, dashboard_path
 from servescope.alerting import Alert, condition_promql
 from servescope.alerts import ALERTS
 from servescope.catalog import BURN_WINDOWS, DEFAULT_WINDOW, FIGURES, OBJECTIVES
@@ -23,10 +24,11 @@ OBJECTIVES_INTERVAL = "1m"
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where a notification leads: the folder of the runbooks, and Grafana."""
+    """Where a notification leads: the folder of the runbooks, Grafana, and what its dashboards' uids begin with."""
 
     runbooks: str = "runbooks"
     grafana: str = "http://localhost:3000"
+    dashboards: str = DASHBOARD_PREFIX
 
 
 LINKS = Links()
@@ -107,8 +109,8 @@ def annotations_of(alert: Alert, links: Links = LINKS) -> dict[str, str]:
 
 
 def dashboard_url(alert: Alert, links: Links = LINKS) -> str:
-    """The dashboard that shows the alert's figure; uids are those that `python -m dashboards` gives by file name."""
-    return f"{links.grafana}/d/servescope-{alert.dashboard}"
+    """The panel that shows the alert; ids are those that `python -m dashboards` gives."""
+    return f"{links.grafana}/d/{dashboard_path(alert, links.dashboards)}"
 
 
 def _rule_file(groups: Sequence[Group]) -> str:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, assert_never
 
 from dashboards.options import Options
 from servescope.catalog import FIGURES, METRICS
+from servescope.errors import UsageError
 from servescope.expressions import (
     Difference,
     Expression,
     FractionAbove,
     Increase,
     Level,
+    Matchers,
     Quantile,
     Rate,
     Ratio,
+    leaves,
     promql,
 )
 from servescope.identity import DEPLOYMENT_LABELS
+from servescope.own_metrics import OWN_METRICS, Program, own_family
+from servescope.samples import escape_label_value
 
 RATE_INTERVAL = "$__rate_interval"
 PRESENCE = METRICS["concurrent_requests"].name
@@ -32,12 +39,13 @@ FIRING = Level(ALERTS, "max", (("alertstate", ("firing",)),))
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that narrows every query: `label` is the identity label, `every` the regex of All."""
+    """A variable that narrows queries: `label` is the label, `every` the regex of All, `presence` whose it is."""
 
     name: str
     title: str
     label: str
     every: str
+    presence: str = PRESENCE
 
 
 # A model, stack or deployment is never empty, which keeps other programs' `requests_total` out; the others may be.
@@ -48,6 +56,20 @@ SCOPE = (
     Variable("deployment", "Deployment", "deployment_id", ".+"),
 )
 REPLICA = Variable("replica", "Replica", "replica", ".*")
+
+PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
+    {
+        "collector": Variable("collector", "Collector", "instance", ".*", OWN_METRICS["servescope_build_info"].name),
+        "prometheus": Variable("prometheus", "Prometheus", "instance", ".*", OWN_METRICS["prometheus_build_info"].name),
+        "alertmanager": Variable(
+            "alertmanager", "Alertmanager", "instance", ".*", OWN_METRICS["alertmanager_build_info"].name
+        ),
+    }
+)
+"""Which of the programs that monitor is looked at, by the address that Prometheus scrapes it under."""
+
+WATCHED = Variable("deployment", "Deployment", "deployment_id", ".+", OWN_METRICS["servescope_targets"].name)
+"""Whose targets are looked at, where a collector's series tells of targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +87,45 @@ def scope(options: Options, *, replica: bool = False, without: str = "") -> str:
     variables = (*SCOPE, REPLICA) if replica else SCOPE
     names = [variable.name for variable in variables]
     kept = variables[: names.index(without)] if without else variables
-    matchers = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in kept]
-    return ",".join([options.selector.rstrip(", "), *matchers] if options.selector else matchers)
+    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in kept]
+    return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
+
+
+def own_scope(name: str, options: Options) -> str:
+    """Matchers for what the variables choose of a series about the monitoring itself."""
+    metric = own_family(name)
+    if metric is None:
+        raise UsageError(f"no series {name!r} about the monitoring, there are: {', '.join(OWN_METRICS)}")
+    variables = (PROGRAMS[metric.program], *((WATCHED,) if WATCHED.label in metric.labels else ()))
+    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in variables]
+    return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
+
+
+def compile_own(expression: Expression, options: Options, *, by: tuple[str, ...], window: str = RATE_INTERVAL) -> str:
+    """An expression over series about the monitoring itself, per value of the labels in `by`."""
+    (chosen,) = {own_scope(name, options) for name in leaves(expression)}
+    labels = tuple(options.label(label) for label in by)
+    return promql(expression, window=window, by=labels, scope=chosen)
 
 
 def compile_expression(
-    expression: Expression, options: Options, *, by: tuple[str, ...], replica: bool = False, window: str = RATE_INTERVAL
+    expression: Expression,
+    options: Options,
+    *,
+    by: tuple[str, ...],
+    replica: bool = False,
+    window: str = RATE_INTERVAL,
+    where: Matchers = (),
 ) -> str:
-    """The expression over the raw series in scope, per value of the labels in `by`."""
+    """The expression over the raw series in scope that `where` keeps, per value of the labels in `by`."""
     labels = tuple(options.label(label) for label in by)
-    return promql(_relabel(expression, options), window=window, by=labels, scope=scope(options, replica=replica))
+    chosen = ",".join([*matchers(where, options), scope(options, replica=replica)])
+    return promql(_relabel(expression, options), window=window, by=labels, scope=chosen)
+
+
+def matchers(where: Matchers, options: Options) -> list[str]:
+    """The matchers that keep what has the wanted label values."""
+    return [f'{options.label(label)}="{escape_label_value(value)}"' for label, (value,) in where]
 
 
 def _relabel(expression: Expression, options: Options) -> Expression:
@@ -92,18 +143,20 @@ def _relabel(expression: Expression, options: Options) -> Expression:
             assert_never(expression)
 
 
-def compile_figure(name: str, options: Options, *, nameless: bool = False) -> str:
+def compile_figure(name: str, options: Options, *, nameless: bool = False, where: Matchers = ()) -> str:
     """The figure per deployment: its recorded series, or computed over the raw ones where the options say so.
 
-    `nameless` takes the recorded series' name off, as computed ones have none: tables join figures by their labels.
+    `where` keeps some of its series. `nameless` takes the recorded series' name off, as computed ones have none: tables
+    join figures by their labels.
     """
     figure = FIGURES[name]
     by = (*DEPLOYMENT_LABELS, *figure.by)
     if options.figures == "raw":
-        return compile_expression(figure.expression, options, by=by)
+        return compile_expression(figure.expression, options, by=by, where=where)
     if nameless:
-        return compile_expression(Level(figure.record(options.window)), options, by=by)
-    return f"{figure.record(options.window)}{{{scope(options)}}}"
+        return compile_expression(Level(figure.record(options.window)), options, by=by, where=where)
+    chosen = ",".join([*matchers(where, options), scope(options)])
+    return f"{figure.record(options.window)}{{{chosen}}}"
 
 
 def legend(options: Options, *labels: str) -> str:

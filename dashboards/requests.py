@@ -5,6 +5,7 @@ from __future__ import annotations
 from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import Row, expression_panel, figure_panel, heatmap_panel, quantiles_panel
+from dashboards.watched import holding_panel
 from servescope.expressions import Quantile, level, rate
 
 NAME = "requests"
@@ -72,6 +73,10 @@ def make(options: Options) -> Board:
             Row(
                 "Replicas",
                 (
+                    holding_panel(
+                        "ServescopeUpButNotServing", options, unit="requests",
+                        normal="empty; each line is a replica that has requests and computes nothing.",
+                    ),
                     expression_panel(
                         "In flight by replica", level("concurrent_requests"), options, unit="requests",
                         by=("deployment_id", "replica"), replica=True,

@@ -56,6 +56,7 @@ def make(options: Options) -> Board:
             ),
         ),
         by_replica=True,
+        marks_scale=True,
     )  # fmt: skip
 
 
@@ -66,4 +67,4 @@ def _replicas(options: Options) -> Panel:
         compile_figure("autoscaler_rounded_desired_scale", options),
         legend(options, "deployment_id", "inference_stack") + " desired",
     )
-    return replace(replicas, queries=(*replicas.queries, desired), overlay="desired")
+    return replace(replicas, queries=(*replicas.queries, desired), overlay=("desired",))

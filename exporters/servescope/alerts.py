@@ -286,7 +286,7 @@ _AUTOSCALING = (
             "Free or add capacity; mend the image or the volume that replicas start from.",
             "A cold start that always takes longer than fifteen minutes.",
         ),
-        "scale", "replica_count_by_status", wait="15m", keep="5m",
+        "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
     ),
     Alert(
         "ServescopeReplicasAboveDesired", "info", "autoscaler", "scaling",
@@ -300,7 +300,7 @@ _AUTOSCALING = (
             "Tell the orchestrator; look for a second one who scales by hand.",
             "Replicas added by hand on purpose.",
         ),
-        "scale", "replica_count_by_status", wait="15m", keep="5m",
+        "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
     ),
     Alert(
         "ServescopeAutoscalerOvershoots", "warning", "autoscaler", "scaling",
@@ -416,7 +416,7 @@ _SERVING = (
             "Take it out of routing and restart it; keep a dump of its stacks.",
             "An engine that books its tokens only at a request's end, on requests of more than ten minutes.",
         ),
-        "requests", "concurrent_requests", wait="5m", keep="5m",
+        "requests", "concurrent_requests", wait="5m", keep="5m", panel="Up but not serving",
     ),
     Alert(
         "ServescopeQueueGrowing", "warning", "engine", "serving",
@@ -515,7 +515,7 @@ _TELEMETRY = (
             "Mend what that says: the address, credentials, a longer timeout, a proxy that cuts bodies off.",
             "A replica that was taken away and is still listed.",
         ),
-        "fleet", "servescope_target_up", wait="5m", keep="5m",
+        "health", "servescope_target_up", wait="5m", keep="5m",
     ),
     Alert(
         "ServescopeTargetGone", "info", "telemetry", "telemetry",
@@ -529,7 +529,7 @@ _TELEMETRY = (
             "Mend the list, or the relabelling that drops it.",
             "Scaling down, always.",
         ),
-        "fleet", "servescope_target_up", wait="5m",
+        "health", "servescope_target_up", wait="5m",
     ),
     Alert(
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",
@@ -543,7 +543,7 @@ _TELEMETRY = (
             "Name the new version's source map in the target's list, or write one.",
             "A feature that was switched off, such as speculation.",
         ),
-        "fleet", "servescope_target_missing_metrics", keep="5m",
+        "health", "servescope_target_missing_metrics", keep="5m",
     ),
     Alert(
         "ServescopeScrapesTruncated", "warning", "telemetry", "telemetry",
@@ -560,7 +560,7 @@ _TELEMETRY = (
             "Raise that limit, or scrape the target without the proxy.",
             "A target that is killed while it answers.",
         ),
-        "fleet", "servescope_target_up", wait="5m",
+        "health", "servescope_scrapes_total", wait="5m",
     ),
     Alert(
         "ServescopeCollectorGone", "critical", "collector", "servescope",
@@ -574,7 +574,7 @@ _TELEMETRY = (
             "Start it, or mend the scrape configuration.",
             "None known.",
         ),
-        "fleet", "servescope_build_info", wait="5m",
+        "health", "servescope_build_info", wait="5m", panel="Collectors",
     ),
     Alert(
         "ServescopeInternalErrors", "warning", "collector", "servescope",
@@ -588,7 +588,7 @@ _TELEMETRY = (
             "Report it with the log; the version before may not have it.",
             "None known.",
         ),
-        "fleet", "servescope_internal_errors", wait="5m",
+        "health", "servescope_internal_errors_total", wait="5m",
     ),
     Alert(
         "ServescopeStoreBehind", "warning", "collector", "servescope",
@@ -602,7 +602,7 @@ _TELEMETRY = (
             "Free the disk, or move the store to a faster one.",
             "A backup that reads the file.",
         ),
-        "fleet", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
+        "health", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
     ),
     Alert(
         "ServescopeConfigurationRefused", "warning", "collector", "servescope",
@@ -616,7 +616,7 @@ _TELEMETRY = (
             "Mend the file and reload.",
             "None known.",
         ),
-        "fleet", "servescope_configuration_reload_success", wait="5m",
+        "health", "servescope_configuration_reload_success", wait="5m",
     ),
     Alert(
         "ServescopeWatchdog", "none", "collector", "watchdog",
@@ -630,7 +630,7 @@ _TELEMETRY = (
             "Mend the part of the path that is broken.",
             "None: it always fires.",
         ),
-        "fleet", "servescope_build_info", wait="", waits_less="it always fires",
+        "health", "servescope_build_info", wait="", waits_less="it always fires", panel="Collectors",
     ),
 )  # fmt: skip
 

@@ -50,6 +50,7 @@ def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack
                 f"--end={START_SECONDS + SECONDS}", f"--eval-interval={INTERVAL}",
                 f"--output-dir={folder / 'recorded'}",
                 f"--url=http://127.0.0.1:{server.port}", str(RULES / "recording.rules.yml"),
+                str(RULES / "objectives.rules.yml"),
             ]
         )  # fmt: skip
     for block in (folder / "recorded").iterdir():

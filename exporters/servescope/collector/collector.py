@@ -182,8 +182,8 @@ class Collector:
             for (deployment, health), count in sorted(counts.items())
         ]
         return [
-            Gauges("servescope_targets", "Targets of each deployment, by how their last scrape ended.", values),
-            Gauges("servescope_tasks", "Tasks of the event loop now.", [((), float(len(asyncio.all_tasks())))]),
+            Gauges("servescope_targets", values),
+            Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
         ]
 
     @property

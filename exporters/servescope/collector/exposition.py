@@ -15,6 +15,7 @@ from servescope import openmetrics
 from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
 from servescope.collector.store import TargetStatus
 from servescope.collector.telemetry import Telemetry
+from servescope.own_metrics import OWN_METRICS
 from servescope.samples import Labels, Sample, Series, format_series, format_value
 
 
@@ -27,10 +28,9 @@ class Scraped(NamedTuple):
 
 
 class Gauges(NamedTuple):
-    """One family of gauges of the collector's own."""
+    """One family of gauges of the collector's own, by its name in `OWN_METRICS`."""
 
     name: str
-    help: str
     values: Sequence[tuple[Labels, float]]
 
 
@@ -90,7 +90,7 @@ class PageRenderer:
                 yield _CATALOG.get(name) or _family(name, "untyped", ""), found
         for gauges in (*_target_gauges(page.targets), *page.own):
             if gauges.values:
-                yield _family(gauges.name, "gauge", gauges.help), list(_gauge_lines(gauges))
+                yield _family(gauges.name, "gauge", OWN_METRICS[gauges.name].help), list(_gauge_lines(gauges))
         yield from _own_families(page.telemetry)
 
     def _lines(self, scraped: Scraped) -> _TargetLines:
@@ -184,22 +184,18 @@ def _target_gauges(targets: Sequence[TargetStatus]) -> list[Gauges]:
     return [
         Gauges(
             "servescope_target_up",
-            "1 when the target's last scrape succeeded, else 0.",
             [(labels, float(target.healthy)) for target, labels in shown],
         ),
         Gauges(
             "servescope_target_samples",
-            "Contract samples of the target's last scrape.",
             [(labels, float(target.samples)) for target, labels in shown],
         ),
         Gauges(
             "servescope_target_scrape_duration_seconds",
-            "Duration of the target's last scrape.",
             [(labels, target.duration_seconds or 0.0) for target, labels in shown],
         ),
         Gauges(
             "servescope_target_missing_metrics",
-            "Contract metrics that the target showed once and does not show now.",
             [(labels, float(len(target.missing_metrics))) for target, labels in shown],
         ),
     ]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import assert_never
 
 from dashboards.options import Options
-from dashboards.queries import compile_expression, compile_figure, compile_own, own_scope, scope
-from dashboards.queries import matchers as where_matchers
+from dashboards.queries import SCOPE, Variable, compile_expression, compile_figure, own_scope, relabel, scope
 from servescope.alerting import (
     All,
+    Any,
     Badness,
     Compare,
     Condition,
     Except,
-    Highest,
+    Extreme,
     Measured,
     Over,
     Own,
+    Present,
     Quotient,
     Scaled,
+    Shifted,
     Shown,
     Term,
     Vanished,
@@ -26,89 +29,111 @@ from servescope.alerting import (
     open_labels,
 )
 from servescope.errors import UsageError
-from servescope.expressions import Increase
+from servescope.expressions import Increase, matchers_promql, promql
 from servescope.identity import DEPLOYMENT_LABELS
 
 
-def compile_term(term: Term, options: Options) -> str:
-    """The term's values in scope, over the windows that the alert looks back."""
-    match term:
-        case Shown(figure, where):
-            return compile_figure(figure, options, where=where)
-        case Own(name, by, where, increase_over):
-            if increase_over:
-                return compile_own(Increase(name, where), options, by=by, window=increase_over)
-            return _own(term, options)
-        case Measured(expression, by):
-            return compile_expression(
-                expression, options, by=(*DEPLOYMENT_LABELS, *by), replica="replica" in by, window=options.window
-            )
-        case Badness(objective, window):
-            if options.figures == "raw":
-                return compile_expression(objective.bad, options, by=DEPLOYMENT_LABELS, window=window)
-            return f"{objective.record(window)}{{{scope(options)}}}"
-        case Over(function, shown, window, before):
-            name = "changes" if function == "changes" else f"{function}_over_time"
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Compiles terms and conditions for a dashboard with these variables."""
+
+    options: Options
+    variables: tuple[Variable, ...] = SCOPE
+
+    def term(self, term: Term) -> str:
+        """The term's values in scope, over the windows that the alert looks back."""
+        match term:
+            case Shown(figure, where):
+                return compile_figure(figure, self.options, where=where, variables=self._deployments)
+            case Own():
+                return self._own(term)
+            case Measured(expression, by, _):
+                return compile_expression(
+                    expression, self.options, by=term.labels, replica="replica" in by, window=self.options.window,
+                    variables=self._deployments,
+                )  # fmt: skip
+            case Badness(objective, window):
+                if self._is_raw:
+                    return compile_expression(
+                        objective.bad, self.options, by=DEPLOYMENT_LABELS, window=window, variables=self._deployments
+                    )
+                return f"{objective.record(window)}{{{scope(self.options, variables=self._deployments)}}}"
+            case Over():
+                return self._past(term)
+            case Extreme(function, of, by, before):
+                offset = f" offset {before}" if before else ""
+                return f"{function} by ({self._names(by)}) ({self.term(of)}{offset})"
+            case Quotient(numerator, denominator):
+                below = f"({self._operand(denominator)} > 0)"
+                return f"{self._operand(numerator)} / {self._on(numerator, denominator)} {below}"
+            case Scaled(scaled, factor):
+                return f"{factor!r} * {self._operand(scaled)}"
+            case Shifted(shifted, number):
+                return f"{self._operand(shifted)} {'-' if number < 0 else '+'} {abs(number)!r}"
+            case _:
+                assert_never(term)
+
+    def condition(self, condition: Condition) -> str:
+        """Where the condition holds now, with the value that is told."""
+        match condition:
+            case Compare(left, operator, right):
+                if isinstance(right, float):
+                    return f"{self._operand(left)} {operator} {right!r}"
+                return f"{self._operand(left)} {operator} {self._on(left, right)} {self._operand(right)}"
+            case Present(term):
+                return self.term(term)
+            case All(conditions):
+                return self._joined("and", conditions)
+            case Any(conditions):
+                return " or ".join(f"({self.condition(each)})" for each in conditions)
+            case Except(first, unless):
+                return self._joined("unless", (first, unless))
+            case Vanished(own, before):
+                return f"{self._own(own)} offset {before} unless on ({self._names(own.by)}) {self._own(own)}"
+            case _:
+                raise UsageError(f"no panel shows the condition {condition!r}, which has no series")
+
+    @property
+    def _is_raw(self) -> bool:
+        return self.options.figures == "raw"
+
+    @property
+    def _deployments(self) -> tuple[Variable, ...]:
+        return tuple(variable for variable in self.variables if variable.label in DEPLOYMENT_LABELS)
+
+    def _own(self, own: Own) -> str:
+        chosen = own_scope(own.name, self.options, self.variables)
+        if own.increase_over:
+            increase = Increase(own.name, relabel(own.where, self.options))
+            by = tuple(map(self.options.label, own.by))
+            return promql(increase, window=own.increase_over, by=by, scope=chosen)
+        return f"{own.name}{matchers_promql(relabel(own.where, self.options), chosen)}"
+
+    def _past(self, over: Over) -> str:
+        function = "changes" if over.function == "changes" else f"{over.function}_over_time"
+        offset = f" offset {over.before}" if over.before else ""
+        values = self.term(over.shown)
+        if self._is_raw:
             # What is no series has its past only by being computed for each moment of it.
-            stretch = f"[{window}]" if options.figures == "recorded" else f"[{window}:{options.scrape_interval}]"
-            values = compile_term(shown, options)
-            values = values if options.figures == "recorded" else f"({values})"
-            return f"{name}({values}{stretch}{f' offset {before}' if before else ''})"
-        case Highest(shown, by):
-            return f"max by ({_names(by, options)}) ({compile_term(shown, options)})"
-        case Quotient(numerator, denominator):
-            below = f"({_operand(denominator, options)} > 0)"
-            return f"{_operand(numerator, options)} / {_on(numerator, denominator, options)} {below}"
-        case Scaled(scaled, factor):
-            return f"{factor!r} * {_operand(scaled, options)}"
-        case _:
-            assert_never(term)
+            return f"{function}(({values})[{over.window}:{self.options.scrape_interval}]{offset})"
+        return f"{function}({values}[{over.window}]{offset})"
 
+    def _joined(self, word: str, conditions: tuple[Condition, ...]) -> str:
+        first, *others = conditions
+        text = f"({self.condition(first)})"
+        for other in others:
+            shared = tuple(label for label in open_labels(first) if label in open_labels(other))
+            text += f" {word} on ({self._names(shared)}) ({self.condition(other)})"
+        return text
 
-def compile_condition(condition: Condition, options: Options) -> str:
-    """Where the condition holds now, with the value that is told."""
-    match condition:
-        case Compare(left, operator, right):
-            if isinstance(right, float):
-                return f"{_operand(left, options)} {operator} {right!r}"
-            return f"{_operand(left, options)} {operator} {_on(left, right, options)} {_operand(right, options)}"
-        case All(conditions):
-            return _joined("and", conditions, options)
-        case Except(first, unless):
-            return _joined("unless", (first, unless), options)
-        case Vanished(own, before):
-            gone = f"{_own(own, options)} offset {before}"
-            return f"{gone} unless on ({_names(own.by, options)}) {_own(own, options)}"
-        case _:
-            raise UsageError(f"no panel shows a condition such as {condition!r}")
+    def _operand(self, term: Term) -> str:
+        text = self.term(term)
+        simple = isinstance(term, Own | Over | Extreme) or (isinstance(term, Shown | Badness) and not self._is_raw)
+        return text if simple else f"({text})"
 
+    def _on(self, left: Term, right: Term) -> str:
+        grouped = " group_left ()" if is_grouped(left, right) else ""
+        return f"on ({self._names(open_labels(right))}){grouped}"
 
-def _own(own: Own, options: Options) -> str:
-    chosen = ",".join([*where_matchers(own.where, options), own_scope(own.name, options)])
-    return f"{own.name}{{{chosen}}}"
-
-
-def _joined(word: str, conditions: tuple[Condition, ...], options: Options) -> str:
-    first, *others = conditions
-    text = f"({compile_condition(first, options)})"
-    for other in others:
-        shared = tuple(label for label in open_labels(first) if label in open_labels(other))
-        text += f" {word} on ({_names(shared, options)}) ({compile_condition(other, options)})"
-    return text
-
-
-def _operand(term: Term, options: Options) -> str:
-    text = compile_term(term, options)
-    simple = isinstance(term, Own | Over | Highest) or (
-        isinstance(term, Shown | Badness) and options.figures == "recorded"
-    )
-    return text if simple else f"({text})"
-
-
-def _on(left: Term, right: Term, options: Options) -> str:
-    grouped = " group_left ()" if is_grouped(left, right) else ""
-    return f"on ({_names(open_labels(right), options)}){grouped}"
-
-
-def _names(labels: tuple[str, ...], options: Options) -> str:
-    return ", ".join(map(options.label, labels))
+    def _names(self, labels: tuple[str, ...]) -> str:
+        return ", ".join(map(self.options.label, labels))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import SERIES_COLORS, UNITS, NoData, Panel, Row, absent_own
-from dashboards.queries import PROGRAMS, WATCHED, Query, compile_own, legend
+from dashboards.queries import HEALTH_VARIABLES, Query, compile_own, legend
 from servescope.alert_links import HEALTH
 from servescope.expressions import Expression, Level, Quantile, Ratio, leaves, level, rate
 from servescope.own_metrics import OWN_METRICS, OwnUnit
@@ -35,7 +35,7 @@ def make(options: Options) -> Board:
             Row("Are alerts evaluated and sent?", (*_evaluating(options), *_sending(options))),
             Row("Shards", _sharded(options)),
         ),
-        own_variables=(PROGRAMS["collector"], WATCHED, PROGRAMS["prometheus"], PROGRAMS["alertmanager"]),
+        own_variables=HEALTH_VARIABLES,
     )
 
 
@@ -81,7 +81,7 @@ def _dropping(options: Options) -> tuple[Panel, ...]:
             first="if it falls while targets are up, look for missing metrics.",
         ),
         _panel(
-            "Samples dropped", rate("servescope_dropped_samples_total"), options, unit="samples/s", by=("reason",),
+            "Samples left out", rate("servescope_dropped_samples_total"), options, unit="samples/s", by=("reason",),
             normal="none.", first="the reason says which limit was met; the log says at which target.",
         ),
         _panel(

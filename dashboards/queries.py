@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, assert_never
@@ -21,11 +21,11 @@ from servescope.expressions import (
     Rate,
     Ratio,
     leaves,
+    matchers_promql,
     promql,
 )
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 from servescope.own_metrics import OWN_METRICS, Program, own_family
-from servescope.samples import escape_label_value
 
 RATE_INTERVAL = "$__rate_interval"
 PRESENCE = METRICS["concurrent_requests"].name
@@ -71,6 +71,9 @@ PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
 WATCHED = Variable("deployment", "Deployment", "deployment_id", ".+", OWN_METRICS["servescope_targets"].name)
 """Whose targets are looked at, where a collector's series tells of targets."""
 
+HEALTH_VARIABLES = (PROGRAMS["collector"], WATCHED, PROGRAMS["prometheus"], PROGRAMS["alertmanager"])
+"""The variables of what is looked at from without: none narrows another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -82,23 +85,32 @@ class Query:
     format: Literal["time_series", "table", "heatmap"] = "time_series"
 
 
-def scope(options: Options, *, replica: bool = False, without: str = "") -> str:
+def scope(
+    options: Options, *, replica: bool = False, without: str = "", variables: tuple[Variable, ...] = SCOPE
+) -> str:
     """Matchers for what the variables choose; `without` leaves one variable and those after it out."""
-    variables = (*SCOPE, REPLICA) if replica else SCOPE
-    names = [variable.name for variable in variables]
-    kept = variables[: names.index(without)] if without else variables
-    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in kept]
+    variables = (*variables, REPLICA) if replica and REPLICA not in variables else variables
+    narrowing = [variable for variable in variables if variable.label in IDENTITY_LABELS]
+    names = [variable.name for variable in narrowing]
+    return _chosen(narrowing[: names.index(without)] if without else narrowing, options)
+
+
+def _chosen(variables: Iterable[Variable], options: Options) -> str:
+    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in variables]
     return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
 
 
-def own_scope(name: str, options: Options) -> str:
-    """Matchers for what the variables choose of a series about the monitoring itself."""
+def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ()) -> str:
+    """Matchers for what the dashboard's variables choose of a series about the monitoring itself."""
     metric = own_family(name)
     if metric is None:
         raise UsageError(f"no series {name!r} about the monitoring, there are: {', '.join(OWN_METRICS)}")
-    variables = (PROGRAMS[metric.program], *((WATCHED,) if WATCHED.label in metric.labels else ()))
-    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in variables]
-    return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
+    narrowing = [
+        variable
+        for variable in variables or HEALTH_VARIABLES
+        if variable == PROGRAMS[metric.program] or variable.label in metric.labels
+    ]
+    return _chosen(narrowing, options)
 
 
 def compile_own(expression: Expression, options: Options, *, by: tuple[str, ...], window: str = RATE_INTERVAL) -> str:
@@ -116,23 +128,25 @@ def compile_expression(
     replica: bool = False,
     window: str = RATE_INTERVAL,
     where: Matchers = (),
+    variables: tuple[Variable, ...] = SCOPE,
 ) -> str:
     """The expression over the raw series in scope that `where` keeps, per value of the labels in `by`."""
     labels = tuple(options.label(label) for label in by)
-    chosen = ",".join([*matchers(where, options), scope(options, replica=replica)])
+    # `where` is said in the braces of every selector, before the scope.
+    chosen = matchers_promql(relabel(where, options), scope(options, replica=replica, variables=variables))[1:-1]
     return promql(_relabel(expression, options), window=window, by=labels, scope=chosen)
 
 
-def matchers(where: Matchers, options: Options) -> list[str]:
-    """The matchers that keep what has the wanted label values."""
-    return [f'{options.label(label)}="{escape_label_value(value)}"' for label, (value,) in where]
+def relabel(where: Matchers, options: Options) -> Matchers:
+    """Matchers with identity labels under the names they have here."""
+    return tuple((options.label(label), values) for label, values in where)
 
 
 def _relabel(expression: Expression, options: Options) -> Expression:
     """The expression with identity labels under the names they have here."""
     match expression:
         case Rate(where=where) | Increase(where=where) | Level(where=where):
-            return replace(expression, where=tuple((options.label(label), values) for label, values in where))
+            return replace(expression, where=relabel(where, options))
         case Ratio(above, below):
             return Ratio(_relabel(above, options), _relabel(below, options))
         case Difference(left, right):
@@ -143,7 +157,14 @@ def _relabel(expression: Expression, options: Options) -> Expression:
             assert_never(expression)
 
 
-def compile_figure(name: str, options: Options, *, nameless: bool = False, where: Matchers = ()) -> str:
+def compile_figure(
+    name: str,
+    options: Options,
+    *,
+    nameless: bool = False,
+    where: Matchers = (),
+    variables: tuple[Variable, ...] = SCOPE,
+) -> str:
     """The figure per deployment: its recorded series, or computed over the raw ones where the options say so.
 
     `where` keeps some of its series. `nameless` takes the recorded series' name off, as computed ones have none: tables
@@ -152,11 +173,12 @@ def compile_figure(name: str, options: Options, *, nameless: bool = False, where
     figure = FIGURES[name]
     by = (*DEPLOYMENT_LABELS, *figure.by)
     if options.figures == "raw":
-        return compile_expression(figure.expression, options, by=by, where=where)
+        return compile_expression(figure.expression, options, by=by, where=where, variables=variables)
     if nameless:
-        return compile_expression(Level(figure.record(options.window)), options, by=by, where=where)
-    chosen = ",".join([*matchers(where, options), scope(options)])
-    return f"{figure.record(options.window)}{{{chosen}}}"
+        recorded = Level(figure.record(options.window))
+        return compile_expression(recorded, options, by=by, where=where, variables=variables)
+    chosen = matchers_promql(relabel(where, options), scope(options, variables=variables))
+    return f"{figure.record(options.window)}{chosen}"
 
 
 def legend(options: Options, *labels: str) -> str:

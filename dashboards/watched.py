@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dashboards.board import Board
-from dashboards.conditions import compile_condition, compile_term
+from dashboards.conditions import Compiler
 from dashboards.options import Options
 from dashboards.panels import STATUS_COLORS, UNITS, NoData, Panel, Row, Threshold, absence, absent_own
 from dashboards.queries import Query, legend
@@ -24,12 +24,13 @@ from servescope.alerting import (
     Compare,
     Condition,
     Except,
-    Highest,
+    Extreme,
     Measured,
     Over,
     Own,
     Quotient,
     Scaled,
+    Shifted,
     Shown,
     Term,
     labels_of,
@@ -54,6 +55,7 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
 
     def made(options: Options) -> Board:
         board = make(options)
+        compiler = Compiler(options, board.variables)
         by_title: dict[str, list[Alert]] = {}
         for alert in ALERTS.values():
             if alert.dashboard == board.name:
@@ -61,11 +63,11 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
         own = {panel.title for row in board.rows for panel in row.panels}
         rows = tuple(
             replace(
-                row, panels=tuple(_with_lines(panel, by_title.get(panel.title, ()), options) for panel in row.panels)
+                row, panels=tuple(_with_lines(panel, by_title.get(panel.title, ()), compiler) for panel in row.panels)
             )
             for row in board.rows
         )
-        others = tuple(_panel(title, alerts, options) for title, alerts in by_title.items() if title not in own)
+        others = tuple(_panel(title, alerts, compiler) for title, alerts in by_title.items() if title not in own)
         return replace(board, rows=(*rows, Row("What alerts watch", others)) if others else rows)
 
     return made
@@ -77,7 +79,7 @@ def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Pa
     return Panel(
         title=panel_title(alert),
         kind="timeseries",
-        queries=(Query(compile_condition(alert.condition, options), _legend(alert.condition, options)),),
+        queries=(Query(Compiler(options).condition(alert.condition), _legend(alert.condition, options)),),
         unit=UNITS[unit],
         meaning=alert.runbook.meaning,
         normal=normal,
@@ -86,11 +88,11 @@ def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Pa
     )
 
 
-def _with_lines(panel: Panel, alerts: Sequence[Alert], options: Options) -> Panel:
+def _with_lines(panel: Panel, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
     """A panel of the dashboard with the lines of the alerts that lead to it; a band has its own."""
     if not alerts or panel.kind == "table":
         return panel
-    lines = [query for query in _lines(alerts, options) if query.expression not in _expressions(panel)]
+    lines = [query for query in _lines(alerts, compiler) if query.expression not in _expressions(panel)]
     return replace(
         panel,
         queries=(*panel.queries, *lines),
@@ -103,17 +105,17 @@ def _expressions(panel: Panel) -> set[str]:
     return {query.expression for query in panel.queries}
 
 
-def _panel(title: str, alerts: Sequence[Alert], options: Options) -> Panel:
+def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
     """A panel made of what the alerts compare."""
     condition = alerts[0].condition
     term = compared(condition)
     if term is None:
-        queries: tuple[Query, ...] = (Query(compile_condition(condition, options), _legend(condition, options)),)
+        queries: tuple[Query, ...] = (Query(compiler.condition(condition), _legend(condition, compiler.options)),)
         unit, no_data = "none", NoData("idle", "nothing of what the alert tells of happened")
     else:
-        queries = tuple(_values(term, options))
+        queries = tuple(_values(term, compiler))
         unit, no_data = UNITS[_unit(term)], _absence(term)
-    lines = tuple(_lines(alerts, options))
+    lines = tuple(_lines(alerts, compiler))
     thresholds = _steps(alerts)
     runbook = alerts[0].runbook
     names = " and ".join(f"`{alert.name}`" for alert in alerts)
@@ -135,27 +137,27 @@ def _panel(title: str, alerts: Sequence[Alert], options: Options) -> Panel:
 # --- What is drawn ----------------------------------------------------------------------------------------------------
 
 
-def _values(term: Term, options: Options) -> Iterator[Query]:
+def _values(term: Term, compiler: Compiler) -> Iterator[Query]:
     """What alerts compare; a budget's bad share over the shortest window and all long ones."""
     if isinstance(term, Badness):
         for window in (BURN_WINDOWS[0].short, *(row.long for row in BURN_WINDOWS)):
-            share = compile_term(Badness(term.objective, window), options)
-            yield Query(share, f"{legend(options, 'deployment_id')} {window}")
+            share = compiler.term(Badness(term.objective, window))
+            yield Query(share, f"{legend(compiler.options, 'deployment_id')} {window}")
     else:
-        yield Query(compile_term(term, options), _legend(term, options))
+        yield Query(compiler.term(term), _legend(term, compiler.options))
 
 
-def _lines(alerts: Sequence[Alert], options: Options) -> Iterator[Query]:
+def _lines(alerts: Sequence[Alert], compiler: Compiler) -> Iterator[Query]:
     """What the values are compared with where that is no number."""
     seen: set[str] = set()
     for alert in alerts:
         for compare in _comparisons(alert.condition):
             if isinstance(compare.right, float) or compare.left != compared(alert.condition):
                 continue
-            expression = compile_term(compare.right, options)
+            expression = compiler.term(compare.right)
             if expression not in seen:
                 seen.add(expression)
-                yield Query(expression, f"{_legend(compare.right, options)} {LIMIT}")
+                yield Query(expression, f"{_legend(compare.right, compiler.options)} {LIMIT}")
 
 
 def _legend(value: Term | Condition, options: Options) -> str:
@@ -276,24 +278,27 @@ def _unit(term: Term) -> Unit | OwnUnit:
             return FIGURES[figure].unit
         case Own(name, _, _, _):
             return OWN_METRICS[name].unit
-        case Measured(Level(name, _, _), _):
+        case Measured(Level(name, _, _)):
             return METRICS[name].unit
-        case Measured(expression, _):
+        case Measured(expression):
             names = leaves(expression)
             return _PER_SECOND[METRICS[SAMPLE_FAMILIES[names.pop()]].unit] if len(names) == 1 else "ratio"
+        case Quotient(Own(name, _, _, _), _) if name.endswith("_sum"):
+            return _unit(Own(name.removesuffix("_sum")))
         case Badness() | Quotient():
             return "ratio"
         case Over("changes", _, _, _):
             return "events"
-        case Over(_, shown, _, _) | Highest(shown, _):
+        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
             return _unit(shown)
-        case Scaled(scaled, _):
-            return _unit(scaled)
+        case Scaled(inner, _) | Shifted(inner, _):
+            return _unit(inner)
 
 
 def _absence(term: Term) -> NoData:
-    if isinstance(term, Own):
-        return absent_own(term.name)
+    match term:
+        case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _, _):
+            return absent_own(name)
     expression, idle = _expression(term)
     return absence(expression, idle=idle)
 
@@ -303,16 +308,16 @@ def _expression(term: Term) -> tuple[Expression, bool]:
     match term:
         case Shown(figure, _):
             return FIGURES[figure].expression, FIGURES[figure].idle == "absent"
-        case Measured(expression, _):
+        case Measured(expression):
             return expression, False
         case Badness(objective, _):
             return objective.bad, True
-        case Over(_, shown, _, _) | Highest(shown, _):
+        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
             return _expression(shown)
         case Quotient(numerator, _):
             return _expression(numerator)[0], True
-        case Scaled(scaled, _):
-            return _expression(scaled)
+        case Scaled(inner, _) | Shifted(inner, _):
+            return _expression(inner)
         case _:
             raise TypeError(term)
 

@@ -14,13 +14,15 @@ from servescope.alerting import (
     Compare,
     Condition,
     Except,
+    Extreme,
     Gone,
-    Highest,
     Operator,
     Over,
     Own,
+    Present,
     Quotient,
     Scaled,
+    Shifted,
     Shown,
     Term,
     Vanished,
@@ -31,6 +33,7 @@ _FLIPPED: dict[Operator, tuple[Operator, ...]] = {
     "<": (">", "<="), "<=": (">", "<"), ">": ("<", ">="), ">=": ("<", ">"), "==": ("!=",), "!=": ("==",),
 }  # fmt: skip
 _SHIFT = 0.05
+_OTHER_END = "the other end"
 
 
 def mutants(alert: Alert) -> Iterator[tuple[str, Alert]]:
@@ -70,8 +73,16 @@ def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
                 yield what, Except(mutant, unless)
             for what, mutant in _conditions(unless):
                 yield what, Except(first, mutant)
-        case Vanished(own, _):
+        case Vanished(own, before):
             yield "whether it is back dropped", Compare(own, ">=", -1.0)
+            for what, mutated in _terms(own):
+                if isinstance(mutated, Own):
+                    yield what, Vanished(mutated, before)
+        case Present(term):
+            for what, mutated in _terms(term):
+                # Whichever of several is taken, there is one.
+                if what != _OTHER_END:
+                    yield what, Present(mutated)
         case Gone() | Always():
             return
         case _:
@@ -97,12 +108,17 @@ def _terms(term: Term) -> Iterator[tuple[str, Term]]:
                     yield what, replace(term, shown=mutant)
             if before:
                 yield "offset dropped", replace(term, before="")
-        case Highest(shown, _):
-            for what, mutant in _terms(shown):
-                if isinstance(mutant, Shown):
-                    yield what, replace(term, shown=mutant)
+        case Extreme(function, of, _, before):
+            yield _OTHER_END, replace(term, function="min" if function == "max" else "max")
+            for what, mutant in _terms(of):
+                if isinstance(mutant, Shown | Own):
+                    yield what, replace(term, of=mutant)
+            if before:
+                yield "offset dropped", replace(term, before="")
         case Quotient(numerator, denominator):
             yield "not divided", numerator
+            for what, mutant in _terms(numerator):
+                yield what, Quotient(mutant, denominator)
             for what, mutant in _terms(denominator):
                 yield what, Quotient(numerator, mutant)
         case Scaled(scaled, factor):
@@ -110,5 +126,11 @@ def _terms(term: Term) -> Iterator[tuple[str, Term]]:
                 yield f"factor {factor:g} became {shifted:g}", Scaled(scaled, shifted)
             for what, mutant in _terms(scaled):
                 yield what, Scaled(mutant, factor)
+        case Shifted(inner, by):
+            yield "not shifted", inner
+            for shifted in _shifted(by):
+                yield f"by {by:g} became {shifted:g}", Shifted(inner, shifted)
+            for what, mutant in _terms(inner):
+                yield what, Shifted(mutant, by)
         case _:
             return

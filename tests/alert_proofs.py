@@ -17,29 +17,43 @@ from servescope.alerting import Alert
 from servescope.alerts import ALERTS
 from servescope.catalog import (
     ACTIVE_REPLICAS,
+    ALERTMANAGER_RELOADED,
+    ALERTS_UNSENT,
     BURN_WINDOWS,
+    COLLECTOR_JOB,
     DRAFT_TRAFFIC,
     EFFICIENCY_BAND,
     FAILURES_REPEATED,
     FIGURES,
     HIT_RATE_KEPT,
     LATE_POSITION,
+    LOOP_LAG,
     METRICS,
     NEW_STACK,
+    NOTIFICATIONS_FAILED,
     OBJECTIVES,
     OLD_STACK,
+    PROMETHEUS_RELOADED,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     REQUEST_TRAFFIC,
+    RULE_FAILURES,
+    RULES_MISSED,
     SCALE_CHANGES,
+    SCRAPE_AGE,
+    SCRAPED_UP,
+    SHARE_MARGIN,
     SKEW_BAND,
     SPECULATION_BAND,
     STORE_QUEUE_AGE,
+    WORSE_ERRORS,
+    WORSE_SPEED,
     WORSE_TIMES,
 )
 
 DEPLOYMENT = {"model_name": "m", "deployment_id": "d", "inference_stack": "v2", "environment": "e"}
 TARGET = {**DEPLOYMENT, "replica": "r0", "role": "aggregated"}
+ROUTER = {**DEPLOYMENT, "replica": "router-0", "role": "router"}
 
 Values = Mapping[str, "float | str"]
 """By series: a value that stays, for a counter its increase per second, or promtool's own notation of values."""
@@ -51,7 +65,8 @@ class Proof:
 
     In `well` it is silent, in `bad` it fires with `value`; `also` are other bad values at which it fires, and with what
     value; `silent` are those at which it does not, by why. `bad` and the others say only what differs from `well`; None
-    stands for a series that is not there. `lag` and `late` are the minutes until the condition begins and ceases to
+    stands for a series that is not there. `elsewhere` are bad values at which it fires with other labels than `labels`,
+    and with which. `lag` and `late` are the minutes until the condition begins and ceases to
     hold, `open_lag` and `open_late` those of left-open ranges where they differ. `value` may go by the minutes since it
     was bad. The alert's own labels are `labels`.
     """
@@ -61,6 +76,9 @@ class Proof:
     value: float | Callable[[int], float]
     silent: Mapping[str, Mapping[str, float | str | None]]
     also: Mapping[str, tuple[Mapping[str, float | str | None], float | Callable[[int], float]]] = field(
+        default_factory=dict
+    )
+    elsewhere: Mapping[str, tuple[Mapping[str, float | str | None], float, Mapping[str, str]]] = field(
         default_factory=dict
     )
     labels: Mapping[str, str] = field(default_factory=lambda: DEPLOYMENT)
@@ -119,7 +137,10 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
         return value(min(at, ended - 1) - proof.lead) if callable(value) else value
 
     def story(
-        name: str, changed: Mapping[str, float | str | None], checks: Mapping[int, float | None]
+        name: str,
+        changed: Mapping[str, float | str | None],
+        checks: Mapping[int, float | None],
+        labels: Mapping[str, str] = proof.labels,
     ) -> dict[str, Any]:
         keys = dict.fromkeys((*proof.well, *changed))
         told_of = {
@@ -131,13 +152,15 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
             "name": name,
             "interval": "1m",
             "input_series": given,
-            "alert_rule_test": [_check(alert, proof, at, value) for at, value in sorted(checks.items())],
+            "alert_rule_test": [_check(alert, labels, at, value) for at, value in sorted(checks.items())],
         }
 
+    fires = (began + waits, ended - 1, *((over - 1,) if keeps else ()))
+    silence = dict.fromkeys((proof.lead - 1, began + waits - 1, over))
     for name, (changed, value) in {"bad": (proof.bad, proof.value), **proof.also}.items():
-        fires = (began + waits, ended - 1, *((over - 1,) if keeps else ()))
-        silence = dict.fromkeys((proof.lead - 1, began + waits - 1, over))
         yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}})
+    for name, (changed, value, labels) in proof.elsewhere.items():
+        yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}}, labels)
     for name, changed in proof.silent.items():
         yield story(f"silent: {name}", changed, dict.fromkeys(range(proof.lead - 1, length)))
 
@@ -149,7 +172,7 @@ def absent_test(alert: Alert, proof: Proof) -> dict[str, Any]:
         "name": "silent: nothing is there",
         "interval": "1m",
         "input_series": [{"series": "something_else", "values": notation([1.0] * (at + 5))}],
-        "alert_rule_test": [_check(alert, proof, at, None)],
+        "alert_rule_test": [_check(alert, proof.labels, at, None)],
     }
 
 
@@ -158,15 +181,15 @@ def _always(alert: Alert, proof: Proof) -> Iterator[dict[str, Any]]:
         "name": "fires: always",
         "interval": "1m",
         "input_series": [],
-        "alert_rule_test": [_check(alert, proof, at, 1.0) for at in (0, 10)],
+        "alert_rule_test": [_check(alert, proof.labels, at, 1.0) for at in (0, 10)],
     }
 
 
-def _check(alert: Alert, proof: Proof, at: int, value: float | None) -> dict[str, Any]:
+def _check(alert: Alert, labels: Mapping[str, str], at: int, value: float | None) -> dict[str, Any]:
     expected = []
     if value is not None:
-        told = {key: rendered(text, proof.labels, value) for key, text in annotations_of(alert).items()}
-        expected.append({"exp_labels": {**proof.labels, **alert.labels}, "exp_annotations": told})
+        told = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
+        expected.append({"exp_labels": {**labels, **alert.labels}, "exp_annotations": told})
     return {"eval_time": f"{at}m", "alertname": alert.name, "exp_alerts": expected}
 
 
@@ -174,7 +197,7 @@ def _story(
     key: str, well: float | str | None, bad: float | str | None, lead: int, ended: int, length: int
 ) -> list[float | None]:
     """A series' values by the minute: well until `lead`, bad until `ended`, then well again; None for no value."""
-    is_counter = key.split("{")[0].endswith("_total")
+    is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
     values: list[float | None] = []
     total = 0.0
     for value, count in ((well, lead), (bad, ended - lead), (well, length - ended)):
@@ -250,11 +273,34 @@ _ACTIVE, _STARTING, _FAILED, _DRAINING = (
 )
 _QUEUED = figure("queued_requests")
 _REQUESTS = figure("request_rate")
+_REQUESTS_HERE, _WRITTEN = figure("concurrent_requests"), figure("output_tokens_per_second")
+_TOKENS = figure("autoscaler_in_flight_tokens")
 _IN_FLIGHT, _OUTPUT, _INPUT = (
     metric(name, replica="r0") for name in ("concurrent_requests", "output_tokens_total", "input_tokens_total")
 )
 _UP = series("servescope_target_up", TARGET)
 _MISSING = series("servescope_target_missing_metrics", TARGET)
+
+
+_ROUTER_UP = series("servescope_target_up", ROUTER)
+_SECOND_UP = series("servescope_target_up", {**TARGET, "replica": "r1"})
+_LAG, _DROPPED = "servescope_event_loop_lag_seconds", "servescope_dropped_samples_total"
+_AGES = "servescope_target_scrape_age_seconds"
+_AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
+_SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
+_CONFIGURED = [
+    own("servescope_configured_share", model_name="m", environment="e", inference_stack=stack)
+    for stack in (OLD_STACK, NEW_STACK, "v0")
+]
+
+
+def _started(old: float, new: float, other: float) -> dict[str, float | str]:
+    """Requests started a second on three stacks of a model; the new one has two deployments."""
+    shared = {"a": (OLD_STACK, old), "c": ("v0", other), "d": (NEW_STACK, new * 0.75), "d2": (NEW_STACK, new * 0.25)}
+    return {
+        metric("requests_started_total", deployment_id=deployment, inference_stack=stack, replica="r0"): value
+        for deployment, (stack, value) in shared.items()
+    }
 
 
 def _alternating(one: int, other: int, *, each: int) -> str:
@@ -314,6 +360,42 @@ def _slower(name: str) -> Proof:
             "hardly any traffic": {new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value * 0.99},
         },
         also={"traffic at its floor": ({new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value}, 9.0)},
+    )  # fmt: skip
+
+
+def _beside(name: str, worst: float, better: float, *, at: float, beyond: float, far: float) -> Proof:
+    """Of two deployments of the old stack the worst counts; `far` is far on the bad side."""
+    recorded = FIGURES[name].record()
+    old, older, new, other = (
+        series(recorded, {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})
+        for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
+    )
+    busy = other.replace(recorded, FIGURES["request_rate"].record())
+    return Proof(
+        {old: worst, older: better, new: worst, other: worst, busy: 5.0, _REQUESTS: 5.0}, {new: beyond}, beyond,
+        {
+            "at the boundary": {new: at},
+            "another stack is worse": {other: far},
+            "the old stack is worse": {old: far},
+            "nothing to compare with": {new: far, old: None, older: None},
+            "hardly any traffic": {new: far, _REQUESTS: REQUEST_TRAFFIC.value * 0.99},
+        },
+        also={"traffic at its floor": ({new: far, _REQUESTS: REQUEST_TRAFFIC.value}, far)},
+    )  # fmt: skip
+
+
+def _increases(name: str, label: str, value: str, **other: str) -> Proof:
+    """Any increase within ten minutes."""
+    counter = own(name, **{label: value, **other})
+    return Proof({counter: 0.0}, {counter: 1 / 1200}, 0.0, {"none": {}}, labels={label: value}, late=10)
+
+
+def _refused(name: str) -> Proof:
+    """The last reload of one instance failed."""
+    reloaded = own(name, instance="one")
+    return Proof(
+        {reloaded: 1.0, own(name, instance="two"): 1.0}, {reloaded: 0.0}, 0.0, {"taken up": {}},
+        labels={"instance": "one"},
     )  # fmt: skip
 
 
@@ -448,6 +530,24 @@ PROOFS: Mapping[str, Proof] = {
         {"one change fewer": {_SENT: _alternating(4, 3, each=12)}},
         lead=70, lag=54, late=60, stays=8,
     ),
+    "ServescopeAutoscalerInactive": Proof(
+        {_SENT: 4.0, _REQUESTS_HERE: 2.0}, {_SENT: None}, 4.0,
+        {"nothing is left": {_SENT: None, _REQUESTS_HERE: None}, "sends none": {_SENT: 0.0}},
+        also={"idle": ({_SENT: None, _REQUESTS_HERE: 0.0}, 4.0)},
+        lag=5, open_lag=4,
+    ),
+    "ServescopeAutoscalerFrozen": Proof(
+        {_TOKENS: "100 200", _REQUESTS_HERE: 2.0, _WRITTEN: 50.0}, {_TOKENS: 150.0}, 0.0,
+        {
+            "idle": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0, _WRITTEN: 0.0},
+            "requests with breaks between them": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0},
+            "requests that hang": {_TOKENS: 150.0, _WRITTEN: 0.0},
+            "now and then a change": {_TOKENS: _alternating(100, 200, each=12)},
+        },
+        also={"hardly any requests": ({_TOKENS: 150.0, _REQUESTS_HERE: 1.0, _WRITTEN: 1.0}, 0.0)},
+        # The last change leaves a window of fifteen minutes when it is as old.
+        lag=15, open_lag=14,
+    ),
     "ServescopeReplicasFailed": Proof(
         {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: 1.0}, 1.0, {"one starts": {_STARTING: 1.0}},
         labels=_with_status("failed"),
@@ -509,10 +609,79 @@ PROOFS: Mapping[str, Proof] = {
     },
     "ServescopeNewStackFirstTokenSlower": _slower("time_to_first_token_p95"),
     "ServescopeNewStackTokensSlower": _slower("time_per_output_token_p95"),
+    "ServescopeNewStackErrorsMore": _beside(
+        "request_error_share", 0.02, 0.01, at=0.02 + WORSE_ERRORS.value, beyond=0.02 + WORSE_ERRORS.value * _HAIR,
+        far=0.9,
+    ),
+    "ServescopeNewStackSpeedLower": _beside(
+        "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR, far=1.0,
+    ),
+    "ServescopeSharesNotAsConfigured": Proof(
+        {**_started(2.5, 5.0, 2.5), **dict(zip(_CONFIGURED, (0.25, 0.5, 0.25), strict=True))},
+        _started(2.0, 5.0 + 10 * SHARE_MARGIN.value * _HAIR, 1.99), 0.5 + SHARE_MARGIN.value * _HAIR,
+        {
+            "at the upper boundary": _started(2.0, 5.0 + 10 * SHARE_MARGIN.value, 2.0),
+            "at the lower boundary": _started(3.0, 5.0 - 10 * SHARE_MARGIN.value, 3.0),
+            "hardly any traffic": _started(0.1, 0.79, 0.1),
+            "nothing is configured": {**_started(0.1, 9.8, 0.1), **dict.fromkeys(_CONFIGURED)},
+        },
+        also={
+            "traffic at its floor": (_started(0.1875, 0.625, 0.1875), 0.625),
+            "too few": (
+                _started(3.0, 5.0 - 10 * SHARE_MARGIN.value * _HAIR, 3.01), 0.5 - SHARE_MARGIN.value * _HAIR
+            ),
+        },
+        labels={label: DEPLOYMENT[label] for label in ("model_name", "environment", "inference_stack")},
+        # The share is another when the last request of before has left the window.
+        lag=4, open_lag=3,
+    ),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
     "ServescopeTargetGone": Proof(
-        {_UP: 1.0}, {_UP: None}, 1.0, {"down": {_UP: 0.0}},
+        {_AGE: 15.0, _UP: 1.0, _ROUTER_AGE: 15.0, _SENT: 4.0}, {_AGE: None, _UP: None}, 15.0,
+        {
+            "down": {_UP: 0.0, _AGE: 9000.0},
+            "not known whether it is up": {_UP: None, _AGE: 9000.0},
+            "scaled down": {_AGE: None, _UP: None, _SENT: 3.0},
+        },
+        also={
+            "no autoscaler": ({_AGE: None, _SENT: None}, 15.0),
+            "more were ordered": ({_AGE: None, _SENT: 5.0}, 15.0),
+        },
+        elsewhere={
+            "the router": ({_ROUTER_AGE: None}, 15.0, ROUTER),
+            "the router, scaled down": ({_ROUTER_AGE: None, _SENT: 3.0}, 15.0, ROUTER),
+        },
         labels=TARGET, lead=40, lag=5, open_lag=4,
+    ),
+    "ServescopeTelemetryStale": Proof(
+        {_AGE: 15.0, _UP: 1.0}, {_AGE: SCRAPE_AGE.value + 1}, SCRAPE_AGE.value + 1,
+        {"at the boundary": {_AGE: SCRAPE_AGE.value}, "its scrapes fail": {_AGE: 9000.0, _UP: 0.0}},
+        labels=TARGET,
+    ),
+    "ServescopeDeploymentDown": Proof(
+        {_UP: 1.0, _SECOND_UP: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0}, {_UP: 0.0, _SECOND_UP: 0.0}, 0.0,
+        {"one answers": {_UP: 0.0}, "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0}},
+        also={
+            "no autoscaler is known": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: None}, 0.0),
+            "one is ordered": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: 1.0}, 0.0),
+        },
+    ),
+    "ServescopeDeploymentGone": Proof(
+        {
+            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0,
+            series(_AGES, {**ROUTER, "deployment_id": "without engines"}): 15.0,
+        },
+        {_AGE: None, _SECOND_AGE: None}, 15.0,
+        {
+            "one is left": {_AGE: None},
+            "they are down": {_AGE: 9000.0, _SECOND_AGE: 9000.0},
+            "given up on purpose": {_AGE: None, _SECOND_AGE: None, _SENT: 0.0},
+        },
+        also={
+            "no autoscaler is known": ({_AGE: None, _SECOND_AGE: None, _SENT: None}, 15.0),
+            "one is ordered": ({_AGE: None, _SECOND_AGE: None, _SENT: 1.0}, 15.0),
+        },
+        lead=40, lag=5, open_lag=4,
     ),
     "ServescopeMetricsMissing": Proof(
         {_MISSING: 0.0}, {_MISSING: 1.0}, 1.0, {"one scrape": {_MISSING: "1 0"}}, labels=TARGET
@@ -541,6 +710,33 @@ PROOFS: Mapping[str, Proof] = {
         {own("servescope_configuration_reload_success"): 1.0}, {own("servescope_configuration_reload_success"): 0.0},
         0.0, {"taken up": {}}, labels={},
     ),
+    "ServescopeCollectorDown": Proof(
+        {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 1.0, own(SCRAPED_UP, instance="c", job="other"): 1.0},
+        {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 0.0}, 0.0,
+        {"another job": {own(SCRAPED_UP, instance="c", job="other"): 0.0}},
+        labels={"instance": "c", "job": COLLECTOR_JOB},
+    ),
+    "ServescopeEventLoopLags": Proof(
+        {own(f"{_LAG}_sum", instance="c"): 0.001, own(f"{_LAG}_count", instance="c"): 1.0},
+        {own(f"{_LAG}_sum", instance="c"): LOOP_LAG.value * _HAIR}, LOOP_LAG.value * _HAIR,
+        {"at the boundary": {own(f"{_LAG}_sum", instance="c"): LOOP_LAG.value}},
+        labels={"instance": "c"}, lag=9,
+    ),
+    "ServescopeSamplesDropped": Proof(
+        {
+            **{own(_DROPPED, reason=reason): 0.0 for reason in ("series_limit", "store")},
+            own(_DROPPED, reason="duplicate"): 1.0,
+        },
+        {own(_DROPPED, reason="series_limit"): 1 / 1200}, 0.0, {"left out anyway": {}},
+        elsewhere={"the store": ({own(_DROPPED, reason="store"): 1 / 1200}, 0.0, {"reason": "store"})},
+        labels={"reason": "series_limit"}, late=10,
+    ),
+    "ServescopeRuleEvaluationFails": _increases(RULE_FAILURES, "rule_group", "r.yml;servescope-figures"),
+    "ServescopeRuleEvaluationMissed": _increases(RULES_MISSED, "rule_group", "r.yml;servescope-figures"),
+    "ServescopeAlertsUnsent": _increases(ALERTS_UNSENT, "alertmanager", "http://one:9093/api/v2/alerts"),
+    "ServescopeNotificationsFail": _increases(NOTIFICATIONS_FAILED, "integration", "webhook", instance="one"),
+    "ServescopePrometheusConfigurationRefused": _refused(PROMETHEUS_RELOADED),
+    "ServescopeAlertmanagerConfigurationRefused": _refused(ALERTMANAGER_RELOADED),
     "ServescopeWatchdog": Proof({}, {}, 1.0, {}, labels={}, is_always=True),
 }  # fmt: skip
 

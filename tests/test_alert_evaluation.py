@@ -14,7 +14,6 @@ from servescope.alerting import Badness, Measured, Own, Shown, labels_of
 from servescope.alerts import ALERTS
 from servescope.catalog import FIGURES
 from servescope.expressions import Increase, Vector, evaluate, matches
-from servescope.identity import DEPLOYMENT_LABELS
 from servescope.samples import Labels, Series, Window, make_labels
 from tests.alert_proofs import PROOFS
 from tests.test_alerts import proven
@@ -49,7 +48,7 @@ class Recorded:
         return self._instant(own.name, own.where, self.minute - duration_ms(before) // MINUTE_MS)
 
     def measured(self, measured: Measured) -> Vector:
-        return self._evaluated(measured.expression, (*DEPLOYMENT_LABELS, *measured.by), LOOKBACK * MINUTE_MS)
+        return self._evaluated(measured.expression, measured.labels, LOOKBACK * MINUTE_MS)
 
     def badness(self, badness: Badness) -> Vector:
         return self._instant(badness.objective.record(badness.window), (), self.minute)

@@ -31,7 +31,6 @@ from servescope.catalog import (
     SPECULATION_BAND,
     Step,
 )
-from servescope.identity import DEPLOYMENT_LABELS
 from servescope.own_metrics import OWN_METRICS
 from tests.alert_proofs import minutes
 from tests.prometheus import running
@@ -43,7 +42,7 @@ DASHBOARDS = {
 }
 SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "False positives")
 PAGES = {
-    "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeCollectorGone",
+    "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""
@@ -275,9 +274,9 @@ def test_what_mutes_has_every_label_that_must_be_equal() -> None:
         for source in sources:
             assert set(rule["equal"]) <= _labels_of_alert(source), source.name
         for target in targets:
-            # One without the deployment's labels is never equal to a source, which has them.
-            shared = _labels_of_alert(target) & set(rule["equal"])
-            assert shared == set(rule["equal"]) or not set(DEPLOYMENT_LABELS) & shared, target.name
+            # One without the deployment's name is never equal to a source, whose name is never empty.
+            missing = set(rule["equal"]) - _labels_of_alert(target)
+            assert not missing or "deployment_id" in missing, target.name
 
 
 def test_information_and_the_watchdog_call_nobody() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from alerts.__main__ import FILES, GENERATED
 from alerts.alerting import alert_groups
 from servescope.alerting import Alert
 from servescope.alerts import ALERTS
+from servescope.identity import ENGINE_ROLES, ROLES
 from tests.alert_mutants import mutants
-from tests.alert_proofs import DEPLOYMENT, PROOFS, absent_test, promtool_tests
+from tests.alert_proofs import DEPLOYMENT, PROOFS, TARGET, absent_test, promtool_tests
 
 Slopes = Mapping[str, float]
 """Counters by their increase per second."""
@@ -44,6 +46,7 @@ def test_every_alert_has_a_proof() -> None:
         assert proof.silent or proof.is_always, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALERTS)
 def test_alert_is_as_it_is_proven_to_be(promtool: Path, tmp_path: Path, name: str) -> None:
     """Fires after `for`, with these words; silent beside every boundary and without data; resolves, kept as long."""
@@ -66,6 +69,32 @@ def test_every_mutant_dies(promtool: Path, tmp_path: Path, name: str) -> None:
     survivors = [what for what, mutant in mutants(ALERTS[name]) if not run_promtool(promtool, tmp_path, mutant, tests)]
 
     assert survivors == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", ["ServescopeTargetDown", "ServescopeTargetGone", "ServescopeTelemetryStale"])
+def test_a_target_of_each_role_is_told_of(promtool: Path, tmp_path: Path, name: str, role: str) -> None:
+    """Down, gone, and stale: engines, the router and the autoscaler alike; scaling down excuses engines alone."""
+    told = f'"{TARGET["role"]}"'
+    scaled_down = "silent: scaled down"
+
+    def of_role(test: dict[str, Any]) -> dict[str, Any]:
+        given = [{**each, "series": each["series"].replace(told, f'"{role}"')} for each in test["input_series"]]
+        checks = deepcopy(test["alert_rule_test"])
+        for check in checks:
+            for alert in check["exp_alerts"]:
+                alert["exp_labels"]["role"] = role
+                words = alert["exp_annotations"]
+                words["description"] = words["description"].replace(TARGET["role"], role)
+        return {**test, "input_series": given, "alert_rule_test": checks}
+
+    tests = [of_role(test) for test in promtool_tests(ALERTS[name], PROOFS[name]) if "router" not in test["name"]]
+    excused = [test for test in tests if test["name"] == scaled_down]
+    others = [test for test in tests if test["name"] != scaled_down]
+
+    assert run_promtool(promtool, tmp_path, ALERTS[name], others) == ""
+    for test in excused:
+        assert (run_promtool(promtool, tmp_path, ALERTS[name], [test]) == "") == (role in ENGINE_ROLES)
 
 
 # --- From the counters of two replicas, through the recording rules, over a reset -------------------------------------
@@ -115,6 +144,7 @@ COUNTED: Mapping[str, tuple[Slopes, Slopes]] = {
 _RESET, _END = 50, 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["promtool", "promtool_3"])
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_counter_reset_neither_fires_nor_ends_an_alert(

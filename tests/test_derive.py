@@ -180,6 +180,7 @@ def contract_scrape(chance: random.Random, values: Values, identity: Identity, s
     return Snapshot.of(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", ["closed", "left-open"])
 def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Bounds) -> None:
     """Evaluation by evaluation, while series come and go, targets leave, and deployments come."""
@@ -282,6 +283,7 @@ def test_a_histogram_that_loses_an_edge_has_the_quantile_of_the_others() -> None
     assert medians[59] == [pytest.approx(1.5), pytest.approx(1 + 3 * 2 / 6)]
 
 
+@pytest.mark.slow
 def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
     """What is kept of groups and sums is bounded by the series held, not by all there ever were."""
     ring, layout = Ring(WINDOW_MS, INTERVAL_MS), Layout(Program(FIGURES.values()), "5m")

@@ -782,6 +782,7 @@ def test_a_broken_clock_costs_only_times(broken: Callable[[], Any]) -> None:
 # --- threads and memory -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_reading_adds_up_while_threads_record() -> None:
     """Starts equal ends plus those in flight in each of many readings, and at the end nothing is lost."""
     engine = EngineInstruments(IDENTITY)

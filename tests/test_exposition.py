@@ -185,6 +185,7 @@ def test_readers_and_recorders_do_not_hinder_each_other(server: MetricsServer) -
     assert len({len(page) for page in pages}) == 1
 
 
+@pytest.mark.slow
 def test_clients_that_never_ask_do_not_pile_up(server: MetricsServer) -> None:
     """Beyond a handful of idle connections, new ones are closed; the server stays bounded, and closes at once."""
     idle = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(8)]

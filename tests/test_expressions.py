@@ -530,6 +530,7 @@ def contract_windows(draw: st.DrawFn) -> Window:
     return window(rows)
 
 
+@pytest.mark.slow
 @given(contract_windows(), st.integers(0, 5_000))
 def test_a_figure_is_a_finite_number_or_absent(samples: Window, at_ms: int) -> None:
     """Whatever is missing, never NaN and never infinite."""

@@ -130,6 +130,7 @@ def test_what_the_parent_began_is_not_ended_in_the_child() -> None:
     assert value(router, "kv_cache_reused_tokens_total") == 5
 
 
+@pytest.mark.slow
 def test_a_fork_amid_recording_and_rendering_does_not_hang() -> None:
     """Whatever lock another thread holds at the fork, the child records and renders."""
     meter = ResourceMeter()

@@ -42,6 +42,7 @@ def test_the_committed_description_of_the_api_is_that_of_the_code() -> None:
     assert committed == render_description(), f"{DESCRIPTION} is out of date: run `python -m docs.generate`"
 
 
+@pytest.mark.slow
 def test_the_committed_tables_of_the_emulator_are_those_of_the_code() -> None:
     """`python -m docs.generate` would change nothing."""
     committed = EMULATOR.read_text(encoding="utf-8")
@@ -63,7 +64,7 @@ def test_every_field_of_a_mix_and_of_a_replay_is_documented() -> None:
         assert field.name == "arrivals" or default == (list(expected) if isinstance(expected, tuple) else expected)
 
 
-@pytest.mark.parametrize("module", ["alerts", "dashboards", "docs.generate"])
+@pytest.mark.parametrize("module", ["alerts", "dashboards", pytest.param("docs.generate", marks=pytest.mark.slow)])
 def test_check_finds_the_committed_files_current(module: str) -> None:
     """The command that writes them can also only look."""
     done = subprocess.run([sys.executable, "-m", module, "--check"], cwd=ROOT, capture_output=True, text=True)

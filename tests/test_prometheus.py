@@ -249,6 +249,7 @@ def test_every_other_answer_has_its_error(answer: Answer, kind: type[PrometheusE
     assert len(str(error)) < 900
 
 
+@pytest.mark.slow
 def test_a_slow_answer_ends_in_time() -> None:
     """Whether it never begins or drips: so long and no longer."""
     ended = threading.Event()

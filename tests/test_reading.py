@@ -154,6 +154,7 @@ def test_a_page_that_is_known_reads_as_one_that_is_not(texts: list[tuple[bytes, 
             assert page.read(body, limits) is not None or b"\r" in body
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies())
 def test_a_reader_that_knows_its_target_reads_as_one_that_does_not(texts: list[tuple[bytes, PageLimits]]) -> None:
@@ -326,6 +327,7 @@ def test_readers_leave_to_others_what_they_see_from_outside() -> None:
     assert {series.name for series in series_of(engine, VLLM)} == own
 
 
+@pytest.mark.slow
 def test_what_targets_that_left_had_shown_is_let_go() -> None:
     """Of series that came and went no more is kept than those held now would take, twice."""
     lexicon = Lexicon()

@@ -410,6 +410,7 @@ def test_every_target_has_its_own_pace(tmp_path: Path) -> None:
     play(world, act)
 
 
+@pytest.mark.slow
 def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
     """Four targets at 15 s on a host of six scrapes a minute: six a minute, evenly, each its share."""
     target = '[[deployments.targets]]\nurl = "http://export.example/metrics?r={0}"\nreplica = "{0}"\n'
@@ -454,6 +455,7 @@ def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
     play(world, act)
 
 
+@pytest.mark.slow
 def test_one_refusal_holds_all_of_a_limited_host(tmp_path: Path) -> None:
     """The limit is the host's, so is its refusal; afterwards the turns are evenly spaced again."""
     target = '[[deployments.targets]]\nurl = "http://export.example/metrics?r={0}"\nreplica = "{0}"\n'
@@ -473,6 +475,7 @@ def test_one_refusal_holds_all_of_a_limited_host(tmp_path: Path) -> None:
     play(world, act)
 
 
+@pytest.mark.slow
 def test_a_refusal_that_says_nothing_is_waited_out_longer_each_time(tmp_path: Path) -> None:
     """Half a minute, a minute, two: it is not hammered; a success starts anew."""
     world = World(tmp_path, text("a"))

@@ -163,6 +163,7 @@ def test_there_is_room_again_when_old_series_have_left_the_window() -> None:
     assert rates_of(ring, NOW + 29 * INTERVAL_MS).keys() == set(series)
 
 
+@pytest.mark.slow
 def test_a_target_that_always_shows_new_series_costs_what_its_limit_says() -> None:
     """5 000 new ones a scrape, over ten windows: memory stays, the figures of the stable ones stay right."""
     ring, steady = Ring(WINDOW_MS, INTERVAL_MS, max_series=20_000), numbered(*range(100))
@@ -217,6 +218,7 @@ def test_a_ring_forgets_all_series_of_a_target_that_fails_for_longer_than_it_hol
     assert len(rates_of(ring, NOW + 26 * INTERVAL_MS)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", ["closed", "left-open"])
 def test_rates_from_rings_are_those_of_the_windows_to_the_bit(bounds: Bounds) -> None:
     """Whatever comes, goes, fails or starts again: what is noted at arrival gives what reading every sample gives."""

@@ -237,6 +237,34 @@ def test_failed_and_stale_targets_show_no_samples(tmp_path: Path) -> None:
     assert play(tmp_path, act) == [{"v1-0", "v1-1", "v2-0"}, {"v1-1", "v2-0"}, set()]
 
 
+def test_the_age_of_a_targets_last_good_scrape_is_shown(tmp_path: Path) -> None:
+    """It grows while the target fails, or is not scraped at all, and there is none before the first success."""
+
+    async def act(stage: Scene) -> list[dict[str, float]]:
+        await run_for_a_while(stage)
+        shown = []
+        for fail, seconds in (("v1-0", 15.0), (None, 600.0)):
+            if fail:
+                stage.pages.texts[fail] = None
+                await stage.step(seconds)
+            else:
+                stage.clock.seconds += seconds
+            series = await stage.series()
+            shown.append(
+                {
+                    dict(which)["replica"]: value
+                    for (name, which), value in series.items()
+                    if name == "servescope_target_scrape_age_seconds"
+                }
+            )
+        return shown
+
+    ages = play(tmp_path, act)
+
+    assert ages[0] == {"v1-0": 15.0, "v1-1": 0.0, "v2-0": 0.0}
+    assert ages[1] == {"v1-0": 615.0, "v1-1": 600.0, "v2-0": 600.0}
+
+
 def test_ready_after_the_first_evaluation(tmp_path: Path) -> None:
     """Healthy from the start, ready once there are figures."""
 

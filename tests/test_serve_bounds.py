@@ -235,6 +235,7 @@ def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: p
     assert play(tmp_path, bounds(unanswered_bytes=100_000), act) == (b"", 200, True)
 
 
+@pytest.mark.slow
 def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
     """The request is answered, and its connection closed."""
 
@@ -406,6 +407,7 @@ def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: py
     assert (others, after, served) == ([200, 200, 200], 200, [200, 200, 200])
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 after the bound; the read keeps its place until it is done, so that they do not pile up."""
 

@@ -55,6 +55,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     assert "No issues found" in output
 
 
+@pytest.mark.slow
 def test_the_description_is_valid_openapi() -> None:
     """By the schema of OpenAPI 3.1; every reference in it leads somewhere."""
     document = describe()

@@ -526,6 +526,7 @@ def test_shards_divide_the_targets(tmp_path: Path) -> None:
     play(tmp_path, "a", "b", "c", act=act)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_doubled_while_shards_come_and_go(tmp_path: Path) -> None:
     """From one shard to two, to three, one leaves in order, one dies: each scrape is there once, and true."""
 

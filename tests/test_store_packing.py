@@ -299,6 +299,7 @@ def test_figures_are_packed_too(store: Store) -> None:
     assert store.time_range() == (NOW, NOW + 999 * STEP)
 
 
+@pytest.mark.slow
 def test_a_series_explosion_is_packed_in_small_runs(store: Store) -> None:
     """Scrapes that each show other series make short runs, never a huge matrix, and nothing is lost."""
     with store.transaction():
@@ -348,6 +349,7 @@ def test_a_size_limit_deletes_the_oldest(store: Store) -> None:
     assert store.path.stat().st_size < limit + 3_000_000
 
 
+@pytest.mark.slow
 def test_a_target_that_always_shows_other_series_does_not_cost_the_others_their_past(store: Store) -> None:
     """The names of series that are gone count for the size as well, and go with them."""
     store.set_target(status("r1"))
@@ -478,6 +480,7 @@ def test_a_size_limit_deletes_recent_rows_when_there_is_nothing_else(store: Stor
     assert scrapes[-1][0] == NOW + 99 * STEP
 
 
+@pytest.mark.slow
 def test_a_lowered_limit_shrinks_the_file(store: Store) -> None:
     """Pages set free are given back once they are much of the file."""
     rng = np.random.default_rng(1)

@@ -278,6 +278,7 @@ def test_a_clock_set_back_by_hours_begins_anew(run: Run) -> None:
     run(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back_after", [60.0, 3000.0])
 def test_a_clock_that_was_ahead_for_a_while_costs_no_history(run: Run, back_after: float) -> None:
     """Retention believes a leap only an hour later, and goes on as soon as the clock is right again."""

@@ -21,13 +21,15 @@ from servescope.alerting import (
     Compare,
     Condition,
     Except,
+    Extreme,
     Gone,
-    Highest,
     Measured,
     Over,
     Own,
+    Present,
     Quotient,
     Scaled,
+    Shifted,
     Shown,
     Term,
     Vanished,
@@ -52,7 +54,7 @@ class View(Protocol):
         """The collector's own series now, or `before` ago."""
 
     def measured(self, measured: Measured) -> Vector:
-        """An expression over the default window."""
+        """An expression over the default window, by `measured.labels`."""
 
     def badness(self, badness: Badness) -> Vector:
         """An objective's bad share over its window."""
@@ -66,6 +68,8 @@ def holding(condition: Condition, view: View) -> Vector:
             if isinstance(right, float):
                 return {labels: value for labels, value in _values(left, view).items() if compare(value, right)}
             return {labels: value for labels, value, other in _paired(left, right, view) if compare(value, other)}
+        case Present(term):
+            return dict(_values(term, view))
         case All((first, *others)):
             held = holding(first, view)
             for other in others:
@@ -106,18 +110,20 @@ def _values(term: Term, view: View) -> Vector:
         case Over(function, shown, window, before):
             past = view.past(shown, window, before)
             return {labels: _OVER[function](values) for labels, values in past.items() if values}
-        case Highest(shown, by):
-            highest: Vector = {}
-            for labels, value in view.figure(shown).items():
+        case Extreme(function, of, by, before):
+            extremes: Vector = {}
+            for labels, value in (view.figure(of) if isinstance(of, Shown) else view.own(of, before)).items():
                 group = _restrict(labels, by)
-                highest[group] = max(value, highest.get(group, value))
-            return highest
+                extremes[group] = _EXTREMES[function](value, extremes.get(group, value))
+            return extremes
         case Quotient(numerator, denominator):
             return {
                 labels: value / below for labels, value, below in _paired(numerator, denominator, view) if below > 0
             }
         case Scaled(scaled, factor):
             return {labels: factor * value for labels, value in _values(scaled, view).items()}
+        case Shifted(shifted, by_number):
+            return {labels: value + by_number for labels, value in _values(shifted, view).items()}
         case _:
             assert_never(term)
 
@@ -150,6 +156,7 @@ def _changes(values: Sequence[float]) -> float:
 
 
 _OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+_EXTREMES: Final[Mapping[str, Callable[[float, float], float]]] = {"max": max, "min": min}
 _OVER: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "avg": lambda values: sum(values) / len(values),
     "max": max,

@@ -8,9 +8,11 @@ Own                   one of the collector's own series
 Measured              an expression of the contract's counters and gauges that is no figure
 Badness               the bad share of an objective over one of its windows
 Over                  the average, highest, lowest, or number of changes of a figure over a stretch of its past
-Highest               of a figure's values over several deployments
-Quotient, Scaled      a term ÷ another, a term × a number
-Compare               term against term or number;  All, Any, Except  of conditions;  Gone, Vanished  of series
+Extreme               the highest or lowest of the values of several deployments, or of several targets
+Quotient              a term ÷ another
+Scaled, Shifted       a term × a number, a term + a number
+Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
+Gone, Vanished        of series
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from typing import Final, Literal, assert_never
 
 from servescope.catalog import DEFAULT_WINDOW, FIGURES, BurnWindow, Objective
 from servescope.errors import UsageError
-from servescope.expressions import Expression, Matchers, promql
+from servescope.expressions import Expression, Matchers, matchers_promql, promql
 from servescope.identity import DEPLOYMENT_LABELS
-from servescope.samples import escape_label_value
 
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 Severity = Literal["critical", "warning", "info", "none"]
@@ -43,7 +44,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A series of the collector's own, `servescope_…`, by the labels that tell one from another.
+    """A series of the collector's own, or one of the catalog's `FOREIGN_SERIES`, by the labels that tell them apart.
 
     With `increase_over` it is a counter, and what is meant is its increase over that window.
     """
@@ -56,10 +57,19 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An expression that is no figure, per deployment and per value of the labels in `by`."""
+    """An expression that is no figure, per deployment and per value of the labels in `by`.
+
+    With `level` it is not per deployment but per value of those labels, as over the deployments of a model.
+    """
 
     expression: Expression
     by: tuple[str, ...] = ()
+    level: tuple[str, ...] = DEPLOYMENT_LABELS
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that tell one value from another."""
+        return (*self.level, *self.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +91,20 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Highest:
-    """The highest of a figure's values that are alike in the labels `by`, as over the deployments of a model."""
+class Extreme:
+    """The highest or lowest of the values that are alike in the labels `by`, as over the deployments of a model.
 
-    shown: Shown
+    With `before` it is what it was that long ago, which only the collector's own series can be asked for.
+    """
+
+    function: Literal["max", "min"]
+    of: Shown | Own
     by: tuple[str, ...]
+    before: str = ""
+
+    def __post_init__(self) -> None:
+        if self.before and isinstance(self.of, Shown):
+            raise UsageError(f"extreme of figure {self.of.figure!r} {self.before} ago: only an `Own` has a `before`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +123,15 @@ class Scaled:
     factor: float
 
 
-Term = Shown | Own | Measured | Badness | Over | Highest | Quotient | Scaled
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """A term plus a number."""
+
+    term: Term
+    by: float
+
+
+Term = Shown | Own | Measured | Badness | Over | Extreme | Quotient | Scaled | Shifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +141,13 @@ class Compare:
     left: Term
     operator: Operator
     right: Term | float
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Holds where the term has a value, whatever it is."""
+
+    term: Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +192,7 @@ class Always:
     """Holds."""
 
 
-Condition = Compare | All | Any | Except | Gone | Vanished | Always
+Condition = Compare | Present | All | Any | Except | Gone | Vanished | Always
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +240,11 @@ class Alert:
 
 TEAM: Final = "serving"
 
+WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
+PERCENT: Final = "{{ $value | humanizePercentage }}"
+NUMBER: Final = "{{ $value | humanize }}"
+"""How a description names a deployment, and tells the value."""
+
 
 # --- Labels -----------------------------------------------------------------------------------------------------------
 
@@ -215,16 +254,16 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
     match value:
         case Shown(figure, _):
             return (*DEPLOYMENT_LABELS, *FIGURES[figure].by)
-        case Own(_, by, _, _) | Highest(_, by):
+        case Own(_, by, _, _) | Extreme(_, _, by, _):
             return by
-        case Measured(_, by):
-            return (*DEPLOYMENT_LABELS, *by)
+        case Measured():
+            return value.labels
         case Badness():
             return DEPLOYMENT_LABELS
         case Over(_, shown, _, _):
             return labels_of(shown)
-        case Scaled(scaled, _):
-            return labels_of(scaled)
+        case Scaled(term, _) | Shifted(term, _) | Present(term):
+            return labels_of(term)
         case Quotient(left, right) | Compare(left, _, right):
             if isinstance(right, float) or is_grouped(left, right):
                 return labels_of(left)
@@ -246,7 +285,7 @@ def open_labels(value: Term | Condition) -> tuple[str, ...]:
     """The labels by which values are told apart: those that have one value by a matcher do not tell any."""
     match value:
         case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
-            settled = {label for label, _ in where}
+            settled = {label for label, values in where if len(values) == 1}
             return tuple(label for label in labels_of(value) if label not in settled)
         case _:
             return labels_of(value)
@@ -264,6 +303,8 @@ def terms(condition: Condition) -> Iterator[Term]:
             yield from _within(left)
             if not isinstance(right, float):
                 yield from _within(right)
+        case Present(term):
+            yield from _within(term)
         case All(conditions) | Any(conditions):
             for each in conditions:
                 yield from terms(each)
@@ -283,13 +324,13 @@ def terms(condition: Condition) -> Iterator[Term]:
 def _within(term: Term) -> Iterator[Term]:
     yield term
     match term:
-        case Over(_, shown, _, _) | Highest(shown, _):
+        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
             yield shown
         case Quotient(numerator, denominator):
             yield from _within(numerator)
             yield from _within(denominator)
-        case Scaled(scaled, _):
-            yield from _within(scaled)
+        case Scaled(inner, _) | Shifted(inner, _):
+            yield from _within(inner)
         case _:
             return
 
@@ -304,6 +345,8 @@ def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW) -> str:
             if isinstance(right, float):
                 return f"{_operand(left, window)} {operator} {_number(right)}"
             return f"{_operand(left, window)} {operator} {_on(left, right)} {_operand(right, window)}"
+        case Present(term):
+            return term_promql(term, window)
         case All(conditions):
             return _joined("and", conditions, window)
         case Any(conditions):
@@ -314,7 +357,7 @@ def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW) -> str:
             return f"absent({name}) == 1"
         case Vanished(own, before):
             now = term_promql(own, window)
-            return f"{own.name}{_matchers(own.where)} offset {before} unless on ({', '.join(own.by)}) {now}"
+            return f"{own.name}{matchers_promql(own.where)} offset {before} unless on ({', '.join(own.by)}) {now}"
         case Always():
             return "vector(1) == 1"
         case _:
@@ -325,26 +368,30 @@ def term_promql(term: Term, window: str = DEFAULT_WINDOW) -> str:
     """The term as PromQL over the recording rules of figures over `window`."""
     match term:
         case Shown(figure, where):
-            return f"{FIGURES[figure].record(window)}{_matchers(where)}"
+            return f"{FIGURES[figure].record(window)}{matchers_promql(where)}"
         case Own(name, by, where, increase_over):
             if not increase_over:
-                return f"{name}{_matchers(where)}"
-            return f"sum by ({', '.join(by)}) (increase({name}{_matchers(where)}[{increase_over}]))"
-        case Measured(expression, by):
-            return promql(expression, window=window, by=(*DEPLOYMENT_LABELS, *by))
+                return f"{name}{matchers_promql(where)}"
+            return f"sum by ({', '.join(by)}) (increase({name}{matchers_promql(where)}[{increase_over}]))"
+        case Measured(expression):
+            return promql(expression, window=window, by=term.labels)
         case Badness(objective, stretch):
             return objective.record(stretch)
         case Over(function, shown, stretch, before):
             name = "changes" if function == "changes" else f"{function}_over_time"
             offset = f" offset {before}" if before else ""
             return f"{name}({term_promql(shown, window)}[{stretch}]{offset})"
-        case Highest(shown, by):
-            return f"max by ({', '.join(by)}) ({term_promql(shown, window)})"
+        case Extreme(function, of, by, before):
+            offset = f" offset {before}" if before else ""
+            return f"{function} by ({', '.join(by)}) ({term_promql(of, window)}{offset})"
         case Quotient(numerator, denominator):
             below = f"({_operand(denominator, window)} > 0)"
             return f"{_operand(numerator, window)} / {_on(numerator, denominator)} {below}"
         case Scaled(scaled, factor):
             return f"{_number(factor)} * {_operand(scaled, window)}"
+        case Shifted(shifted, by_number):
+            sign = "-" if by_number < 0 else "+"
+            return f"{_operand(shifted, window)} {sign} {_number(abs(by_number))}"
         case _:
             assert_never(term)
 
@@ -360,19 +407,13 @@ def _joined(word: str, conditions: Sequence[Condition], window: str) -> str:
 
 def _operand(term: Term, window: str) -> str:
     text = term_promql(term, window)
-    return f"({text})" if isinstance(term, Quotient | Scaled | Measured) else text
+    return f"({text})" if isinstance(term, Quotient | Scaled | Shifted | Measured) else text
 
 
 def _on(left: Term, right: Term) -> str:
     """How two terms find each other: by the labels that tell the right ones apart."""
     grouped = " group_left ()" if is_grouped(left, right) else ""
     return f"on ({', '.join(open_labels(right))}){grouped}"
-
-
-def _matchers(where: Matchers) -> str:
-    if not where:
-        return ""
-    return "{" + ",".join(f'{label}="{escape_label_value(values[0])}"' for label, values in where) + "}"
 
 
 def _number(value: float) -> str:

@@ -10,25 +10,26 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from servescope.alerting import (
+    NUMBER,
+    PERCENT,
+    WHO,
     Alert,
     All,
-    Always,
     Any,
     Compare,
     Condition,
     Except,
-    Gone,
-    Highest,
     Measured,
     Over,
-    Own,
+    Present,
     Quotient,
     Runbook,
     Scaled,
     Shown,
-    Vanished,
     burns,
 )
+from servescope.alerts_cutover import CUTOVER_ALERTS, ENOUGH_REQUESTS
+from servescope.alerts_telemetry import SELF_ALERTS, TELEMETRY_ALERTS
 from servescope.catalog import (
     ACTIVE_REPLICAS,
     BURN_WINDOWS,
@@ -38,25 +39,17 @@ from servescope.catalog import (
     FAILURES_REPEATED,
     HIT_RATE_KEPT,
     LATE_POSITION,
-    NEW_STACK,
     OBJECTIVES,
-    OLD_STACK,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
-    REQUEST_TRAFFIC,
     SCALE_CHANGES,
     SKEW_BAND,
     SPECULATION_BAND,
-    STORE_QUEUE_AGE,
-    WORSE_TIMES,
     Objective,
 )
 from servescope.expressions import Level, level, rate
-from servescope.identity import IDENTITY_LABELS
 
-_WHO = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
-_PERCENT = "{{ $value | humanizePercentage }}"
-_NUMBER = "{{ $value | humanize }}"
+_WHO, _PERCENT, _NUMBER = WHO, PERCENT, NUMBER
 
 _TUNE, _ALIGNED = SPECULATION_BAND.steps
 _BEHIND, _NORMAL_SKEW, _SOME_CHURN, _CHURN = SKEW_BAND.steps
@@ -78,7 +71,6 @@ _QUEUED = Shown("queued_requests")
 
 _DRAFTS = Compare(Measured(rate("spec_decode_num_draft_tokens_total")), ">=", DRAFT_TRAFFIC.value)
 _PROMPTS = Compare(Measured(rate("kv_cache_eligible_tokens_total")), ">=", PROMPT_TRAFFIC.value)
-_REQUESTS = Compare(Shown("request_rate"), ">=", REQUEST_TRAFFIC.value)
 _HIT_RATE_DROPPED = Compare(
     _HIT_RATE, "<", Scaled(Over("avg", _HIT_RATE, "1h", before="30m"), HIT_RATE_KEPT.value)
 )  # fmt: skip
@@ -334,6 +326,41 @@ _AUTOSCALING = (
         ),
         "scale", "autoscaler_rounded_desired_scale", wait="5m",
     ),
+    Alert(
+        "ServescopeAutoscalerInactive", "warning", "autoscaler", "scaling",
+        Except(All((Present(Over("max", _SENT, "6h")), Present(Shown("concurrent_requests")))), Present(_SENT)),
+        "An autoscaler reports no more.",
+        f"The autoscaler of {_WHO} sent {_NUMBER} replicas at most within six hours, and reports nothing now.",
+        Runbook(
+            "The deployment had an autoscaler within the last six hours and is still seen, but no desired scale is: "
+            "its target fails, has left the lists, or shows it no more.",
+            "Nobody adds replicas when the load grows, and the alerts on scaling are blind.",
+            "Look at the targets of the role autoscaler, then at its log and at its leader election.",
+            "Restart it; set the replicas by hand for as long as it is gone.",
+            "A deployment whose autoscaler was taken away on purpose: over six hours later.",
+        ),
+        "scale", "autoscaler_rounded_desired_scale", keep="5m",
+    ),
+    Alert(
+        "ServescopeAutoscalerFrozen", "warning", "autoscaler", "scaling",
+        All((
+            Compare(Over("changes", Shown("autoscaler_in_flight_tokens"), "15m"), "==", 0.0),
+            Compare(Over("min", Shown("concurrent_requests"), "15m"), ">", 0.0),
+            Compare(Shown("output_tokens_per_second"), ">", 0.0),
+        )),
+        "An autoscaler no longer sees the load.",
+        f"The tokens in flight that the autoscaler of {_WHO} reports have not changed for fifteen minutes, while "
+        "requests are served.",
+        Runbook(
+            "Requests are in flight without a break and write tokens, which changes the tokens in flight all the time; "
+            "the autoscaler's gauge of them stands still.",
+            "It decides by what was: no replicas when the load grows, too many when it falls.",
+            "Look at the autoscaler's log, and whether it still reaches the workers it counts.",
+            "Restart it; set the replicas by hand until it follows the load.",
+            "None known.",
+        ),
+        "scale", "autoscaler_in_flight_tokens", keep="5m",
+    ),
 )  # fmt: skip
 
 _REPLICAS = (
@@ -441,7 +468,7 @@ _SERVING = (
 
 def _burning(objective: Objective, severity: str) -> Alert:
     rows = [row for row in BURN_WINDOWS if row.severity == severity]
-    condition: Condition = Any(tuple(burns(objective, row, _REQUESTS) for row in rows))
+    condition: Condition = Any(tuple(burns(objective, row, ENOUGH_REQUESTS) for row in rows))
     camel = "".join(word.capitalize() for word in objective.name.split("_"))
     quick = severity == "critical"
     table = " or ".join(f"{row.factor:g} times over {row.long} and {row.short}" for row in rows)
@@ -472,169 +499,10 @@ _SLO_FIGURES = {
 _OBJECTIVES = tuple(_burning(each, severity) for each in OBJECTIVES.values() for severity in ("critical", "warning"))
 
 
-def _slower(name: str, figure: str, what: str) -> Alert:
-    """The new stack's latency beside that of the one it replaces, for the same model in the same environment."""
-    new = Shown(figure, (("inference_stack", (NEW_STACK,)),))
-    old = Highest(Shown(figure, (("inference_stack", (OLD_STACK,)),)), ("model_name", "environment"))
-    return Alert(
-        name, "warning", "cutover", "cutover",
-        All((Compare(new, ">", Scaled(old, WORSE_TIMES.value)), _REQUESTS)),
-        f"{what} on the new stack than on the old one.",
-        f"{what} on {_WHO}: its 95th percentile is {{{{ $value | humanizeDuration }}}}, "
-        f"more than {WORSE_TIMES.value:g} times that of {OLD_STACK}.",
-        Runbook(
-            f"The 95th percentile of {NEW_STACK} is more than {WORSE_TIMES.value:g} times that of {OLD_STACK}, for the "
-            "same model in the same environment. A plain comparison of two figures; it is no verdict on the cutover.",
-            "Whoever is moved is served worse.",
-            "Compare the two deployments side by side: load per replica, prompt lengths, cache hits, queue.",
-            "Hold the cutover where it is, or move traffic back, until the cause is known.",
-            "Another share of long prompts on one side, or caches of the new side that are still cold.",
-        ),
-        "cutover", figure, wait="15m", keep="10m",
-    )  # fmt: skip
-
-
-_CUTOVER = (
-    _slower("ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "First tokens come later"),
-    _slower("ServescopeNewStackTokensSlower", "time_per_output_token_p95", "Tokens come more slowly"),
-)
-
-_TARGET_UP = Own("servescope_target_up", IDENTITY_LABELS)
-_TARGET = "{{ $labels.role }} {{ $labels.replica }} of " + _WHO
-
-_TELEMETRY = (
-    Alert(
-        "ServescopeTargetDown", "warning", "telemetry", "telemetry",
-        Compare(_TARGET_UP, "==", 0.0),
-        "A target cannot be scraped.",
-        f"The scrapes of {_TARGET} fail: it does not answer, too late, or its text is cut off.",
-        Runbook(
-            "The collector gets no whole text from this target. Its part of every figure is missing.",
-            "None by itself; figures are those of the other targets.",
-            "The page Sources of the console, or `/api/v1/targets`, says how its last scrape ended.",
-            "Mend what that says: the address, credentials, a longer timeout, a proxy that cuts bodies off.",
-            "A replica that was taken away and is still listed.",
-        ),
-        "health", "servescope_target_up", wait="5m", keep="5m",
-    ),
-    Alert(
-        "ServescopeTargetGone", "info", "telemetry", "telemetry",
-        Vanished(_TARGET_UP, "30m"),
-        "A target is no longer listed.",
-        f"{_TARGET} was scraped half an hour ago and is on no list any more.",
-        Runbook(
-            "Discovery does not name a target that it named half an hour ago.",
-            "None by itself; nobody would see it fail.",
-            "Compare with the replicas that the autoscaler reports: scaled down, or forgotten?",
-            "Mend the list, or the relabelling that drops it.",
-            "Scaling down, always.",
-        ),
-        "health", "servescope_target_up", wait="5m",
-    ),
-    Alert(
-        "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",
-        Compare(Own("servescope_target_missing_metrics", IDENTITY_LABELS), ">", 0.0),
-        "A target no longer shows metrics that it showed.",
-        f"{_NUMBER} metrics that {_TARGET} showed are missing, as after an upgrade that renamed them.",
-        Runbook(
-            "The target answers, and contract metrics that it had before are not in its text.",
-            "Figures and alerts made of them are blind, and look healthy.",
-            "The page Sources of the console names them; `servescope inspect` compares the text with the source maps.",
-            "Name the new version's source map in the target's list, or write one.",
-            "A feature that was switched off, such as speculation.",
-        ),
-        "health", "servescope_target_missing_metrics", keep="5m",
-    ),
-    Alert(
-        "ServescopeScrapesTruncated", "warning", "telemetry", "telemetry",
-        Compare(
-            Own("servescope_scrapes_total", ("outcome",), (("outcome", ("truncated",)),), increase_over="10m"),
-            ">", 0.0,
-        ),
-        "Texts of targets end in the middle.",
-        "Scrapes ended in the middle of the text within the last ten minutes.",
-        Runbook(
-            "Connections end before the text does. What came is not used: half a text is no reading.",
-            "Figures of those targets are missing.",
-            "The page Sources says which targets; look for a proxy with a limit of size or time.",
-            "Raise that limit, or scrape the target without the proxy.",
-            "A target that is killed while it answers.",
-        ),
-        "health", "servescope_scrapes_total", wait="5m",
-    ),
-    Alert(
-        "ServescopeCollectorGone", "critical", "collector", "servescope",
-        Gone("servescope_build_info"),
-        "Nothing is collected.",
-        "No servescope collector is scraped: everything else here is blind.",
-        Runbook(
-            "There is no series of any collector: it does not run, or Prometheus does not scrape it.",
-            "Nobody sees the deployments, and no other alert can be told.",
-            "Look whether the collector runs and whether Prometheus' page of targets names it.",
-            "Start it, or mend the scrape configuration.",
-            "None known.",
-        ),
-        "health", "servescope_build_info", wait="5m", panel="Collectors",
-    ),
-    Alert(
-        "ServescopeInternalErrors", "warning", "collector", "servescope",
-        Compare(Own("servescope_internal_errors_total", ("stage",), increase_over="10m"), ">", 0.0),
-        "The collector fails at its own work.",
-        "The stage {{ $labels.stage }} of the collector failed within the last ten minutes.",
-        Runbook(
-            "A fault of the collector's own: each cost one scrape, one evaluation, or one look at the lists.",
-            "Figures have holes.",
-            "Its log has each fault with where it happened.",
-            "Report it with the log; the version before may not have it.",
-            "None known.",
-        ),
-        "health", "servescope_internal_errors_total", wait="5m",
-    ),
-    Alert(
-        "ServescopeStoreBehind", "warning", "collector", "servescope",
-        Compare(Own("servescope_store_queue_age_seconds"), ">", STORE_QUEUE_AGE.value),
-        "Scrapes wait to be stored.",
-        "The oldest scrape that is not stored yet has waited for {{ $value | humanizeDuration }}.",
-        Runbook(
-            "The store takes scrapes more slowly than they come, or not at all.",
-            "What waits is lost if the collector ends; the console shows the past without it.",
-            "Look at the disk: full, slow, or the file locked by another program.",
-            "Free the disk, or move the store to a faster one.",
-            "A backup that reads the file.",
-        ),
-        "health", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
-    ),
-    Alert(
-        "ServescopeConfigurationRefused", "warning", "collector", "servescope",
-        Compare(Own("servescope_configuration_reload_success"), "==", 0.0),
-        "The collector's configuration was refused.",
-        "The collector works on with the configuration before: the file it was given last is wrong.",
-        Runbook(
-            "The file could not be taken up when it was last read; the one before is in force.",
-            "None yet; a restart would fail.",
-            "The collector's log names file, key, value and what was expected.",
-            "Mend the file and reload.",
-            "None known.",
-        ),
-        "health", "servescope_configuration_reload_success", wait="5m",
-    ),
-    Alert(
-        "ServescopeWatchdog", "none", "collector", "watchdog",
-        Always(),
-        "Alerts are evaluated and sent.",
-        "This alert always fires. Who expects it and does not get it knows that alerts do not arrive.",
-        Runbook(
-            "All is well: rules are evaluated, and notifications go out.",
-            "None. Its absence is what harms: no alert arrives.",
-            "When it does not come, follow the path back: receiver, Alertmanager, Prometheus.",
-            "Mend the part of the path that is broken.",
-            "None: it always fires.",
-        ),
-        "health", "servescope_build_info", wait="", waits_less="it always fires", panel="Collectors",
-    ),
+_ALL = (
+    *_SPECULATION, *_CACHE, *_AUTOSCALING, *_REPLICAS, *_SERVING, *_OBJECTIVES, *CUTOVER_ALERTS, *TELEMETRY_ALERTS,
+    *SELF_ALERTS,
 )  # fmt: skip
-
-_ALL = (*_SPECULATION, *_CACHE, *_AUTOSCALING, *_REPLICAS, *_SERVING, *_OBJECTIVES, *_CUTOVER, *_TELEMETRY)
 
 ALERTS: Mapping[str, Alert] = MappingProxyType({alert.name: alert for alert in _ALL})
 """Every alert by name."""

@@ -912,9 +912,31 @@ QUEUE_FLOOR = Bound(10.0, "requests", "a shorter queue is no queue to speak of")
 REQUEST_TRAFFIC = Bound(0.02, "requests/s", "fewer requests say nothing about an objective")
 STORE_QUEUE_AGE = Bound(60.0, "seconds", "scrapes that wait longer for the store would be lost with the process")
 WORSE_TIMES = Bound(1.2, "ratio", "a latency as many times that of the stack it replaces is worse")
+WORSE_ERRORS = Bound(0.01, "ratio", "a share of errors higher by this than that of the stack it replaces is worse")
+WORSE_SPEED = Bound(0.8, "ratio", "tokens per second per request below this share of the replaced stack's are worse")
+SHARE_MARGIN = Bound(0.10, "ratio", "a stack's share of the requests this far from the configured one is another")
+SHARE_TRAFFIC = Bound(1.0, "requests/s", "shares of fewer requests differ by chance")
+SCRAPE_AGE = Bound(300.0, "seconds", "an older scrape says nothing of the present")
+LOOP_LAG = Bound(0.1, "seconds", "an event loop that wakes later on average does not keep its pace")
 
 OLD_STACK, NEW_STACK = "v1", "v2"
 """The stacks of a cutover, by their `inference_stack`."""
+
+COLLECTOR_JOB = "servescope"
+"""The `job` under which a Prometheus scrapes the collectors."""
+
+RULE_FAILURES = "prometheus_rule_evaluation_failures_total"
+RULES_MISSED = "prometheus_rule_group_iterations_missed_total"
+ALERTS_UNSENT = "prometheus_notifications_errors_total"
+PROMETHEUS_RELOADED = "prometheus_config_last_reload_successful"
+NOTIFICATIONS_FAILED = "alertmanager_notifications_failed_total"
+ALERTMANAGER_RELOADED = "alertmanager_config_last_reload_successful"
+SCRAPED_UP = "up"
+FOREIGN_SERIES = frozenset({
+    RULE_FAILURES, RULES_MISSED, ALERTS_UNSENT, PROMETHEUS_RELOADED, NOTIFICATIONS_FAILED, ALERTMANAGER_RELOADED,
+    SCRAPED_UP,
+})  # fmt: skip
+"""What Prometheus and Alertmanager say of themselves; a Prometheus that scrapes both has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,11 +182,16 @@ def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str
             assert_never(expression)
 
 
-def _selector(name: str, where: Matchers, scope: str) -> str:
+def matchers_promql(where: Matchers, scope: str = "") -> str:
+    """The matchers of a selector in their braces, "" for none; `scope` is more of them as PromQL text."""
     matchers = [_matcher(label, values) for label, values in where]
     if scope:
         matchers.append(scope)
-    return f"{name}{{{','.join(matchers)}}}" if matchers else name
+    return f"{{{','.join(matchers)}}}" if matchers else ""
+
+
+def _selector(name: str, where: Matchers, scope: str) -> str:
+    return f"{name}{matchers_promql(where, scope)}"
 
 
 def _matcher(label: str, values: tuple[str, ...]) -> str:

@@ -13,6 +13,8 @@ Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler"]
 DEPLOYMENT_LABELS = ("model_name", "deployment_id", "inference_stack", "environment", "rollout_phase")
 IDENTITY_LABELS = (*DEPLOYMENT_LABELS, "replica", "role")
 ROLES: tuple[str, ...] = get_args(Role)
+ENGINE_ROLES = ("aggregated", "prefill", "decode")
+"""The roles whose processes run the model."""
 ROLLOUT_PHASES = ("", "promoting", "stable")
 
 

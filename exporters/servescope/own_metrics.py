@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from servescope.catalog import Kind
+from servescope.catalog import (
+    ALERTMANAGER_RELOADED,
+    ALERTS_UNSENT,
+    NOTIFICATIONS_FAILED,
+    PROMETHEUS_RELOADED,
+    RULE_FAILURES,
+    RULES_MISSED,
+    SCRAPED_UP,
+    Kind,
+)
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 
 Program = Literal["collector", "prometheus", "alertmanager"]
@@ -156,6 +165,16 @@ _COLLECTOR = (
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(
+        "servescope_target_scrape_age_seconds", "gauge", "seconds",
+        "Since the target's last scrape that succeeded; there for as long as the target is listed.",
+        IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        "servescope_configured_share", "gauge", "ratio",
+        "Share of a model's requests that each inference stack is to have, as configured.",
+        ("model_name", "environment", "inference_stack"), absent="no shares are configured",
+    ),
+    OwnMetric(
         "servescope_relayed_scrapes_total", "counter", "scrapes",
         "Scrapes that shards relayed, by what became of them.", ("result",),
     ),
@@ -194,13 +213,17 @@ def _of_alertmanager(name: str, kind: Kind, unit: OwnUnit, text: str, labels: tu
 
 
 _OTHERS = (
+    OwnMetric(
+        SCRAPED_UP, "gauge", "state", "1 when Prometheus' last scrape of the collector succeeded, else 0.",
+        ("instance", "job"), absent="Prometheus has no collector among its targets",
+    ),
     _of_prometheus("prometheus_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
     _of_prometheus(
-        "prometheus_rule_evaluation_failures_total", "counter", "errors", "Rules whose evaluation failed, by group.",
+        RULE_FAILURES, "counter", "errors", "Rules whose evaluation failed, by group.",
         ("rule_group",), "Prometheus does not scrape itself, or has no rules",
     ),
     _of_prometheus(
-        "prometheus_rule_group_iterations_missed_total", "counter", "errors",
+        RULES_MISSED, "counter", "errors",
         "Evaluations of a group left out because the one before was not over.",
         ("rule_group",), "Prometheus does not scrape itself, or has no rules",
     ),
@@ -217,7 +240,7 @@ _OTHERS = (
         ("alertmanager",), "Prometheus does not scrape itself, or knows no Alertmanager",
     ),
     _of_prometheus(
-        "prometheus_notifications_errors_total", "counter", "errors", "Alerts an Alertmanager did not take.",
+        ALERTS_UNSENT, "counter", "errors", "Alerts an Alertmanager did not take.",
         ("alertmanager",), "Prometheus does not scrape itself, or knows no Alertmanager",
     ),
     _of_prometheus(
@@ -228,7 +251,7 @@ _OTHERS = (
         "prometheus_notifications_alertmanagers_discovered", "gauge", "targets", "Alertmanagers Prometheus knows of."
     ),
     _of_prometheus(
-        "prometheus_config_last_reload_successful", "gauge", "state",
+        PROMETHEUS_RELOADED, "gauge", "state",
         "Whether Prometheus could take up its configuration when it last read it.",
     ),
     _of_alertmanager("alertmanager_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
@@ -237,14 +260,14 @@ _OTHERS = (
         ("integration",),
     ),
     _of_alertmanager(
-        "alertmanager_notifications_failed_total", "counter", "errors", "Notifications that could not be sent.",
+        NOTIFICATIONS_FAILED, "counter", "errors", "Notifications that could not be sent.",
         ("integration",),
     ),
     _of_alertmanager(
         "alertmanager_alerts", "gauge", "events", "Alerts Alertmanager holds, by what it does with them.", ("state",)
     ),
     _of_alertmanager(
-        "alertmanager_config_last_reload_successful", "gauge", "state",
+        ALERTMANAGER_RELOADED, "gauge", "state",
         "Whether Alertmanager could take up its configuration when it last read it.",
     ),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from alerts.recording import INTERVAL
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload import GeneratedTraffic, Mix
 from servescope.exposition import render
+from servescope.identity import Deployment
 from tests.prometheus import Prometheus, running
 
 START_SECONDS = 1_700_000_000
@@ -69,6 +70,18 @@ def _scrapes(stack: EmulatedStack) -> Iterator[bytes]:
         for target in stack.targets():
             page = render(target.instruments)
             yield b"".join(b"%s %s %s\n" % (series, value, timestamp) for series, value in _SAMPLE.findall(page))
+        yield from (_share(deployment, share, timestamp) for deployment, share in _CONFIGURED.items())
+
+
+# What a collector would tell of its configuration.
+_CONFIGURED = {V1.identity: 0.5, V2.identity: 0.5}
+
+
+def _share(identity: Deployment, share: float, timestamp: bytes) -> bytes:
+    labels = ",".join(
+        f'{name}="{getattr(identity, name)}"' for name in ("model_name", "environment", "inference_stack")
+    )
+    return f"servescope_configured_share{{{labels}}} {share} ".encode() + timestamp + b"\n"
 
 
 def _alert() -> bytes:

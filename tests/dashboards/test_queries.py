@@ -16,7 +16,8 @@ from dashboards.options import DEFAULTS
 from dashboards.panels import Panel
 from dashboards.queries import ALERTS, SCOPE, compile_figure
 from dashboards.watched import LIMIT
-from servescope.alert_links import HEALTH
+from servescope.alert_links import HEALTH, panel_title
+from servescope.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.catalog import FIGURES
 from tests.dashboards.emulated import END_MS, PLAIN, SECONDS, holding, make_stack
 from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
@@ -32,7 +33,10 @@ DECLARED = {
 }
 
 # What ten healthy minutes of the emulated stack do not have.
-NEVER_HERE = {"CPU", "Memory", "Decisions without the index", "Cache events dropped", "Up but not serving"}
+NEVER_HERE = {
+    "CPU", "Memory", "Decisions without the index", "Cache events dropped", "Up but not serving",
+    "Autoscaler inactive",
+}  # fmt: skip
 
 OF_DEPLOYMENTS = [name for name in NAMES if name != HEALTH]
 each_board = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
@@ -45,7 +49,8 @@ OFF_WHEN_PLAIN = {
     "Desired scale, raw",
     "Desired scale, after policy", "Healthy workers, average", "Tokens in flight", "Tokens in flight, average",
     "Requests in flight, average", "Firing alerts", "Router index degraded", "Draft collapses late",
-    "Autoscaler flapping", "New stack first token slower", "New stack tokens slower",
+    "Autoscaler flapping", "Autoscaler frozen",
+    *(panel_title(alert) for alert in ALERTS_BY_NAME.values() if alert.name.startswith("ServescopeNewStack")),
 }  # fmt: skip
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from dashboards.__main__ import render
-from dashboards.conditions import compile_term
+from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
+from dashboards.queries import HEALTH_VARIABLES, SCOPE
 from dashboards.watched import LIMIT, RED_WITHOUT_ALERT, edges, starts
-from servescope.alert_links import compared, panel_title
+from servescope.alert_links import HEALTH, compared, panel_title
 from servescope.alerting import Alert, Badness, Compare, Condition, Shown, Term
 from servescope.alerts import ALERTS
 from servescope.catalog import FIGURES
@@ -33,12 +34,13 @@ def test_the_panel_asks_what_the_alert_asks(alert: Alert) -> None:
     """What the alert compares is drawn over the same series and windows, and so is what it is compared with."""
     asked = [target["expr"] for target in shown(alert)["targets"]]
     term = compared(alert.condition)
+    compiler = Compiler(DEFAULTS, HEALTH_VARIABLES if alert.dashboard == HEALTH else SCOPE)
 
     if alert.panel or term is None:
         return
-    assert compile_term(term, DEFAULTS) in asked
+    assert compiler.term(term) in asked
     for right in _others(alert.condition, term):
-        (target,) = [each for each in shown(alert)["targets"] if each["expr"] == compile_term(right, DEFAULTS)]
+        (target,) = [each for each in shown(alert)["targets"] if each["expr"] == compiler.term(right)]
         assert target["legendFormat"].endswith(f" {LIMIT}")
 
 

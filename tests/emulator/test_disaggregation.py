@@ -339,6 +339,7 @@ moves = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(moves=moves, disaggregated=st.booleans(), routers=st.integers(1, 2))
 def test_requests_are_conserved_whatever_happens(
@@ -410,6 +411,7 @@ def check_books(deployment: Deployment) -> None:
 # --- as a collector sees it -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_collector_counts_each_request_once(tmp_path: Path) -> None:
     """Requests, tokens, first tokens, speeds and hits derived from all pages are those of the clients, counted once."""
     plan = replace(PLAN, scaling=TokenScaling(min_replica=3, initial_replicas=3, max_replica=3))

@@ -222,6 +222,7 @@ SMALL = EngineParameters(
 
 
 # Somebody who was preempted may be taken up again in the next step; somebody who finds less cached begins with less.
+@pytest.mark.slow
 @example(
     parameters=SMALL,
     disaggregated=False,
@@ -278,6 +279,7 @@ def test_leaps_show_what_single_steps_show(
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_conservation_under_effects(

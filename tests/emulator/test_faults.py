@@ -95,6 +95,7 @@ def test_several_faults_compose_where_they_meet(monkeypatch: pytest.MonkeyPatch)
     assert told.engine("chat-v2", "engine-1") == EngineEffects(error_share=0.5)
 
 
+@pytest.mark.slow
 def test_new_replicas_and_new_processes_have_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that starts later, and one that restarts, are as slow as those that were there."""
     stack = build(Mix(requests_per_second=20.0, burst_factor=1.0, day_amplitude=0.0))

@@ -111,6 +111,7 @@ def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
         assert not KINDS["cold-start-slow"].truths(10.0)[0].holds(seen.get(STARTING), before=0.0)
 
 
+@pytest.mark.slow
 def test_fault_of_one_deployment_leaves_the_other(tmp_path: Path) -> None:
     """v1 stays as it was while v2's draft no longer fits, one of its replicas is frozen and its clients meet errors."""
     with observed(tmp_path, STEADY, V1, V2) as stack:

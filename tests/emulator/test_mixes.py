@@ -81,6 +81,7 @@ mixes = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(mix=mixes, outcomes=st.lists(st.sampled_from(("ok", "error", "client_abort")), min_size=1, max_size=4))
 def test_a_block_stands_for_all_before_it(mix: Mix, outcomes: list[str]) -> None:

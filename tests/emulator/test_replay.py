@@ -33,6 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.reference
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_cache_alone_lands_on_the_published_reuse(

@@ -101,6 +101,7 @@ def test_scaling_overshoots_while_new_replicas_start() -> None:
 # --- pinned -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pinned_at_the_maximum_shows_as_a_lasting_gap() -> None:
     """The raw need stays above the bound, what is sent stays at it, and requests wait; released, it goes up at once."""
     scaling = replace(QUICK, max_replica=8)

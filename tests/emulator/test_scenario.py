@@ -285,6 +285,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path, content: bytes | None, 
         read_scenario(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run(path: Path) -> None:
     """Each example is read, runs with its faults, and serves requests; the same file gives the same pages."""

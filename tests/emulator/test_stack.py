@@ -48,6 +48,7 @@ def test_both_deployments_look_alive_within_a_minute() -> None:
         assert shown["servescope_instrument_errors_total"] == 0
 
 
+@pytest.mark.slow
 def test_v2_is_what_its_documents_promise() -> None:
     """Under the same traffic v2 reuses more, answers sooner, decodes faster and drafts better, all within reason."""
     stack = EmulatedStack(seed=1)
@@ -72,6 +73,7 @@ def test_v2_is_what_its_documents_promise() -> None:
     assert -0.05 < skew / v2["kv_cache_eligible_tokens_total"] < 0.15
 
 
+@pytest.mark.slow
 def test_requests_are_conserved_over_the_whole_stack() -> None:
     """Whatever the traffic sent was started somewhere, and has ended or is in flight."""
     # Bounds that keep every replica, so that no counter goes away with one.

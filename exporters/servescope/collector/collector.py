@@ -111,6 +111,7 @@ class Collector:
     ) -> None:
         self.settings, self._api = configuration.collector, configuration.api
         self._shard_settings = configuration.shards
+        self._shares = configuration.shares
         self.discovery = Discovery(configuration)
         self._fetch_list, self._reread = fetch_list, reread
         self._pacer = Pacer()
@@ -173,6 +174,7 @@ class Collector:
 
     def own_gauges(self) -> list[Gauges]:
         """What `/metrics` shows of the collector's state now, beside its telemetry."""
+        now_ms = self.now_ms
         counts: dict[tuple[Deployment, Health], int] = {}
         for watched in self._watched.values():
             key = (watched.deployment, self.health(watched))
@@ -183,6 +185,18 @@ class Collector:
         ]
         return [
             Gauges("servescope_targets", values),
+            Gauges(
+                "servescope_target_scrape_age_seconds",
+                [
+                    (watched.target.identity.labels(), max(0.0, (now_ms - watched.status.last_success_ms) / 1000))
+                    for watched in self.watched
+                    if watched.status.last_success_ms is not None
+                ],
+            ),
+            Gauges(
+                "servescope_configured_share",
+                [(share.labels(), share.share) for share in self._shares],
+            ),
             Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
         ]
 
@@ -407,7 +421,7 @@ class Collector:
         _check_window(configuration)
         async with self._discovering:
             self.discovery = Discovery(configuration, self.discovery)
-            self.settings, self._gone_by = settings, None
+            self.settings, self._shares, self._gone_by = settings, configuration.shares, None
             await self._go_by_lists()
         self.loading = Loading(self.now_ms, None, needs_restart)
 

@@ -24,6 +24,7 @@ from servescope.collector.deployments import (
 )
 from servescope.collector.parse import DEFAULT_LIMITS
 from servescope.collector.shards import SHARD_SETTINGS, ShardSettings, read_shards
+from servescope.collector.shares import SHARE_SETTINGS, ConfiguredShare, read_shares
 from servescope.collector.tables import Setting, Table, format_duration, parse_address, parse_duration
 from servescope.errors import ConfigurationError, UsageError
 from servescope.expressions import Bounds
@@ -75,6 +76,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     "api": tuple(Setting(key, "") for key in API_KEYS),
     "shards": SHARD_SETTINGS,
     **DEPLOYMENT_SETTINGS,
+    "shares": SHARE_SETTINGS,
 }
 
 
@@ -116,7 +118,8 @@ class CollectorSettings:
 class Configuration:
     """All of `servescope.toml`; `origin` names the file, or the command line.
 
-    `shards` are the collectors that divide the targets among themselves, None for one that is alone.
+    `shards` are the collectors that divide the targets among themselves, None for one that is alone. `shares` are those
+    of the traffic that the stacks are to have.
     """
 
     collector: CollectorSettings
@@ -124,6 +127,7 @@ class Configuration:
     origin: str
     api: ApiSettings = field(default_factory=ApiSettings)
     shards: ShardSettings | None = None
+    shares: tuple[ConfiguredShare, ...] = ()
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -146,7 +150,7 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     """The configuration from a parsed document; `origin` is what errors call it."""
     root = Table(document, origin, "")
     # What to import from a Prometheus is read by the import alone.
-    root.check_keys(("collector", "api", "shards", "deployments", "import"))
+    root.check_keys(("collector", "api", "shards", "deployments", "shares", "import"))
     api = read_api(root.table("api", SETTINGS["api"]), directory)
     collector = _read_collector(root.table("collector", SETTINGS["collector"]), directory)
     tables = root.tables("deployments", SETTINGS["deployments"])
@@ -156,7 +160,8 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     if not deployments and (shards is None or shards.own is not None):
         raise ConfigurationError(f"{origin}: no deployments; expected at least one [[deployments]] table")
     _check_deployments_differ(deployments, origin)
-    return Configuration(collector, deployments, origin, api, shards)
+    shares = read_shares(root.tables("shares", SETTINGS["shares"]), [each.deployment for each in deployments])
+    return Configuration(collector, deployments, origin, api, shards, shares)
 
 
 def configure_targets(

@@ -15,7 +15,7 @@ from dashboards.readings import read_figure
 from servescope.alert_links import panel_id
 from servescope.catalog import FIGURES, METRICS, OUTCOMES, REPLICA_STATUSES, SAMPLE_FAMILIES, Band, Status, Unit
 from servescope.expressions import Expression, Quantile, Rate, leaves
-from servescope.own_metrics import OwnUnit, own_family
+from servescope.own_metrics import UNSCRAPED, OwnUnit, own_family
 
 Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap"]
 Absence = Literal["off", "idle", "broken"]
@@ -257,7 +257,7 @@ def absence(expression: Expression, *, idle: bool) -> NoData:
 def absent_own(name: str) -> NoData:
     """What it means that a series about the monitoring itself is absent."""
     metric = own_family(name)
-    if metric is None or metric.absent == "not observed":
+    if metric is None or metric.absent == UNSCRAPED:
         return NoData("broken", f"`{name}` is not scraped: look at the collector and at Prometheus' page of targets")
     return NoData("off", metric.absent)
 

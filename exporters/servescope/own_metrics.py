@@ -32,6 +32,9 @@ OwnUnit = Literal[
 """Units of series about the monitoring; a `state` is 1 or 0."""
 
 
+UNSCRAPED = "the collector is not scraped"
+
+
 @dataclass(frozen=True, slots=True)
 class OwnMetric:
     """One metric about the monitoring; `labels` are all it has, those of a deployment or a target among them.
@@ -44,7 +47,7 @@ class OwnMetric:
     unit: OwnUnit
     help: str
     labels: tuple[str, ...] = ()
-    absent: str = "not observed"
+    absent: str = UNSCRAPED
     program: Program = "collector"
 
     @property

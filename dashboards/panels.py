@@ -202,6 +202,39 @@ def expression_panel(
     )
 
 
+def query_panel(
+    title: str,
+    queries: Mapping[str, str],
+    options: Options,
+    *,
+    unit: Unit,
+    by: tuple[str, ...],
+    no_data: NoData,
+    meaning: str,
+    normal: str,
+    first: str,
+    thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
+    axis: tuple[float, float] | None = None,
+    width: int = 8,
+) -> Panel:
+    """Queries, each under the word that ends its series' names; "" for none."""
+    return Panel(
+        title=title,
+        kind="timeseries",
+        queries=tuple(
+            Query(text, " ".join(filter(None, (legend(options, *by), word)))) for word, text in queries.items()
+        ),
+        unit=UNITS[unit],
+        meaning=meaning,
+        normal=normal,
+        first=first,
+        no_data=no_data,
+        thresholds=thresholds,
+        axis=axis or ((0.0, 1.0) if unit == "ratio" else None),
+        width=width,
+    )
+
+
 def quantiles_panel(
     title: str, histogram: str, options: Options, *, figures: tuple[str, ...] = (), normal: str = "", first: str = ""
 ) -> Panel:

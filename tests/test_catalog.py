@@ -220,6 +220,7 @@ THRESHOLDS = {abs(step.start) for figure in FIGURES.values() if figure.band is n
 HOME = (
     *(f"exporters/servescope/{name}.py" for name in ("catalog", "own_metrics", "expressions", "alerting")),
     "dashboards/conditions.py",
+    "dashboards/composed.py",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ each_board = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 
 # Of a deployment that neither speculates, nor keeps an index of caches, nor scales on tokens, nor has phases.
 OFF_WHEN_PLAIN = {
-    "Speculation rate now", "Speculation rate", "Accepted by draft position", "Drafted", "Accepted",
+    "Speculation rate now", "Speculation rate", "Accepted by draft position", "Drafted and accepted",
+    "Mean acceptance length", "Time at the limit",
     "Speculation rate by replica", "Hit rate skew", "Routing efficiency", "Best possible hit rate", "Index state",
     "Cache event gaps", "Decision time", "Queued at the router", "Index recoveries", "Desired scale, sent",
     "Desired scale, raw",
@@ -193,6 +195,45 @@ def test_the_numbers_are_those_the_stack_counted(filled: Prometheus) -> None:
     assert float(shown["value"][1]) == pytest.approx(
         (ended["error"] + ended["rejected"]) / sum(ended.values()), abs=0.005
     )
+
+
+def test_replicas_apart_are_weighted_with_their_traffic(filled: Prometheus) -> None:
+    """The spread is the weighted standard deviation of the replicas' hit rates, by plain arithmetic."""
+    by = "sum by (deployment_id, replica)"
+    reused, eligible = (
+        {
+            (each["metric"]["deployment_id"], each["metric"].get("replica", "")): float(each["value"][1])
+            for each in ask(filled, f"{by} (rate({name}[1m]))")
+        }
+        for name in ("kv_cache_reused_tokens_total", "kv_cache_eligible_tokens_total")
+    )
+    expected = {}
+    for deployment in {deployment for deployment, _ in eligible}:
+        weights = {key: value for key, value in eligible.items() if key[0] == deployment and value >= 10}
+        shares = {key: reused[key] / weight for key, weight in weights.items()}
+        mean = sum(shares[key] * weight for key, weight in weights.items()) / sum(weights.values())
+        square = sum(weight * (shares[key] - mean) ** 2 for key, weight in weights.items()) / sum(weights.values())
+        expected[deployment] = math.sqrt(square)
+    (panel,) = [panel for panel in panels(read_board("cache")) if panel["title"] == "Hit rates apart"]
+
+    shown = _by_deployment(ask(filled, substitute(panel["targets"][0]["expr"])))
+
+    assert shown == pytest.approx(expected, abs=1e-6)
+    assert max(shown.values()) > 0.01
+
+
+def test_a_draft_brings_one_token_and_those_accepted(filled: Prometheus) -> None:
+    """The mean acceptance length by plain arithmetic: of drafts as long as there are positions."""
+    (panel,) = [panel for panel in panels(read_board("speculation")) if panel["title"] == "Mean acceptance length"]
+
+    shown = _by_deployment(ask(filled, substitute(panel["targets"][0]["expr"])))
+    shares = _by_deployment(ask(filled, substitute(compile_figure("speculation_rate", DEFAULTS))))
+    positions: dict[str, set[str]] = defaultdict(set)
+    for each in ask(filled, "spec_decode_num_accepted_tokens_per_pos_total"):
+        positions[each["metric"]["deployment_id"]].add(each["metric"]["position"])
+
+    assert shown
+    assert shown == pytest.approx({name: 1 + share * len(positions[name]) for name, share in shares.items()})
 
 
 def _outcomes(found: list[Any]) -> dict[str, float]:

@@ -41,8 +41,9 @@ def make(options: Options) -> Board:
                         "Mean acceptance length", {"": acceptance_length(options)}, options, unit="tokens",
                         by=("deployment_id", "inference_stack"),
                         meaning="Tokens that come of one draft and its verification: "
-                        "1 + accepted / drafted × positions of the draft. The contract counts no drafts: all are taken to be as long as there are "
-                        "positions with accepted tokens, so where lengths vary the truth is lower.",
+                        "1 + accepted / drafted × positions of the draft. The contract counts no drafts: all are "
+                        "taken to be as long as there are positions with accepted tokens, so where lengths vary the "
+                        "truth is lower.",
                         normal="well above 1; at 1 no draft helps.",
                         first="compare with the positions beside this: what is drafted beyond them costs time.",
                         no_data=NoData("off", "speculation is off; or nothing happened in the window"),

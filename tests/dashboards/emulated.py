@@ -71,6 +71,7 @@ def _scrapes(stack: EmulatedStack) -> Iterator[bytes]:
             page = render(target.instruments)
             yield b"".join(b"%s %s %s\n" % (series, value, timestamp) for series, value in _SAMPLE.findall(page))
         yield from (_share(deployment, share, timestamp) for deployment, share in _CONFIGURED.items())
+        yield from _uneven(after, timestamp)
 
 
 # What a collector would tell of its configuration.
@@ -82,6 +83,17 @@ def _share(identity: Deployment, share: float, timestamp: bytes) -> bytes:
         f'{name}="{getattr(identity, name)}"' for name in ("model_name", "environment", "inference_stack")
     )
     return f"servescope_configured_share{{{labels}}} {share} ".encode() + timestamp + b"\n"
+
+
+UNEVEN = {"r0": (50.0, 100.0), "r1": (320.0, 400.0), "r2": (0.0, 1.0)}
+"""Prompt tokens a second that each replica of the deployment `uneven` reuses, and those it gets."""
+
+
+def _uneven(after: int, timestamp: bytes) -> Iterator[bytes]:
+    for replica, rates in UNEVEN.items():
+        labels = f'model_name="m",deployment_id="uneven",inference_stack="v2",replica="{replica}"'
+        for name, per_second in zip(("reused", "eligible"), rates, strict=True):
+            yield f"kv_cache_{name}_tokens_total{{{labels}}} {after * per_second} ".encode() + timestamp + b"\n"
 
 
 def _alert() -> bytes:

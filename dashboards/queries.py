@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal, assert_never
 
 from dashboards.options import Options
-from servescope.catalog import FIGURES, METRICS
+from servescope.catalog import FIGURES, METRICS, RECORDED_HISTOGRAMS, record_buckets
 from servescope.errors import UsageError
 from servescope.expressions import (
     Difference,
@@ -23,6 +23,7 @@ from servescope.expressions import (
     leaves,
     matchers_promql,
     promql,
+    quantile_promql,
 )
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 from servescope.own_metrics import OWN_METRICS, Program, own_family
@@ -130,16 +131,37 @@ def compile_expression(
     where: Matchers = (),
     variables: tuple[Variable, ...] = SCOPE,
 ) -> str:
-    """The expression over the raw series in scope that `where` keeps, per value of the labels in `by`."""
+    """The expression over what is in scope and `where` keeps, per value of the labels in `by`.
+
+    It is computed over the raw series. Only the buckets of histograms are read from their recording rules where they
+    are not told apart by replica: there are hundreds of raw ones for each that is recorded.
+    """
     labels = tuple(options.label(label) for label in by)
     # `where` is said in the braces of every selector, before the scope.
     chosen = matchers_promql(relabel(where, options), scope(options, replica=replica, variables=variables))[1:-1]
+    recorded = None if replica or options.figures == "raw" else _recorded_buckets(expression, by)
+    if recorded is not None:
+        groups = tuple(dict.fromkeys((*labels, "le")))
+        buckets = promql(Level(record_buckets(recorded, options.window)), window="", by=groups, scope=chosen)
+        return quantile_promql(expression.quantile, buckets) if isinstance(expression, Quantile) else buckets
     return promql(_relabel(expression, options), window=window, by=labels, scope=chosen)
 
 
 def relabel(where: Matchers, options: Options) -> Matchers:
     """Matchers with identity labels under the names they have here."""
     return tuple((options.label(label), values) for label, values in where)
+
+
+def _recorded_buckets(expression: Expression, by: tuple[str, ...]) -> str | None:
+    """The histogram whose recorded buckets give the expression, None where the raw ones are needed."""
+    match expression:
+        case Quantile(histogram=histogram):
+            pass
+        case Rate(name, ()) if name.endswith("_bucket"):
+            histogram = name.removesuffix("_bucket")
+        case _:
+            return None
+    return histogram if histogram in RECORDED_HISTOGRAMS and {*by} <= {*DEPLOYMENT_LABELS, "le"} else None
 
 
 def _relabel(expression: Expression, options: Options) -> Expression:

@@ -516,12 +516,13 @@ PROOFS: Mapping[str, Proof] = {
         {"as many": {_SENT: 4.0}, "fewer": {_SENT: 5.0}},
     ),
     "ServescopeAutoscalerOvershoots": Proof(
-        {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 0.0, _WANTED: 3.5}, {_STARTING: 1.0}, 1.0,
+        {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 0.0, _WANTED: 3.5, _SENT: 4.0}, {_STARTING: 1.0, _SENT: 5.0}, 1.0,
         {
-            "all are needed": {_STARTING: 1.0, _WANTED: 4.0},
-            "more are needed": {_STARTING: 1.0, _WANTED: 4.5},
-            "failed ones only": {_FAILED: 1.0},
-            "failed ones beside": {_FAILED: 9.0, _STARTING: 1.0, _WANTED: 6.0},
+            "all are needed": {_STARTING: 1.0, _SENT: 5.0, _WANTED: 4.0},
+            "more are needed": {_STARTING: 1.0, _SENT: 5.0, _WANTED: 4.5},
+            "failed ones only": {_FAILED: 1.0, _SENT: 5.0},
+            "failed ones beside": {_FAILED: 9.0, _STARTING: 1.0, _SENT: 5.0, _WANTED: 6.0},
+            "no more were ordered": {_STARTING: 1.0},
         },
         labels=_with_status("starting"),
     ),

@@ -17,7 +17,16 @@ from dashboards.queries import ALERTS
 from servescope.alert_links import HEALTH, VARIABLES, panel_title
 from servescope.alerting import condition_promql
 from servescope.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.catalog import BURN_WINDOWS, FIGURES, METRICS, OBJECTIVES, REPLICA_STATUSES, SAMPLE_FAMILIES
+from servescope.catalog import (
+    BURN_WINDOWS,
+    FIGURES,
+    METRICS,
+    OBJECTIVES,
+    RECORDED_HISTOGRAMS,
+    REPLICA_STATUSES,
+    SAMPLE_FAMILIES,
+    record_buckets,
+)
 from servescope.own_metrics import OWN_METRICS, own_family
 from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
 
@@ -30,6 +39,7 @@ RECORDED = {figure.record() for figure in FIGURES.values()} | {
     objective.record(window) for objective in OBJECTIVES.values() for row in BURN_WINDOWS
     for window in (row.short, row.long)
 }  # fmt: skip
+RECORDED |= {record_buckets(name) for name in RECORDED_HISTOGRAMS}
 OF_DEPLOYMENTS = [name for name in NAMES if name != HEALTH]
 LOOKED_BACK = {
     window for alert in ALERTS_BY_NAME.values()

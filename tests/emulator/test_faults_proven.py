@@ -28,7 +28,10 @@ STEADY = Mix(requests_per_second=4.0, burst_factor=1.0, day_amplitude=0.0)
 FULL = Mix(requests_per_second=6.0, burst_factor=1.0, day_amplitude=0.0)
 # Kinds whose truths need more than the steady traffic.
 TRAFFIC = {"throughput-regression": FULL, "autoscaler-pinned": FULL}
-BESIDE = {"cold-start-slow": "traffic-surge:3"}
+BESIDE = {
+    "cold-start-slow": "traffic-surge:3", "autoscaler-frozen": "traffic-surge:3",
+    "orchestrator-stuck": "autoscaler-pinned:1",
+}  # fmt: skip
 # One of each group, so that the fast suite knows when a group's faults no longer reach what they are in.
 FAST = (
     "draft-misaligned", "router-losing-events", "replica-crash-loop", "error-burst", "client-aborts",
@@ -109,6 +112,19 @@ def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
         stack.run(KINDS["cold-start-slow"].shows_after_seconds)
         seen = stack.see("chat-v2")
         assert not KINDS["cold-start-slow"].truths(10.0)[0].holds(seen.get(STARTING), before=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["autoscaler-frozen", "orchestrator-stuck"])
+def test_what_stands_still_would_have_moved(name: str, tmp_path: Path) -> None:
+    """Under what it is proven under, and without the fault, the figure leaves the bounds it stays in."""
+    with observed(tmp_path) as stack:
+        stack.run(HEALTHY_SECONDS)
+        before = stack.see("chat-v2")
+        stack.faults.switch_on(parse_fault(BESIDE[name]))
+        stack.run(KINDS[name].shows_after_seconds)
+        (stays,) = KINDS[name].truths(1.0)
+        assert not stays.holds(stack.see("chat-v2").get(stays.key), before=before.get(stays.key))
 
 
 @pytest.mark.slow

@@ -85,6 +85,8 @@ def _deployment(first: DeploymentEffects, second: DeploymentEffects) -> Deployme
         crashing_replicas=first.crashing_replicas + second.crashing_replicas,
         crash_after_seconds=min((each.crash_after_seconds for each in crashing), default=second.crash_after_seconds),
         max_replica=_either(min, first.max_replica, second.max_replica),
+        autoscaler_frozen=first.autoscaler_frozen or second.autoscaler_frozen,
+        scaling_ignored=first.scaling_ignored or second.scaling_ignored,
         transfer_factor=first.transfer_factor * second.transfer_factor,
     )
 

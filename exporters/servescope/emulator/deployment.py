@@ -421,6 +421,8 @@ class Deployment:
     # --- scaling ------------------------------------------------------------------------------------------------------
 
     def _evaluate(self) -> None:
+        if self.effects.autoscaler_frozen:
+            return
         decode_tokens = sum(engine.in_flight_tokens for engine in self._engines("decode"))
         # Weighed where they will decode: what is computed and not there yet.
         decode_tokens += sum(engine.in_flight_tokens_by_phase().handed_over for engine in self._engines("prefill"))
@@ -431,7 +433,9 @@ class Deployment:
             workers=self.fleet.count_workers()["active"],
             decode_tokens=decode_tokens,
         )
-        self.fleet.scale_to(self.autoscaler.evaluate(self._clock.now, load))
+        ordered = self.autoscaler.evaluate(self._clock.now, load)
+        if not self.effects.scaling_ignored:
+            self.fleet.scale_to(ordered)
 
     def _engines(self, *roles: WorkerRole) -> list[Engine]:
         return [

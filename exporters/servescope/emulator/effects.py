@@ -52,14 +52,17 @@ class DeploymentEffects:
     """What is wrong with a deployment's replicas and what keeps their number.
 
     `cold_start_factor` stretches a start. Of `crashing_replicas` replicas, each fails `crash_after_seconds` after it
-    became active, and is started again. `max_replica` replaces the configured bound. `transfer_factor` stretches the
-    transfer of KV between phases.
+    became active, and is started again. `max_replica` replaces the configured bound. While `autoscaler_frozen`, it
+    looks at no load and orders nothing new; while `scaling_ignored`, replicas are neither brought nor taken away,
+    whatever it orders. `transfer_factor` stretches the transfer of KV between phases.
     """
 
     cold_start_factor: float = 1.0
     crashing_replicas: int = 0
     crash_after_seconds: float = 20.0
     max_replica: int | None = None
+    autoscaler_frozen: bool = False
+    scaling_ignored: bool = False
     transfer_factor: float = 1.0
 
 

@@ -1,0 +1,188 @@
+"""A run: a healthy hour first, then every lane of episodes side by side, then what only the whole stack can suffer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from alerts.alertmanager import RECEIVERS
+from servescope.alerts import ALERTS
+from servescope.errors import ServescopeError
+from tests.live.compression import milliseconds
+from tests.live.episodes import Episode
+from tests.live.stack import LiveStack
+from tests.live.watch import Told, Watch
+
+# For a machine that is busy: beyond what an alert may take by the emulated stack's time, on the wall clock.
+_PATIENCE_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.2
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one alert of an episode; times in seconds of the wall clock, None for what did not happen."""
+
+    alert: str
+    episode: Episode
+    receiver: str = ""
+    fired_after: float | None = None
+    resolved_after: float | None = None
+    muted: list[str] = field(default_factory=list)
+    also: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Health:
+    """The healthy hour: which alerts fired in Prometheus, and what people were told."""
+
+    seconds: float
+    fired: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """What fired that must not: all but information and the watchdog."""
+        return [name for name in self.fired if ALERTS[name].severity in ("critical", "warning")]
+
+
+def run_healthy_hour(stack: LiveStack, watch: Watch, *, lead: str, length: str) -> Health:
+    """Let the stack settle for `lead`, and then be well for `length`."""
+    time.sleep(stack.seconds(lead))
+    began = time.monotonic()
+    time.sleep(stack.seconds(length))
+    health = Health(time.monotonic() - began)
+    health.fired = sorted({name for name, _ in watch.fired(since=began, until=time.monotonic())})
+    health.told = sorted({told.name for told in watch.told(since=began) if told.receiver in ("page", "ticket")})
+    return health
+
+
+def run_lanes(stack: LiveStack, watch: Watch, episodes: Sequence[Episode], say: Callable[[str], None]) -> list[Outcome]:
+    """Have every episode, those of one lane after another, and tell what became of their alerts."""
+    lanes: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        lanes.setdefault(episode.lane, []).append(episode)
+    outcomes: list[Outcome] = []
+    threads = [
+        threading.Thread(target=_run_lane, args=(stack, watch, lane, outcomes, say), name=f"servescope-live-{name}")
+        for name, lane in lanes.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def _run_lane(
+    stack: LiveStack, watch: Watch, lane: Sequence[Episode], outcomes: list[Outcome], say: Callable[[str], None]
+) -> None:
+    for episode in lane:
+        try:
+            found = run_episode(stack, watch, episode)
+        except (ServescopeError, OSError) as error:
+            found = [Outcome(name, episode, problems=[str(error)]) for name in episode.alerts]
+        outcomes.extend(found)
+        for outcome in found:
+            say(_tell(outcome))
+
+
+def _tell(outcome: Outcome) -> str:
+    def seconds(value: float | None) -> str:
+        return "never" if value is None else f"{value:.0f} s"
+
+    wrong = f"  WRONG: {'; '.join(outcome.problems)}" if outcome.problems else ""
+    return (
+        f"{outcome.alert} ({outcome.episode.deployment}): {outcome.receiver or 'nobody'} after "
+        f"{seconds(outcome.fired_after)}, resolved after {seconds(outcome.resolved_after)}{wrong}"
+    )
+
+
+def run_episode(stack: LiveStack, watch: Watch, episode: Episode) -> list[Outcome]:
+    """Make the fault, wait for its alerts, undo it, wait until all are resolved; what became of each."""
+    outcomes = [Outcome(name, episode) for name in episode.alerts]
+    began = time.monotonic()
+    undo = episode.make(stack)
+    try:
+        _await_firing(stack, watch, episode, outcomes, began)
+        _await_muted(stack, watch, episode, outcomes, began)
+    finally:
+        undo()
+    undone = time.monotonic()
+    _await_resolved(stack, watch, outcomes, undone)
+    _note_others(watch, episode, outcomes, began)
+    return outcomes
+
+
+def _await_firing(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
+    for outcome in outcomes:
+        alert = ALERTS[outcome.alert]
+        allowed = _seconds(stack, alert.wait, episode.fires_within)
+        told = _await_told(watch, outcome, "firing", since=began, until=began + allowed)
+        if told is None:
+            outcome.problems.append(f"reached nobody within {allowed:.0f} s")
+            continue
+        outcome.receiver, outcome.fired_after = told.receiver, told.at - began
+        if told.receiver != RECEIVERS[alert.severity]:
+            outcome.problems.append(f"reached {told.receiver}, expected {RECEIVERS[alert.severity]}")
+
+
+def _await_muted(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
+    for name, by in (episode.muted or {}).items():
+        until = began + _seconds(stack, ALERTS[name].wait, episode.fires_within)
+        while not _is_muted(watch, episode, name, by, began) and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        if not _is_muted(watch, episode, name, by, began):
+            outcomes[0].problems.append(f"{name} was not muted by {by}")
+        if any(told.name == name and told.deployment == episode.deployment for told in watch.told(since=began)):
+            outcomes[0].problems.append(f"{name} was told all the same")
+
+
+def _is_muted(watch: Watch, episode: Episode, name: str, by: str, since: float) -> bool:
+    if by not in ALERTS:
+        # A window of time holds it back, which Alertmanager does not show: it fires, and nobody hears of it.
+        return watch.was_firing(name, episode.deployment, since=since)
+    return any(
+        each.name == name and each.deployment == episode.deployment and by in each.by
+        for each in watch.muted(since=since, until=time.monotonic())
+    )
+
+
+def _await_resolved(stack: LiveStack, watch: Watch, outcomes: Sequence[Outcome], undone: float) -> None:
+    for outcome in outcomes:
+        if outcome.fired_after is None:
+            continue
+        allowed = _seconds(stack, ALERTS[outcome.alert].keep, outcome.episode.resolves_within)
+        told = _await_told(watch, outcome, "resolved", since=undone, until=undone + allowed)
+        if told is None:
+            outcome.problems.append(f"not resolved within {allowed:.0f} s")
+        else:
+            outcome.resolved_after = told.at - undone
+
+
+def _note_others(watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
+    now = time.monotonic()
+    muted = {each.name for each in watch.muted(since=began, until=now) if each.deployment == episode.deployment}
+    also = {told.name for told in watch.told(since=began) if told.deployment == episode.deployment}
+    for outcome in outcomes:
+        outcome.muted = sorted(muted | set(episode.muted or {}))
+        outcome.also = sorted(also - set(episode.alerts))
+
+
+def _await_told(watch: Watch, outcome: Outcome, status: str, *, since: float, until: float) -> Told | None:
+    """The first time that a receiver is told so; None when that does not happen in time."""
+    while True:
+        for told in watch.told(since=since):
+            if (told.name, told.deployment, told.status) == (outcome.alert, outcome.episode.deployment, status):
+                return told
+        if time.monotonic() > until:
+            return None
+        time.sleep(_LOOK_SECONDS)
+
+
+def _seconds(stack: LiveStack, own: str, allowed: str) -> float:
+    """On the wall clock: an alert's own duration and what it is allowed beside it."""
+    return ((milliseconds(own) if own else 0) + milliseconds(allowed)) / 1000 / stack.times + _PATIENCE_SECONDS

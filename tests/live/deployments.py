@@ -1,0 +1,146 @@
+"""The emulated deployments of the running stack: small, alike, and each there for a fault of its own.
+
+Nothing of what one has shows in another: the traffic is shared out, and each has a model of its own, but for the pair
+of a cutover.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from servescope.catalog import NEW_STACK, OLD_STACK
+
+REQUESTS_PER_SECOND: Final = 1.0
+"""Of each deployment, on average; of the emulated time."""
+_SPECULATION: Final = {"decoding_type": "Eagle", "speculative_model_dir": "/models/eagle", "max_draft_len": 3}
+# What fails stays so for some minutes, in place of being back within seconds.
+_SLOW_TO_RETURN: Final = {"first": "10m", "most": "10m"}
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """One deployment: the labels of its series, and what it has otherwise than the others, by the scenario's tables."""
+
+    name: str
+    model: str = ""
+    stack: str = NEW_STACK
+    phase: str = ""
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of all its series, empty ones left out."""
+        labels = {
+            "model_name": self.model or f"model-{self.name}",
+            "deployment_id": self.name,
+            "inference_stack": self.stack,
+            "environment": "live",
+            "rollout_phase": self.phase,
+        }
+        return {name: value for name, value in labels.items() if value}
+
+    def toml(self) -> str:
+        """Its table in a scenario."""
+        is_new = self.stack == NEW_STACK
+        usual: dict[str, Mapping[str, Any]] = {
+            # Nobody fails or is turned away while all is well.
+            "engine": {"error_share": 0.0, "max_queue": 64, **({"acceptance": [0.93, 0.90, 0.87]} if is_new else {})},
+            "runtime": {"max_batch_size": 32},
+            # As many as there are, whatever the load.
+            "autoscaling": {
+                "min_replica": 2,
+                "max_replica": 2,
+                **({"target_in_flight_tokens": 200_000} if is_new else {"concurrency_target": 1_000}),
+            },
+            **({"llm_config": {"speculative_config": _SPECULATION}} if is_new else {}),
+        }
+        lines = ["[[deployments]]", *_pairs(self.labels), "share = 1.0"]
+        for name in (*usual, *(name for name in self.tables if name not in usual)):
+            lines += ["", f"[deployments.{name}]", *_pairs({**usual.get(name, {}), **self.tables.get(name, {})})]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Emulated:
+    """One emulator: its deployments, and the traffic that they share."""
+
+    deployments: tuple[Deployed, ...]
+    requests_per_second: float = REQUESTS_PER_SECOND
+    traffic: Mapping[str, Any] = field(default_factory=dict)
+
+    def scenario(self) -> str:
+        """Its scenario file."""
+        rate = round(self.requests_per_second * len(self.deployments), 3)
+        traffic = {"preset": "chat", "requests_per_second": rate, **self.traffic}
+        return "\n".join(
+            ["seed = 1", "", "[traffic]", *_pairs(traffic), "", *(each.toml() for each in self.deployments)]
+        )
+
+
+def _pairs(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_value(value)}" for key, value in values.items()]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(_pairs(value)) + " }"
+    # What JSON and TOML write alike is all there is.
+    return json.dumps(value)
+
+
+EMULATED: Final[Mapping[str, Emulated]] = {
+    "faults": Emulated((
+        Deployed("draft"),
+        Deployed("router"),
+        Deployed("churn"),
+        Deployed("balance"),
+        # One replica's cache holds a third of what the three hold.
+        Deployed("shrink", tables={
+            "engine": {"cache_blocks": 1200},
+            "autoscaling": {"min_replica": 3, "max_replica": 3, "target_in_flight_tokens": 400_000},
+        }),
+        Deployed("pinned", tables={"autoscaling": {"max_replica": 4, "target_in_flight_tokens": 8_000}}),
+        Deployed("slow-start"),
+        Deployed("stuck"),
+        Deployed("failing", tables={"back_off": _SLOW_TO_RETURN}),
+        Deployed("crashing"),
+        Deployed("down", tables={"back_off": _SLOW_TO_RETURN}),
+        Deployed("frozen"),
+        Deployed("queue", tables={"router": {"max_queued": 100_000}}),
+        Deployed("errors"),
+        Deployed("few-errors"),
+        Deployed("late"),
+        Deployed("briefly-late"),
+        Deployed("pair-v1", model="model-pair", stack=OLD_STACK),
+        Deployed("pair-v2", model="model-pair"),
+        Deployed("targets"),
+        Deployed("gone"),
+        Deployed("promoting", phase="promoting", tables={"back_off": _SLOW_TO_RETURN}),
+    )),
+    "surge": Emulated((
+        Deployed("overshoot", tables={"autoscaling": {
+            "max_replica": 8, "target_in_flight_tokens": 8_000, "autoscaling_window": "1m", "scale_down_delay": "30m",
+        }}),
+    )),
+    "tide": Emulated((
+        Deployed("flapping", tables={
+            "llm_config": {"b10_autoscaling_config": {"scale_down_half_life_seconds": 1}},
+            "autoscaling": {
+                "max_replica": 8, "target_in_flight_tokens": 12_000, "autoscaling_window": "1m",
+                "scale_down_delay": "1m",
+            },
+        }),
+    ), traffic={"burst_factor": 1.0, "day_amplitude": 0.0}),
+}  # fmt: skip
+"""The emulators by name."""
+
+
+def find_emulator(deployment: str) -> str:
+    """The name of the emulator that a deployment lives in; raises KeyError."""
+    for name, emulated in EMULATED.items():
+        if any(each.name == deployment for each in emulated.deployments):
+            return name
+    raise KeyError(deployment)

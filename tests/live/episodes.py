@@ -1,0 +1,202 @@
+"""How each alert is brought about in the running stack: which fault, where, and which other alerts go with it.
+
+An episode makes something wrong, waits until each of its alerts has reached its receiver, undoes it, and waits until
+each is resolved there. Those of one lane follow one another, lanes go on side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from alerts.alertmanager import MIGRATION_WINDOW
+from servescope.emulator.faults import Fault, parse_fault
+from tests.live import harm
+from tests.live.deployments import find_emulator
+from tests.live.stack import LiveStack
+
+Undo = Callable[[], None]
+Make = Callable[[LiveStack], Undo]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One fault and what is told of it.
+
+    `how` says what is done, for whoever reads the table. `alerts` are those it proves, `muted` those that must fire
+    in Prometheus meanwhile and reach nobody, by why: Alertmanager names what inhibits them, unless it is the migration
+    window. `deployment` is where they are, "" for those of the collector's own. Times are of the emulated stack:
+    how long at most until an alert fires beyond its `for`, and until it is resolved beyond its `keep_firing_for`.
+    """
+
+    lane: str
+    deployment: str
+    how: str
+    make: Make
+    alerts: tuple[str, ...]
+    muted: Mapping[str, str] | None = None
+    fires_within: str = "45m"
+    resolves_within: str = "45m"
+
+
+def faults(*texts: str, then: str = "") -> tuple[str, Make]:
+    """What is said of these faults of the emulator, and how they are switched on until they are undone."""
+    parsed = [parse_fault(text) for text in texts]
+    words = ", ".join(f"`{text.partition('@')[0]}`" for text in texts)
+
+    def make(stack: LiveStack) -> Undo:
+        numbers = [(_emulator(fault), _switch_on(stack, fault)) for fault in parsed]
+
+        def undo() -> None:
+            for emulator, number in numbers:
+                stack.emulators[emulator].switch_off(number)
+
+        return undo
+
+    return words + then, make
+
+
+def burst(text: str, duration: str) -> tuple[str, Make]:
+    """The same of one fault that is over after a while; undoing is to wait for that."""
+    fault = parse_fault(text)
+
+    def make(stack: LiveStack) -> Undo:
+        _switch_on(stack, fault, seconds=stack.seconds(duration) * stack.times)
+        return lambda: None
+
+    return f"`{text.partition('@')[0]}` for {duration}", make
+
+
+def _emulator(fault: Fault) -> str:
+    return find_emulator(fault.deployment)
+
+
+def _switch_on(stack: LiveStack, fault: Fault, *, seconds: float | None = None) -> int:
+    asked = None if fault.kind.intensity is None else fault.intensity
+    on = stack.emulators[_emulator(fault)].switch_on(
+        fault.kind.name, asked, deployment=fault.deployment, replica=fault.replica, seconds=seconds
+    )
+    number: int = on["id"]
+    return number
+
+
+def _of_faults(
+    deployment: str,
+    texts: str | tuple[str, ...],
+    *alerts: str,
+    muted: Mapping[str, str] | None = None,
+    lane: str = "",
+    fires_within: str = "45m",
+    resolves_within: str = "45m",
+) -> Episode:
+    """An episode of faults in one deployment, in the lane of its name."""
+    placed = [f"{text}@{deployment}" for text in ((texts,) if isinstance(texts, str) else texts)]
+    how, make = faults(*placed)
+    return Episode(
+        lane or deployment, deployment, how, make, alerts, muted, fires_within, resolves_within
+    )  # fmt: skip
+
+
+EPISODES: Final = (
+    _of_faults("draft", "draft-misaligned:0.7", "ServescopeSpeculationBelowBreakEven"),
+    _of_faults("draft", "draft-late-positions:0.9", "ServescopeDraftCollapsesLate"),
+    _of_faults("draft", "draft-misaligned:0.25", "ServescopeSpeculationNeedsTuning"),
+    _of_faults("router", "router-losing-events:0.2", "ServescopeCacheEventGaps"),
+    _of_faults("router", "router-deaf:0.5", "ServescopeRouterIndexDegraded"),
+    _of_faults("router", "router-deaf", "ServescopeCacheEventsMissed"),
+    _of_faults("churn", "cache-churn", "ServescopeCacheChurn", "ServescopeCacheHitRateDropped"),
+    _of_faults("balance", "router-balances", "ServescopeRoutingInefficient"),
+    _of_faults("pinned", "autoscaler-pinned:1", "ServescopeAutoscalerPinned"),
+    _of_faults(
+        "shrink", "autoscaler-pinned:1", "ServescopeScaleDownLosesCache", resolves_within="75m"
+    ),
+    _of_faults(
+        "slow-start", ("replica-crash-loop:1", "cold-start-slow:1000"),
+        "ServescopeReplicasBelowDesired", "ServescopeColdStartSlow",
+    ),
+    _of_faults("failing", "replica-crash-loop:1", "ServescopeReplicasFailed"),
+    _of_faults("crashing", "replica-crash-loop:1", "ServescopeReplicaCrashLoop", resolves_within="75m"),
+    _of_faults(
+        "down", "replica-crash-loop:1000", "ServescopeNoActiveReplica",
+        muted={"ServescopeReplicasFailed": "ServescopeNoActiveReplica"},
+    ),
+    _of_faults("frozen", "engine-frozen", "ServescopeUpButNotServing"),
+    _of_faults("queue", "throughput-regression:0.97", "ServescopeQueueGrowing", fires_within="75m"),
+    _of_faults(
+        "errors", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
+        muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
+    ),
+    _of_faults(
+        "late", "latency-regression:8", "ServescopeTimeToFirstTokenBudgetBurnsFast",
+        "ServescopeTimePerOutputTokenBudgetBurnsFast", resolves_within="8h",
+    ),
+    _of_faults(
+        "pair-v2", "latency-regression:1", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower"
+    ),
+    Episode(
+        "few-errors", "few-errors", *burst("error-burst:0.03@few-errors", "5m"),
+        ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
+    ),
+    Episode(
+        "briefly-late", "briefly-late", *burst("latency-regression:12@briefly-late", "90s"),
+        ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
+    ),
+    _of_faults("stuck", ("orchestrator-stuck", "autoscaler-pinned:1"), "ServescopeReplicasAboveDesired"),
+    Episode(
+        "overshoot", "overshoot",
+        "`traffic-surge:4` for 4m, over before the replicas it brings have started (`cold-start-slow:40`)",
+        lambda stack: harm.start_too_late(
+            stack, "overshoot", surge="traffic-surge:4", surge_for="4m", slow_start="cold-start-slow:40"
+        ),
+        ("ServescopeAutoscalerOvershoots",),
+    ),
+    Episode(
+        "flapping", "flapping",
+        "`traffic-surge:3` for 5m every 10m, where the autoscaler's windows are shorter",
+        lambda stack: harm.rise_and_fall(stack, "traffic-surge:3", "flapping", "5m"),
+        ("ServescopeAutoscalerFlapping",), fires_within="90m", resolves_within="90m",
+    ),
+    _of_faults(
+        "promoting", ("replica-crash-loop:1", "error-burst:0.3"), "ServescopeRequestsBudgetBurnsFast",
+        muted={"ServescopeReplicasFailed": MIGRATION_WINDOW}, resolves_within="8h",
+    ),
+    _of_faults("targets", "target-unreachable", "ServescopeTargetDown"),
+    _of_faults("targets", "truncated-exposition", "ServescopeScrapesTruncated"),
+    _of_faults("targets", "metric-renamed", "ServescopeMetricsMissing"),
+    Episode(
+        "targets", "targets", "`metric-renamed`, then `target-unreachable`, in one replica",
+        lambda stack: harm.rename_then_cut_off(stack, "targets", "engine-0"),
+        ("ServescopeTargetDown",), muted={"ServescopeMetricsMissing": "ServescopeTargetDown"},
+    ),
+    Episode(
+        "gone", "gone", "a target is taken off its list", lambda stack: harm.stop_listing(stack, "gone"),
+        ("ServescopeTargetGone",),
+    ),
+    Episode(
+        "store", "", "another program holds the store's write lock", harm.lock_store, ("ServescopeStoreBehind",),
+    ),
+    Episode(
+        "configuration", "", "a wrong value in the collector's configuration, then SIGHUP", harm.break_configuration,
+        ("ServescopeConfigurationRefused",),
+    ),
+)  # fmt: skip
+"""What is done, in the order of each lane."""
+
+OF_ALL: Final = (
+    Episode(
+        "collector",
+        "",
+        "rows of the store are cut short while the collector restarts",
+        harm.damage_store,
+        ("ServescopeInternalErrors",),
+    ),
+    Episode("collector", "", "the collector is killed", harm.kill_collector, ("ServescopeCollectorGone",)),
+)
+"""What all deployments suffer from, done after all else."""
+
+LISTED_BY_HAND: Final = ("gone",)
+"""Deployments whose list of targets nobody writes but an episode."""
+
+NOT_SHOWN: Final[Mapping[str, str]] = {}
+"""Alerts that are not brought about, by why."""

@@ -1,0 +1,90 @@
+"""Who is called: a loopback webhook for every receiver of Alertmanager's configuration, and what each was sent."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+_MOST_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One notification as a receiver got it; `at` is of `time.monotonic`."""
+
+    at: float
+    receiver: str
+    body: Mapping[str, Any]
+
+    @property
+    def alerts(self) -> list[Mapping[str, Any]]:
+        """What it tells of, each with `status` (`firing` or `resolved`), `labels` and `annotations`."""
+        return list(self.body["alerts"])
+
+
+@dataclass
+class Receivers:
+    """The receivers and all they were sent; `refused` are the calls without the token of the receiver called."""
+
+    tokens: Mapping[str, str]
+    port: int = 0
+    refused: list[str] = field(default_factory=list)
+    _sent: list[Notification] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def sent(self) -> list[Notification]:
+        """Every notification until now, in the order they came."""
+        with self._lock:
+            return list(self._sent)
+
+    def take(self, receiver: str, authorization: str, body: bytes) -> int:
+        """Take a call; the HTTP status to answer with."""
+        if authorization != f"Bearer {self.tokens.get(receiver)}":
+            self.refused.append(receiver)
+            return 401
+        with self._lock:
+            self._sent.append(Notification(time.monotonic(), receiver, json.loads(body)))
+        return 200
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    receivers: Receivers
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_POST(self) -> None:
+        """Answer a call as the receivers say."""
+        length = min(int(self.headers.get("Content-Length", 0)), _MOST_BYTES)
+        body = self.rfile.read(length)
+        receiver = self.path.removeprefix("/")
+        self.send_response(self.server.receivers.take(receiver, self.headers.get("Authorization", ""), body))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def listening(tokens: Mapping[str, str]) -> Iterator[Receivers]:
+    """Receivers on a free port of loopback, each with the token its callers must show."""
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.receivers = Receivers(tokens, port=server.server_address[1])
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server.receivers
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,289 @@
+"""A running stack: emulated deployments, the collector, a real Prometheus, a real Alertmanager, and who it calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import yaml
+
+from alerts.alertmanager import MIGRATION_WINDOW, RECEIVERS
+from servescope.emulator.control_client import ControlClient
+from servescope.errors import ServescopeError
+from tests.live.compression import compress_alertmanager, compress_rules, milliseconds
+from tests.live.deployments import Emulated
+from tests.live.receivers import Receivers, listening
+from tests.prometheus import Prometheus, free_port, running
+
+ROOT: Final = Path(__file__).parent.parent.parent
+GENERATED: Final = ROOT / "alerts" / "generated"
+SCRAPE_INTERVAL: Final = "30s"
+"""Of the collector and of Prometheus, before it is divided."""
+_WINDOW, _RESEND, _LOOKBACK = "5m", "1m", "5m"
+_START_SECONDS, _END_SECONDS = 60.0, 20.0
+
+
+@dataclass(slots=True)
+class Program:
+    """A program of the stack: its command, and the process that runs it, None while it does not."""
+
+    name: str
+    command: Sequence[str]
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Run it in its folder; what it says goes to a log there."""
+        path = os.pathsep.join([str(ROOT / "exporters"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, cwd=self.folder, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path}
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        if self.process is None:
+            raise ServescopeError(f"{self.name} does not run")
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """End it and wait until it has ended; without effect when it does not run."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def wait_until_ready(self, url: str) -> None:
+        """Wait until it answers at `url`; raises ServescopeError when it ends, or does not within a minute."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                with urlopen(url, timeout=5):
+                    return
+            except (URLError, OSError):
+                pass
+            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
+                said = (self.folder / f"{self.name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+                raise ServescopeError(f"{self.name} did not start: {said}")
+            time.sleep(0.1)
+
+
+@dataclass
+class LiveStack:
+    """The running parts, and how to reach them; durations of rules and programs are divided by `times`."""
+
+    folder: Path
+    times: int
+    emulators: Mapping[str, ControlClient]
+    collector: Program
+    collector_url: str
+    alertmanager_url: str
+    prometheus: Prometheus
+    receivers: Receivers
+    programs: Mapping[str, Program] = field(default_factory=dict)
+
+    @property
+    def configuration_path(self) -> Path:
+        """The collector's configuration."""
+        return self.folder / "servescope.toml"
+
+    def seconds(self, duration: str) -> float:
+        """How long a duration of the emulated stack lasts on the wall clock."""
+        return milliseconds(duration) / 1000 / self.times
+
+    def firing(self) -> list[dict[str, Any]]:
+        """Prometheus' alerts, pending ones too, each with `labels` and `state`."""
+        alerts: list[dict[str, Any]] = self.prometheus.answer("/api/v1/alerts")["data"]["alerts"]
+        return alerts
+
+    def received(self) -> list[dict[str, Any]]:
+        """Alertmanager's alerts, each with `labels` and `status`, which names in `inhibitedBy` what mutes it."""
+        with urlopen(f"{self.alertmanager_url}/api/v2/alerts", timeout=20) as answer:
+            alerts: list[dict[str, Any]] = json.load(answer)
+        return alerts
+
+
+@contextmanager
+def live_stack(
+    folder: Path,
+    *,
+    times: int,
+    prometheus: Path,
+    alertmanager: Path,
+    emulated: Mapping[str, Emulated],
+    listed_by_hand: Sequence[str] = (),
+) -> Iterator[LiveStack]:
+    """The stack of these emulators, every part running and every target scraped.
+
+    The targets of the deployments `listed_by_hand` are listed in `lists/` of the folder, which nobody changes but the
+    caller; those of the others the emulator lists.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as open_parts:
+        emulators = _start_emulators(folder, times, emulated, open_parts)
+        _write_collector_configuration(folder, times, emulated, listed_by_hand)
+        collector_port = free_port()
+        collector = Program(
+            "collector",
+            [
+                sys.executable, "-m", "servescope.cli", "collect", "--config", str(folder / "servescope.toml"),
+                "--listen", f"127.0.0.1:{collector_port}",
+            ],
+            folder,
+        )  # fmt: skip
+        collector.start()
+        open_parts.callback(collector.end)
+        collector_url = f"http://127.0.0.1:{collector_port}"
+        collector.wait_until_ready(f"{collector_url}/-/ready")
+        tokens = {name: f"token-of-{name}" for name in RECEIVERS.values()}
+        receivers = open_parts.enter_context(listening(tokens))
+        manager, manager_url = _start_alertmanager(folder, times, alertmanager, receivers)
+        open_parts.callback(manager.end)
+        manager.wait_until_ready(f"{manager_url}/-/ready")
+        server = open_parts.enter_context(
+            running(
+                prometheus,
+                folder / "prometheus",
+                _prometheus_configuration(folder, times, collector_url, manager_url),
+                options=[
+                    f"--query.lookback-delta={_divided(_LOOKBACK, times)}",
+                    f"--rules.alert.resend-delay={_divided(_RESEND, times)}",
+                ],
+            )
+        )
+        yield LiveStack(
+            folder, times, emulators, collector, collector_url, manager_url, server, receivers,
+            {"collector": collector, "alertmanager": manager},
+        )  # fmt: skip
+
+
+def _divided(duration: str, times: int) -> str:
+    return f"{milliseconds(duration) // times}ms"
+
+
+def _start_emulators(
+    folder: Path, times: int, emulated: Mapping[str, Emulated], open_parts: ExitStack
+) -> dict[str, ControlClient]:
+    started: list[tuple[str, Program, str]] = []
+    for name, scenario in emulated.items():
+        path = folder / f"{name}.toml"
+        path.write_text(scenario.scenario(), encoding="utf-8")
+        port = free_port()
+        emulator = Program(
+            f"emulator-{name}",
+            [
+                sys.executable, "-m", "servescope.cli", "emulate", "--scenario", str(path),
+                "--speed-up", str(times), "--port", str(port), "--directory", str(folder / "emulated" / name),
+            ],
+            folder,
+        )  # fmt: skip
+        emulator.start()
+        open_parts.callback(emulator.end)
+        started.append((name, emulator, f"http://127.0.0.1:{port}"))
+    for name, emulator, url in started:
+        emulator.wait_until_ready(f"{url}/")
+        deadline = time.monotonic() + _START_SECONDS
+        # Written last: then the lists of targets are there.
+        while not (folder / "emulated" / name / "servescope.toml").exists():
+            if time.monotonic() > deadline:
+                raise ServescopeError(f"emulator {name} has written no configuration")
+            time.sleep(0.1)
+    return {name: ControlClient(url) for name, _, url in started}
+
+
+def _write_collector_configuration(
+    folder: Path, times: int, emulated: Mapping[str, Emulated], listed_by_hand: Sequence[str]
+) -> None:
+    interval = _divided(SCRAPE_INTERVAL, times)
+    lines = [
+        "[collector]",
+        'store = "servescope.db"',
+        f'scrape_interval = "{interval}"',
+        f'scrape_timeout = "{interval}"',
+        # What rules read are the contract's series; the figures of its own are for the store.
+        f'evaluation_interval = "{_divided(_WINDOW, times)}"',
+        f'discovery_interval = "{interval}"',
+        f'window = "{_divided(_WINDOW, times)}"',
+    ]
+    (folder / "lists").mkdir(exist_ok=True)
+    for emulator, scenario in emulated.items():
+        for deployed in scenario.deployments:
+            listed = folder / "emulated" / emulator / "targets" / f"{deployed.name}.json"
+            if deployed.name in listed_by_hand:
+                by_hand = folder / "lists" / f"{deployed.name}.json"
+                by_hand.write_bytes(listed.read_bytes())
+                listed = by_hand
+            labels = [f"{key} = {json.dumps(value)}" for key, value in deployed.labels.items()]
+            lines += ["", "[[deployments]]", *labels]
+            lines += ["[[deployments.file_sd]]", f"files = [{json.dumps(str(listed))}]"]
+    (folder / "servescope.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _prometheus_configuration(folder: Path, times: int, collector_url: str, manager_url: str) -> dict[str, Any]:
+    rules = folder / "rules"
+    rules.mkdir(exist_ok=True)
+    for path in GENERATED.glob("*.rules.yml"):
+        document = compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times)
+        (rules / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    interval = _divided(SCRAPE_INTERVAL, times)
+    return {
+        "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+        "rule_files": [str(rules / "*.rules.yml")],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [_authority(manager_url)]}]}]},
+        "scrape_configs": [
+            {"job_name": "servescope", "static_configs": [{"targets": [_authority(collector_url)]}]},
+            {"job_name": "alertmanager", "static_configs": [{"targets": [_authority(manager_url)]}]},
+        ],
+    }
+
+
+def _start_alertmanager(folder: Path, times: int, binary: Path, receivers: Receivers) -> tuple[Program, str]:
+    secrets = folder / "secrets"
+    secrets.mkdir(exist_ok=True)
+    for name, token in receivers.tokens.items():
+        (secrets / f"{name}_token").write_text(token, encoding="utf-8")
+    text = (GENERATED / "alertmanager.yml").read_text(encoding="utf-8")
+    # Where it calls and where the tokens are is all that is this stack's own.
+    text = text.replace("http://127.0.0.1:9095", f"http://127.0.0.1:{receivers.port}")
+    text = text.replace("/etc/alertmanager/secrets", str(secrets))
+    document = compress_alertmanager(yaml.safe_load(text), times)
+    _open_migration_window(document)
+    (folder / "alertmanager.yml").write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    address = f"127.0.0.1:{free_port()}"
+    program = Program(
+        "alertmanager",
+        [
+            str(binary), f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'alertmanager'}",
+            f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=warn",
+        ],
+        folder,
+    )  # fmt: skip
+    program.start()
+    return program, f"http://{address}"
+
+
+def _open_migration_window(document: dict[str, Any]) -> None:
+    """Let a migration be planned for all time: only deployments that say `promoting` are muted by it."""
+    for interval in document["time_intervals"]:
+        if interval["name"] == MIGRATION_WINDOW:
+            interval["time_intervals"] = [{"times": [{"start_time": "00:00", "end_time": "24:00"}]}]
+
+
+def _authority(url: str) -> str:
+    return url.removeprefix("http://")

@@ -1,0 +1,108 @@
+"""What becomes of every alert, from Prometheus to the receivers, as it is seen from outside several times a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.live.stack import LiveStack
+
+_EVERY_SECONDS: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """That a receiver was told of an alert: `at` is of `time.monotonic`, `status` is `firing` or `resolved`."""
+
+    at: float
+    receiver: str
+    name: str
+    deployment: str
+    status: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Muting:
+    """That Alertmanager held an alert back because of others, whose names are `by`."""
+
+    at: float
+    name: str
+    deployment: str
+    by: tuple[str, ...]
+
+
+class Watch:
+    """A thread that looks, until `close`; everything it has seen can be asked for at any time."""
+
+    def __init__(self, stack: LiveStack) -> None:
+        self._stack = stack
+        self._lock = threading.Lock()
+        self._fired: dict[tuple[str, str], list[float]] = {}
+        self._muted: list[Muting] = []
+        self._ended = threading.Event()
+        self.failures: list[str] = []
+        self._thread = threading.Thread(target=self._look_regularly, name="servescope-live-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def told(self, *, since: float = 0.0) -> list[Told]:
+        """What receivers were told, in the order they were told."""
+        return [
+            Told(
+                sent.at, sent.receiver, alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""),
+                alert["status"], alert["labels"], alert["annotations"],
+            )
+            for sent in self._stack.receivers.sent()
+            for alert in sent.alerts
+            if sent.at >= since
+        ]  # fmt: skip
+
+    def was_firing(self, name: str, deployment: str, *, since: float) -> bool:
+        """Whether Prometheus has had the alert firing since then."""
+        with self._lock:
+            return any(at >= since for at in self._fired.get((name, deployment), ()))
+
+    def fired(self, *, since: float, until: float) -> set[tuple[str, str]]:
+        """The alerts that Prometheus had firing in between, with their deployments."""
+        with self._lock:
+            return {key for key, times in self._fired.items() if any(since <= at <= until for at in times)}
+
+    def muted(self, *, since: float, until: float) -> list[Muting]:
+        """What Alertmanager held back in between."""
+        with self._lock:
+            return [each for each in self._muted if since <= each.at <= until]
+
+    def _look_regularly(self) -> None:
+        while not self._ended.wait(_EVERY_SECONDS):
+            try:
+                self._look()
+            except (OSError, ValueError, KeyError) as error:
+                # A server that is busy once is asked again; one that stays away is told by what is not seen.
+                self.failures.append(repr(error))
+
+    def _look(self) -> None:
+        firing, received, now = self._stack.firing(), self._stack.received(), time.monotonic()
+        by_fingerprint = {alert["fingerprint"]: alert["labels"]["alertname"] for alert in received}
+        with self._lock:
+            for alert in firing:
+                if alert["state"] == "firing":
+                    self._fired.setdefault(_key(alert["labels"]), []).append(now)
+            for alert in received:
+                by = tuple(sorted({by_fingerprint.get(each, "") for each in alert["status"]["inhibitedBy"]} - {""}))
+                if by:
+                    self._muted.append(Muting(now, *_key(alert["labels"]), by))
+
+
+def _key(labels: Mapping[str, Any]) -> tuple[str, str]:
+    return labels["alertname"], labels.get("deployment_id", "")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dashboards.board import Board
 from dashboards.composed import replica_share, replica_spread
 from dashboards.options import Options
-from dashboards.panels import NoData, Panel, Row, expression_panel, figure_panel, quantiles_panel, query_panel
+from dashboards.panels import Panel, Row, absence, expression_panel, figure_panel, quantiles_panel, query_panel
 from servescope.catalog import METRICS, PROMPT_TRAFFIC
-from servescope.expressions import Level, level, rate
+from servescope.expressions import Level, Ratio, level, rate
 
 NAME = "cache"
 
@@ -99,7 +101,8 @@ def _between_replicas(options: Options) -> tuple[Panel, ...]:
     """Hit rates of replicas with enough traffic for a rate to say something, and how far they lie apart."""
     reused, eligible = METRICS["kv_cache_reused_tokens_total"].name, METRICS["kv_cache_eligible_tokens_total"].name
     floor = PROMPT_TRAFFIC.value
-    nothing = NoData("idle", f"no replica has {floor:g} prompt tokens a second; or hits are not told by replica")
+    hits = absence(Ratio(rate(reused), rate(eligible)), idle=True)
+    nothing = replace(hits, text=f"{hits.text}; or every replica has fewer than {floor:g} prompt tokens a second")
     return (
         query_panel(
             "Hit rate by replica", {"": replica_share(reused, eligible, floor, options)}, options, unit="ratio",

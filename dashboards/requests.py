@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from dashboards.board import Board
@@ -15,6 +16,7 @@ from dashboards.panels import (
     Panel,
     Row,
     Threshold,
+    absence,
     expression_panel,
     figure_panel,
     heatmap_panel,
@@ -135,11 +137,15 @@ def _attained(options: Options) -> tuple[Panel, ...]:
             meaning=f"The share that kept the promise, over five minutes and over an hour: {objective.promise}.",
             normal=f"from {objective.goal * 100:g} %.",
             first="look at the panel of its bad share: it shows whether the budget burns fast enough to call somebody.",
-            no_data=NoData("idle", "nothing happened in the window; or the objectives' rules are not loaded"),
+            no_data=_unrecorded(absence(objective.bad, idle=True)),
             thresholds=(Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal)),
         )
         for objective in OBJECTIVES.values()
     )  # fmt: skip
+
+
+def _unrecorded(no_data: NoData) -> NoData:
+    return replace(no_data, text=f"{no_data.text}; or the objectives' rules are not loaded")
 
 
 def _budgets(options: Options) -> Panel:
@@ -167,7 +173,11 @@ def _budgets(options: Options) -> Panel:
         "which each ten minutes count alike, however many requests it had.",
         normal="green: the promise is kept, and something is left.",
         first="where a budget is spent, put off what is risky until it has come back.",
-        no_data=NoData("idle", "nothing happened in the window; or the objectives' rules are not loaded"),
+        no_data=_unrecorded(
+            NoData(
+                "off", "; or ".join(dict.fromkeys(absence(each.bad, idle=True).text for each in OBJECTIVES.values()))
+            )
+        ),
         columns=MappingProxyType(columns),
         width=24,
         height=7,

@@ -34,10 +34,11 @@ from servescope.alerting import (
     Shown,
     Term,
     labels_of,
+    terms,
 )
 from servescope.alerts import ALERTS
 from servescope.catalog import BURN_WINDOWS, FIGURES, METRICS, SAMPLE_FAMILIES, Status, Unit
-from servescope.expressions import Expression, Level, leaves
+from servescope.expressions import Expression, Level, Matchers, leaves
 from servescope.own_metrics import OWN_METRICS, OwnUnit
 
 LIMIT = "limit"
@@ -111,7 +112,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
     term = compared(condition)
     if term is None:
         queries: tuple[Query, ...] = (Query(compiler.condition(condition), _legend(condition, compiler.options)),)
-        unit, no_data = "none", NoData("idle", "nothing of what the alert tells of happened")
+        unit, no_data = "none", _absence_of_all(condition)
     else:
         queries = tuple(_values(term, compiler))
         unit, no_data = UNITS[_unit(term)], _absence(term)
@@ -300,7 +301,28 @@ def _absence(term: Term) -> NoData:
         case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _, _):
             return absent_own(name)
     expression, idle = _expression(term)
-    return absence(expression, idle=idle)
+    declared = absence(expression, idle=idle)
+    wanted = {label: values[0] for label, values in _where(term) if len(values) == 1}
+    if "inference_stack" in wanted:
+        return NoData("off", f"no deployment is of the stack {wanted['inference_stack']}; or {declared.text}")
+    if wanted and not idle:
+        return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
+    return declared
+
+
+def _absence_of_all(condition: Condition) -> NoData:
+    """What it means that a condition that compares nothing holds nowhere: mostly that all is well."""
+    off = [_absence(term) for term in terms(condition) if isinstance(term, Shown)]
+    reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
+    return NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
+
+
+def _where(term: Term) -> Matchers:
+    match term:
+        case Shown(_, where) | Over(_, Shown(_, where), _, _):
+            return where
+        case _:
+            return ()
 
 
 def _expression(term: Term) -> tuple[Expression, bool]:

@@ -11,14 +11,12 @@ from dashboards.options import Options
 from dashboards.panels import Row
 from dashboards.queries import (
     ALERTS,
-    FIRING,
     PRESENCE,
     RATE_INTERVAL,
     REPLICA,
     SCOPE,
     Query,
     Variable,
-    compile_expression,
     legend,
     own_scope,
     scope,
@@ -26,6 +24,7 @@ from dashboards.queries import (
 from servescope import catalog
 from servescope.catalog import METRICS
 from servescope.expressions import Level, promql
+from servescope.identity import ROLLOUT_PHASES
 from servescope.own_metrics import OWN_METRICS
 
 OWN_COMPONENTS = ("collector", "telemetry")
@@ -104,12 +103,14 @@ def variable_query(variable: Variable, options: Options) -> str:
 
 _SENT = METRICS["autoscaler_rounded_desired_scale"].name
 _CONFIGURED = OWN_METRICS["servescope_configuration_reload_timestamp_seconds"].name
+_SETTLED = "|".join(phase for phase in ROLLOUT_PHASES if phase != "promoting")
 
 
 def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]:
     """Marks on every graph: what appears, phases of a rollout, alerts that fire, changes of scale and configuration."""
     chosen = scope(options)
     deployment, phase = options.label("deployment_id"), options.label("rollout_phase")
+    firing = f'{ALERTS}{{alertstate="firing",{chosen}}}'
     here = f"count by ({deployment}) ({PRESENCE}{{{chosen}}})"
     return [
         grafana.make_annotation(
@@ -120,13 +121,15 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
         ),
         grafana.make_annotation(
             "Rollout phase",
-            Query(f'count by ({deployment}, {phase}) ({PRESENCE}{{{chosen},{phase}!=""}})', ""),
+            # A band while a rollout is under way; one that would go on for ever hides what lies under it.
+            Query(f'count by ({deployment}, {phase}) ({PRESENCE}{{{chosen},{phase}!~"{_SETTLED}"}})', ""),
             "purple",
             legend(options, "deployment_id", "rollout_phase"),
         ),
         grafana.make_annotation(
             "Alert fires",
-            Query(compile_expression(FIRING, options, by=("alertname", "deployment_id")), ""),
+            # A mark where it begins: bands of several alerts would hide what they are about.
+            Query(f"count by (alertname, {deployment}) ({firing} unless {firing} offset 1m)", ""),
             "red",
             legend(options, "alertname", "deployment_id"),
         ),
@@ -144,7 +147,7 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
 
 def _own_annotations(options: Options) -> list[dict[str, object]]:
     """Marks where servescope itself is looked at: configurations that are taken up, and alerts about the monitoring."""
-    firing = Level(ALERTS, "max", (*FIRING.where, ("component", OWN_COMPONENTS)))
+    firing = Level(ALERTS, "max", (("alertstate", ("firing",)), ("component", OWN_COMPONENTS)))
     return [
         grafana.make_annotation(
             "Alert fires",

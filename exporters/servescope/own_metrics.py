@@ -195,6 +195,24 @@ _COLLECTOR = (
         "How far the shard's clock is ahead of this collector's.",
         ("shard",), absent=_ONE_THAT_GATHERS,
     ),
+    OwnMetric(
+        "servescope_alerts", "gauge", "events", "Alerts that are pending or firing, by their name.",
+        ("alertname", "alertstate"), absent="none is pending or firing",
+    ),
+    OwnMetric("servescope_alerting_duration_seconds", "histogram", "seconds", "Evaluating all alerts once."),
+    OwnMetric(
+        "servescope_alerts_left_out_total", "counter", "events",
+        "Alerts that were not taken up at an evaluation, since as many as may be were pending or firing.",
+    ),
+    OwnMetric(
+        "servescope_notifications_total", "counter", "events",
+        "Alerts that receivers were told, or were to be told, by what became of it.", ("receiver", "result"),
+        absent="the collector tells nobody",
+    ),
+    OwnMetric(
+        "servescope_notification_duration_seconds", "histogram", "seconds",
+        "Telling one receiver once, where that succeeded.",
+    ),
     OwnMetric("servescope_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
     _of_process("process_cpu_seconds_total", "counter", "seconds", "CPU time the collector's process used."),
     _of_process("process_resident_memory_bytes", "gauge", "bytes", "Memory the collector's process has in use."),

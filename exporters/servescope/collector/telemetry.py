@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
+from servescope.expressions import Vector
 from servescope.own_metrics import OWN_METRICS
+from servescope.samples import make_labels
 
-STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "gather")
+STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "gather", "alert")
 """Where a fault of the collector's own can happen without ending it; in reading a text it is the outcome `internal`."""
 
 REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")
 """Why a client is turned away, or its connection ended."""
+
+NOTIFIED = ("sent", "failed", "dropped")
+"""What becomes of telling a receiver: a failed one is tried again, a dropped one was over before it could be told."""
 
 RELAYED = ("kept", "known", "overlapping", "future", "unlisted", "unreadable")
 """What becomes of a scrape that a shard relayed: only one after the target's last is kept."""
@@ -54,6 +59,7 @@ class Telemetry:
         self._listed = _gauge("servescope_discovered_targets", registry)
         self._register_api(registry)
         self._register_pace(registry)
+        self._register_alerting(registry)
         build = _gauge("servescope_build_info", registry)
         build.labels(__version__).set(1)
 
@@ -77,6 +83,35 @@ class Telemetry:
         for reason in REFUSALS:
             self.api_refused.labels(reason)
         self.api_connections = _gauge("servescope_api_connections", registry)
+
+    def _register_alerting(self, registry: CollectorRegistry) -> None:
+        """What is measured of alerts, and of telling them."""
+        self.alerting_seconds = _histogram("servescope_alerting_duration_seconds", registry)
+        self._left_out = _counter("servescope_alerts_left_out_total", registry)
+        self.notification_seconds = _histogram("servescope_notification_duration_seconds", registry)
+        self._notices = _counter("servescope_notifications_total", registry)
+
+    def know_receiver(self, receiver: str) -> None:
+        """Have a receiver's counts begin at 0."""
+        for result in NOTIFIED:
+            self._notices.labels(receiver, result)
+
+    def count_notices(self, receiver: str, result: str, count: int) -> None:
+        """Book alerts that a receiver was told, or was to be told."""
+        self._notices.labels(receiver, result).inc(count)
+
+    def count_left_out(self, alerts: int) -> None:
+        """Book alerts that were too many."""
+        self._left_out.inc(alerts)
+
+    def read(self, names: Collection[str]) -> dict[str, Vector]:
+        """The values of some series by their labels; none for a name that there is not."""
+        found: dict[str, Vector] = {}
+        for family in self._registry.restricted_registry(names).collect():
+            for sample in family.samples:
+                if sample.name in names:
+                    found.setdefault(sample.name, {})[make_labels(sample.labels)] = float(sample.value)
+        return found
 
     def count_request(self, status: int, seconds: float) -> None:
         """Book one request to the collector."""

@@ -229,6 +229,7 @@ def must_say(alert: Alert) -> frozenset[str]:
 def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
     by_record = {figure.record(): figure for figure in FIGURES.values()}
     by_buckets = {record_buckets(name): METRICS[name] for name in RECORDED_HISTOGRAMS}
+    shares = {objective.record(row.short) for objective in OBJECTIVES.values() for row in BURN_WINDOWS}
     for (file, about), _ in files.items():
         kind, of, rest = about.partition(" of ")
         record = rest.rpartition(", of ")[2]
@@ -240,6 +241,8 @@ def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
             yield (file, about), _unit(figure.unit) if kind == "unit" else told
         elif metric is not None:
             yield (file, about), _unit(metric.unit) if kind == "unit" else steps_of(None)
+        elif record in shares:
+            yield (file, about), _unit("ratio") if kind == "unit" else _steps_of_alerts(file, rest, files[file, about])
         else:
             yield (file, about), f"nothing is recorded as {record}"
 

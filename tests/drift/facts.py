@@ -205,12 +205,14 @@ _OF_MANY = ("table", "heatmap")
 def _panels(root: Path) -> Iterator[tuple[Key, object]]:
     for path in sorted((root / BOARDS).glob("*.json")):
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
-            read = [each for target in panel.get("targets", ()) for each in _selectors(target["expr"])]
+            # A panel shows what its first query asks for: others are lines across it, and a floor may stand behind it.
+            first = _leading(panel["targets"][0]["expr"]) if panel.get("targets") else None
+            alone = isinstance(first, Selector) or len(panel.get("targets", ())) == 1
+            read = [each for each in walk(first) if isinstance(each, Selector)] if first and alone else []
             recorded = {each.name for each in read if each.name.startswith("deployment:")}
             # What was of a figure over a stretch of its past has a unit of its own.
             now = not any(each.window for each in read)
-            one = len(panel.get("targets", ())) == 1 and len(recorded) == 1 == len(read)
-            if one and now and panel["type"] not in _OF_MANY:
+            if len(recorded) == 1 == len(read) and now and panel["type"] not in _OF_MANY:
                 defaults = panel["fieldConfig"]["defaults"]
                 about = f"{panel['title']}, of {recorded.pop()}"
                 yield (path.name, f"unit of {about}"), defaults["unit"]
@@ -224,9 +226,19 @@ def shown_series(root: Path) -> frozenset[str]:
     return frozenset(each.name for text in texts for each in _selectors(text))
 
 
+def _leading(expression: str) -> Node:
+    node = _parse(expression)
+    while isinstance(node, Binary) and node.operator == "and":
+        node = node.left
+    return node
+
+
+def _parse(expression: str) -> Node:
+    return parse(expression.replace("$__rate_interval", "1m").replace("$histograms", "1"))
+
+
 def _selectors(expression: str) -> list[Selector]:
-    node = parse(re.sub(r"\$__rate_interval", "1m", expression))
-    return [each for each in walk(node) if isinstance(each, Selector)]
+    return [each for each in walk(_parse(expression)) if isinstance(each, Selector)]
 
 
 def _steps(steps: list[dict[str, Any]]) -> tuple[tuple[float | None, str], ...]:

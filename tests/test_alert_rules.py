@@ -281,6 +281,15 @@ def test_information_and_the_watchdog_call_nobody() -> None:
     assert by_severity['severity="none"']["repeat_interval"] == "1m"
 
 
+def test_notifications_are_grouped_by_alert_and_deployment() -> None:
+    """One for all replicas of a deployment, none for two deployments; each wait of a group is set."""
+    route = configuration()["route"]
+
+    assert route["group_by"] == ["alertname", "environment", "model_name", "deployment_id"]
+    assert {"group_wait", "group_interval", "repeat_interval"} <= route.keys()
+    assert all("repeat_interval" in each for each in route["routes"] if "mute_time_intervals" not in each)
+
+
 def test_no_secret_stands_in_the_configuration() -> None:
     """Only the files they are in."""
     text = (GENERATED / "alertmanager.yml").read_text(encoding="utf-8")

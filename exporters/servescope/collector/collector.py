@@ -145,6 +145,7 @@ class Collector:
             bounds=self.settings.window_bounds,
             telemetry=self.telemetry,
             post=post,
+            submit=lambda round_: self._writer.submit(round_),
             on_fault=lambda message: self._on_fault("alert", message),
         )
         needs = self.alerts.view.needs
@@ -625,7 +626,7 @@ class Collector:
     def _evaluate_alerts(self, evaluation: Evaluation) -> None:
         try:
             needs = self.alerts.view.needs
-            round_ = self.alerts.evaluate(
+            self.alerts.evaluate(
                 evaluation.at_ms,
                 evaluation.deployments,
                 self._read_own({*needs.own, *needs.counters}),
@@ -635,9 +636,6 @@ class Collector:
         except Exception:
             # A mistake of ours in alerting must not end the figures.
             self._on_fault("alert", "no alert was evaluated")
-            return
-        if round_ is not None:
-            self._writer.submit(round_)
 
     def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
         """The replicas by status as the collector sees its own targets; none where it has scraped no replica."""

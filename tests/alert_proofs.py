@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote_plus
 
 from alerts.alerting import annotations_of
 from servescope.alerting import Alert
@@ -225,6 +226,7 @@ def notation(values: Sequence[float | None]) -> str:
 def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     """An annotation as Prometheus renders it."""
     text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
+    text = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda match: quote_plus(labels.get(match[1], "")), text)
     text = text.replace("{{ $value | humanizePercentage }}", f"{_general(value * 100)}%")
     text = text.replace("{{ $value | humanize }}", _humanized(value))
     text = text.replace("{{ $value | humanizeDuration }}", _duration(value))

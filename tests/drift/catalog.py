@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from servescope import catalog
+from servescope.alert_links import panel_title
 from servescope.alerting import (
     Alert,
     Always,
@@ -235,11 +236,25 @@ def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
             continue
         figure, metric = by_record.get(record), by_buckets.get(record)
         if figure is not None:
-            yield (file, about), _unit(figure.unit) if kind == "unit" else steps_of(figure.band)
+            told = steps_of(figure.band) if figure.band else _steps_of_alerts(file, rest, files[file, about])
+            yield (file, about), _unit(figure.unit) if kind == "unit" else told
         elif metric is not None:
             yield (file, about), _unit(metric.unit) if kind == "unit" else steps_of(None)
         else:
             yield (file, about), f"nothing is recorded as {record}"
+
+
+def _steps_of_alerts(file: str, rest: str, said: object) -> object:
+    """The steps of a panel without a band: the numbers that the alerts which lead to it compare with, and no other."""
+    numbers = {
+        value
+        for alert in ALERTS.values()
+        if (f"{alert.dashboard}.json", panel_title(alert)) == (file, rest.rpartition(", of ")[0])
+        for _, value in _numbers(alert.condition)
+    }
+    starts = numbers | {math.nextafter(value, math.inf) for value in numbers}
+    steps = said if isinstance(said, tuple) else ()
+    return said if all(start in starts for start, _ in steps[1:]) else f"numbers {sorted(numbers)}"
 
 
 def _unit(unit: str) -> str:

@@ -207,7 +207,10 @@ def _panels(root: Path) -> Iterator[tuple[Key, object]]:
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
             read = [each for target in panel.get("targets", ()) for each in _selectors(target["expr"])]
             recorded = {each.name for each in read if each.name.startswith("deployment:")}
-            if len(panel.get("targets", ())) == 1 and len(recorded) == 1 == len(read) and panel["type"] not in _OF_MANY:
+            # What was of a figure over a stretch of its past has a unit of its own.
+            now = not any(each.window for each in read)
+            one = len(panel.get("targets", ())) == 1 and len(recorded) == 1 == len(read)
+            if one and now and panel["type"] not in _OF_MANY:
                 defaults = panel["fieldConfig"]["defaults"]
                 about = f"{panel['title']}, of {recorded.pop()}"
                 yield (path.name, f"unit of {about}"), defaults["unit"]

@@ -23,11 +23,11 @@ from servescope.expressions import (
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\")|(?P<number>-?(?:\d+\.?\d*(?:e[-+]?\d+)?|Inf)\b(?![smhdwy]))"
-    r"|(?P<duration>\d+[smhdwy]+|\$__rate_interval)|(?P<name>[a-zA-Z_:][\w:]*)|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/<>=(){}\[\],]))"
+    r"|(?P<duration>\d+[smhdwy]+|\$__rate_interval)|(?P<name>[a-zA-Z_:][\w:]*)|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/^<>=(){}\[\],]))"
 )
 _AGGREGATIONS = ("sum", "avg", "max", "min", "count", "topk")
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-_PRECEDENCE = (("or",), ("and", "unless"), _COMPARISONS, ("+", "-"), ("*", "/"))
+_PRECEDENCE = (("or",), ("and", "unless"), _COMPARISONS, ("+", "-"), ("*", "/"), ("^",))
 
 
 class NotReadError(Exception):
@@ -109,6 +109,8 @@ class _Reader:
                 kind, text = self._tokens[self._at]
                 self._tokens[self._at : self._at + 1] = [("sign", "-"), (kind, text[1:])]
             operator = self._next()
+            if self._peek() == "bool":
+                self._next()
             matching = self._matching()
             left = Binary(operator, left, self.binary(level + 1), matching)
         return left
@@ -142,7 +144,7 @@ class _Reader:
             self._take("(")
             node = self.binary(0)
             self._take(")")
-            return node
+            return self._subquery(node)
         if kind == "number":
             self._next()
             return Number(float(text))
@@ -153,6 +155,17 @@ class _Reader:
             by = self._labels() if self._peek() == "by" and self._next() else ()
             return Call(text, self._arguments(), by)
         return Call(text, self._arguments()) if self._peek() == "(" else self._selector(text)
+
+    def _subquery(self, node: Node) -> Node:
+        """The node over a stretch of its past, `[1h:15s]`, where one follows."""
+        if self._peek() != "[":
+            return node
+        self._take("[")
+        stretch = self._next()
+        while self._peek() != "]":
+            stretch += self._next()
+        self._take("]")
+        return Call(f"over {stretch}", (node,))
 
     def _arguments(self) -> tuple[Node, ...]:
         self._take("(")

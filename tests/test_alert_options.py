@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,17 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="not TOML"):
         read_options(tmp_path / "bad.toml")
+
+
+def test_the_example_of_the_page_is_taken() -> None:
+    """As it stands, and by the dashboards too."""
+    page = (ROOT / "docs" / "alert-rules.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    options = make_options(tomllib.loads(example), origin="alert-rules.md")
+
+    assert options.label("replica") == "pod"
+    assert options.receivers["page"].kind == "pagerduty"
+    assert len(options.migration_windows) == 1
 
 
 def test_the_reference_lists_every_key() -> None:

@@ -30,24 +30,30 @@ class Notification:
 
 @dataclass
 class Receivers:
-    """The receivers and all they were sent; `refused` are the calls without the token of the receiver called."""
+    """The receivers and all they were sent.
+
+    `refused` are the calls without the token of the receiver called; those in `shut` take no call.
+    """
 
     tokens: Mapping[str, str]
     port: int = 0
     refused: list[str] = field(default_factory=list)
+    shut: set[str] = field(default_factory=set)
     _sent: list[Notification] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def sent(self) -> list[Notification]:
-        """Every notification until now, in the order they came."""
+    def sent(self, first: int = 0) -> list[Notification]:
+        """Every notification until now, in the order they came, from the one of number `first` on."""
         with self._lock:
-            return list(self._sent)
+            return self._sent[first:]
 
     def take(self, receiver: str, authorization: str, body: bytes) -> int:
         """Take a call; the HTTP status to answer with."""
         if authorization != f"Bearer {self.tokens.get(receiver)}":
             self.refused.append(receiver)
             return 401
+        if receiver in self.shut:
+            return 403
         with self._lock:
             self._sent.append(Notification(time.monotonic(), receiver, json.loads(body)))
         return 200

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := exporters app alerts benchmarks dashboards docs examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench soak live real truth capture pictures clean
+.PHONY: help demo test check generate bench soak live real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ truth: $(VENV)/.develop  ## send the same prompts through a real Dynamo router a
 
 capture: $(VENV)/.develop  ## save the /metrics of the real engines to .cache/captures
 	$(BIN)/python -m tests.real --capture .cache/captures
+
+engines: $(VENV)/.develop  ## ask every panel of every captured engine, and write docs/engines.md
+	$(BIN)/python -m tests.tools
+	$(BIN)/python -m tests.engines --write
 
 pictures: $(VENV)/.develop  ## take a picture of every page of the console, light and dark, to docs/pictures
 	$(BIN)/python -m tests.pictures

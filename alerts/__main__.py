@@ -5,68 +5,94 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from alerts.alerting import LINKS, Links, render_alert_rules, render_bundle, render_objective_rules
+from alerts.alerting import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
 from alerts.alertmanager import render_alertmanager
-from alerts.recording import render_recording_rules
+from alerts.histograms import render_histogram_rules
+from alerts.options import DEFAULTS, Options, read_options
 from alerts.runbooks import render_index, render_runbook
-from servescope.alerts import ALERTS
+from alerts.templates import TEMPLATES_FILE, render_templates
+from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
-FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
+FILES: Mapping[str, Callable[[Options], str]] = MappingProxyType(
     {
-        "recording.rules.yml": render_recording_rules,
+        "recording.rules.yml": render_figure_rules,
+        "histograms.rules.yml": render_histogram_rules,
         "objectives.rules.yml": render_objective_rules,
         "alerting.rules.yml": render_alert_rules,
     }
 )
 """The rule files by name."""
 
-OTHER_FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {
-        "alertmanager.yml": render_alertmanager,
-        "runbooks/README.md": partial(render_index, ALERTS.values()),
-        **{f"runbooks/{alert.name}.md": partial(render_runbook, alert) for alert in ALERTS.values()},
+RUNBOOKS = "runbooks"
+
+
+def render(options: Options = DEFAULTS) -> Mapping[str, str]:
+    """Every file by its name."""
+    alerts = options.alerts().values()
+    return {
+        **{name: write(options) for name, write in FILES.items()},
+        "alertmanager.yml": render_alertmanager(options=options),
+        TEMPLATES_FILE: render_templates(options),
+        f"{RUNBOOKS}/README.md": render_index(alerts),
+        **{f"{RUNBOOKS}/{alert.name}.md": render_runbook(alert, options) for alert in alerts},
     }
-)
-"""What is written beside them."""
 
 
 def main() -> int:
-    """Write the files, or check them: 1 when one differs from what the catalog says."""
+    """Write the files, or check them: 1 when one differs from what the catalog says, 2 for wrong options."""
     parser = argparse.ArgumentParser(prog="python -m alerts", description="Write the rules compiled from the catalog.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
+    parser.add_argument(
+        "--options", type=Path, metavar="FILE.toml", help="labels, thresholds, links, receivers, windows"
+    )
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"default: {GENERATED}")
     parser.add_argument(
         "--format",
         choices=("prometheus", "prometheusrule", "mimir"),
         help="write all rules as one document of this form to the standard output, and no file",
     )
-    parser.add_argument("--runbooks", metavar="URL", help="with --format: the folder that runbook_url leads to")
-    parser.add_argument("--grafana", metavar="URL", help="with --format: the Grafana that dashboard_url leads to")
     arguments = parser.parse_args()
+    if arguments.options and not (arguments.format or arguments.output):
+        parser.error("--options goes with --output or --format: the folder of the defaults keeps them")
+    try:
+        options = read_options(arguments.options) if arguments.options else DEFAULTS
+    except ServescopeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     if arguments.format:
-        links = Links(arguments.runbooks or LINKS.runbooks, arguments.grafana or LINKS.grafana)
-        sys.stdout.write(render_bundle(arguments.format, links))
+        sys.stdout.write(render_bundle(arguments.format, options))
         return 0
-    if arguments.runbooks or arguments.grafana:
-        parser.error("--runbooks and --grafana go with --format: the files are written with their defaults")
-    check = arguments.check
-    files = {**FILES, **OTHER_FILES}
-    stale = [name for name, render in files.items() if not _is_current(GENERATED / name, render())]
-    unknown = sorted(path for path in (GENERATED / "runbooks").glob("*") if f"runbooks/{path.name}" not in files)
-    if check:
-        for path in (*(GENERATED / name for name in stale), *unknown):
-            sys.stderr.write(f"{path} is out of date: run `python -m alerts`\n")
-        return 1 if stale or unknown else 0
-    (GENERATED / "runbooks").mkdir(parents=True, exist_ok=True)
-    for name in stale:
-        (GENERATED / name).write_text(files[name](), encoding="utf-8")
-    for path in unknown:
+    folder, files = arguments.output or GENERATED, render(options)
+    return _check(folder, files) if arguments.check else _write(folder, files)
+
+
+def _check(folder: Path, files: Mapping[str, str]) -> int:
+    wrong = [folder / name for name, text in files.items() if not _is_current(folder / name, text)]
+    wrong += _strangers(folder, files)
+    for path in wrong:
+        sys.stderr.write(f"{path} is out of date: run `python -m alerts`\n")
+    return 1 if wrong else 0
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> int:
+    for name, text in files.items():
+        path = folder / name
+        if not _is_current(path, text):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for path in _strangers(folder, files):
         path.unlink()
     return 0
+
+
+def _strangers(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Runbooks of alerts that are no more."""
+    ours = (path for path in sorted((folder / RUNBOOKS).glob("Servescope*.md")))
+    return [path for path in ours if f"{RUNBOOKS}/{path.name}" not in files]
 
 
 def _is_current(path: Path, text: str) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import yaml
 
-from alerts.recording import GROUP, HEADER, INTERVAL, recording_rule
+from alerts.histograms import histogram_group
+from alerts.options import DEFAULTS, Options
+from alerts.recording import HEADER, recording_group, render_group
 from servescope.alerting import Alert, condition_promql
-from servescope.alerts import ALERTS
-from servescope.catalog import BURN_WINDOWS, DEFAULT_WINDOW, FIGURES, OBJECTIVES
+from servescope.catalog import BURN_WINDOWS
 from servescope.expressions import promql
 from servescope.identity import DEPLOYMENT_LABELS
 
@@ -21,35 +21,25 @@ Group = dict[str, Any]
 OBJECTIVES_INTERVAL = "1m"
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Where a notification leads: the folder of the runbooks, and Grafana."""
-
-    runbooks: str = "runbooks"
-    grafana: str = "http://localhost:3000"
+def render_figure_rules(options: Options = DEFAULTS) -> str:
+    """The rule file that records every figure."""
+    return render_group(recording_group(options.common.window, options.evaluation_interval, options))
 
 
-LINKS = Links()
-
-
-def render_alert_rules() -> str:
-    """The rule file of all alerts, one group per component."""
-    return _rule_file(alert_groups())
-
-
-def render_objective_rules() -> str:
+def render_objective_rules(options: Options = DEFAULTS) -> str:
     """The rule file that records the bad share of every objective over every window."""
-    return _rule_file([objective_group()])
+    return render_group(objective_group(options))
 
 
-def render_bundle(form: Format, links: Links = LINKS) -> str:
+def render_alert_rules(options: Options = DEFAULTS) -> str:
+    """The rule file of all alerts, one group per component."""
+    return render_group(*alert_groups(options=options))
+
+
+def render_bundle(form: Format, options: Options = DEFAULTS) -> str:
     """All rules in one document: as a PrometheusRule of the operator, or as a namespace for mimirtool."""
-    figures = {
-        "name": GROUP,
-        "interval": INTERVAL,
-        "rules": [recording_rule(f, DEFAULT_WINDOW) for f in FIGURES.values()],
-    }
-    groups = [figures, objective_group(), *alert_groups(links=links)]
+    figures = recording_group(options.common.window, options.evaluation_interval, options)
+    groups = [figures, histogram_group(options), objective_group(options), *alert_groups(options=options)]
     if form == "prometheusrule":
         document: dict[str, Any] = {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -62,54 +52,57 @@ def render_bundle(form: Format, links: Links = LINKS) -> str:
     return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
 
 
-def objective_group() -> Group:
+def objective_group(options: Options = DEFAULTS) -> Group:
     """The group of the objectives' bad shares."""
     windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
     rules = [
-        {"record": objective.record(window), "expr": promql(objective.bad, window=window, by=DEPLOYMENT_LABELS)}
-        for objective in OBJECTIVES.values()
+        {
+            "record": objective.record(window),
+            "expr": options.expression(promql(objective.bad, window=window, by=DEPLOYMENT_LABELS, scope=options.scope)),
+        }
+        for objective in options.choices.objectives.values()
         for window in windows
     ]
     return {"name": "servescope-objectives", "interval": OBJECTIVES_INTERVAL, "rules": rules}
 
 
-def alert_groups(alerts: Sequence[Alert] = tuple(ALERTS.values()), links: Links = LINKS) -> list[Group]:
-    """The groups of these alerts, one per component."""
+def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAULTS) -> list[Group]:
+    """The groups of these alerts, one per component; without any, of all that the options have."""
+    alerts = tuple(options.alerts().values()) if alerts is None else alerts
     components = dict.fromkeys(alert.component for alert in alerts)
     return [
         {
             "name": f"servescope-alerts-{component}",
-            "interval": INTERVAL,
-            "rules": [alert_rule(alert, links=links) for alert in alerts if alert.component == component],
+            "interval": options.evaluation_interval,
+            "rules": [alert_rule(alert, options) for alert in alerts if alert.component == component],
         }
         for component in components
     ]
 
 
-def alert_rule(alert: Alert, window: str = DEFAULT_WINDOW, links: Links = LINKS) -> dict[str, Any]:
+def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     """The rule of one alert."""
-    rule: dict[str, Any] = {"alert": alert.name, "expr": condition_promql(alert.condition, window)}
+    expression = condition_promql(alert.condition, options.common.window, options.scope)
+    rule: dict[str, Any] = {"alert": alert.name, "expr": options.expression(expression)}
     if alert.wait:
         rule["for"] = alert.wait
     if alert.keep:
         rule["keep_firing_for"] = alert.keep
-    return {**rule, "labels": dict(alert.labels), "annotations": annotations_of(alert, links)}
+    labels = {**alert.labels, "team": options.team}
+    return {**rule, "labels": labels, "annotations": annotations_of(alert, options)}
 
 
-def annotations_of(alert: Alert, links: Links = LINKS) -> dict[str, str]:
+def annotations_of(alert: Alert, options: Options = DEFAULTS) -> dict[str, str]:
     """What a notification says, and where it leads."""
-    return {
+    told = {
         "summary": alert.summary,
         "description": alert.description,
-        "runbook_url": f"{links.runbooks}/{alert.name}.md",
-        "dashboard_url": dashboard_url(alert, links),
+        "runbook_url": f"{options.runbooks}/{alert.name}.md",
+        "dashboard_url": dashboard_url(alert, options),
     }
+    return {key: options.template(text) for key, text in told.items()}
 
 
-def dashboard_url(alert: Alert, links: Links = LINKS) -> str:
+def dashboard_url(alert: Alert, options: Options = DEFAULTS) -> str:
     """The dashboard that shows the alert's figure; uids are those that `python -m dashboards` gives by file name."""
-    return f"{links.grafana}/d/servescope-{alert.dashboard}"
-
-
-def _rule_file(groups: Sequence[Group]) -> str:
-    return HEADER + yaml.safe_dump({"groups": list(groups)}, sort_keys=False, width=10_000)
+    return f"{options.grafana}/d/{options.common.prefix}-{alert.dashboard}"

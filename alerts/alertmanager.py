@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import yaml
 
+from alerts.options import DEFAULTS, SECRETS, Options, Span
+from alerts.receivers import RECEIVERS
 from alerts.recording import HEADER
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 
-RECEIVERS = {"critical": "page", "warning": "ticket", "info": "chat", "none": "watchdog"}
-"""The receiver of each severity; information calls nobody and goes to a channel one may read."""
-
-SECRETS = "/etc/alertmanager/secrets"
-"""Where the tokens of the receivers are, one file each: none stands in the configuration."""
+__all__ = ["MIGRATION_WINDOW", "RECEIVERS", "SECRETS", "configuration", "inhibitions", "render_alertmanager"]
 
 MIGRATION_WINDOW = "migration"
+# Alertmanager wants a time for every interval, so without a plan there is one that never comes.
+_NEVER = {"days_of_month": ["31"], "months": ["february"]}
 
 
-def render_alertmanager(secrets: str = SECRETS) -> str:
-    """The configuration file."""
-    return HEADER + yaml.safe_dump(configuration(secrets), sort_keys=False, width=120)
+def render_alertmanager(secrets: str = "", options: Options = DEFAULTS) -> str:
+    """The configuration file; `secrets`, where given, is the folder in place of the options'."""
+    return HEADER + yaml.safe_dump(configuration(secrets, options), sort_keys=False, width=120)
 
 
-def configuration(secrets: str = SECRETS) -> dict[str, Any]:
+def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, Any]:
     """The configuration as a document."""
+    options = replace(options, secrets=secrets) if secrets else options
+    group_by = ["alertname", *(options.label(label) for label in ("environment", "model_name", "deployment_id"))]
     return {
+        "templates": [f"{options.templates}/*.tmpl"],
         "route": {
             "receiver": "ticket",
-            "group_by": ["alertname", "environment", "model_name", "deployment_id"],
+            "group_by": group_by,
             "group_wait": "30s",
             "group_interval": "5m",
             "repeat_interval": "4h",
@@ -43,7 +48,7 @@ def configuration(secrets: str = SECRETS) -> dict[str, Any]:
                 {"receiver": "page", "matchers": ['severity="critical"'], "repeat_interval": "1h"},
                 {
                     "receiver": "ticket",
-                    "matchers": ['severity="warning"', 'rollout_phase="promoting"'],
+                    "matchers": ['severity="warning"', f'{options.label("rollout_phase")}="promoting"'],
                     # What a planned migration is expected to bring opens no ticket; pages go on.
                     "mute_time_intervals": [MIGRATION_WINDOW],
                 },
@@ -52,32 +57,38 @@ def configuration(secrets: str = SECRETS) -> dict[str, Any]:
             ],
         },
         "time_intervals": [
-            # No time at all until a migration is planned: the 31st of February.
-            {"name": MIGRATION_WINDOW, "time_intervals": [{"days_of_month": ["31"], "months": ["february"]}]},
-        ],
-        "inhibit_rules": inhibitions(),
-        "receivers": [_receiver(name, secrets) for name in RECEIVERS.values()],
-    }
-
-
-def _receiver(name: str, secrets: str) -> dict[str, Any]:
-    """A receiver, which is told who it is that calls by a token in a file of its own."""
-    authorization = {"type": "Bearer", "credentials_file": f"{secrets}/{name}_token"}
-    return {
-        "name": name,
-        "webhook_configs": [
             {
-                "url": f"http://127.0.0.1:9095/{name}",
-                "send_resolved": name != "watchdog",
-                "http_config": {"authorization": authorization},
+                "name": MIGRATION_WINDOW,
+                "time_intervals": [piece for span in options.migration_windows for piece in _pieces(span)] or [_NEVER],
             }
         ],
+        "inhibit_rules": inhibitions(options),
+        "receivers": [options.receivers[name].configuration(options.secrets) for name in RECEIVERS.values()],
     }
 
 
-def inhibitions() -> list[dict[str, Any]]:
+def _pieces(span: Span) -> list[dict[str, Any]]:
+    """A span of time as Alertmanager's intervals, which end with the day: one for each day it touches."""
+    pieces = []
+    start = span.start
+    while start < span.end:
+        midnight = datetime.combine(start.date() + timedelta(days=1), datetime.min.time(), start.tzinfo)
+        end = min(span.end, midnight)
+        pieces.append(
+            {
+                "times": [{"start_time": f"{start:%H:%M}", "end_time": "24:00" if end == midnight else f"{end:%H:%M}"}],
+                "days_of_month": [str(start.day)],
+                "months": [str(start.month)],
+                "years": [str(start.year)],
+            }
+        )
+        start = end
+    return pieces
+
+
+def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
     """What mutes what; labels that neither side has are equal too, so both sides have all that are named."""
-    deployment = list(DEPLOYMENT_LABELS[:3])
+    deployment = [options.label(label) for label in DEPLOYMENT_LABELS[:3]]
     return [
         {
             "source_matchers": ['severity="critical"', 'family!="servescope"'],
@@ -94,6 +105,6 @@ def inhibitions() -> list[dict[str, Any]]:
             # A target that cannot be scraped shows no metrics either.
             "source_matchers": ['alertname="ServescopeTargetDown"'],
             "target_matchers": ['alertname="ServescopeMetricsMissing"'],
-            "equal": [*deployment, *IDENTITY_LABELS[-2:]],
+            "equal": [*deployment, *(options.label(label) for label in IDENTITY_LABELS[-2:])],
         },
     ]

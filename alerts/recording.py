@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from alerts.options import DEFAULTS, Options
 from servescope.catalog import DEFAULT_WINDOW, FIGURES, Figure
 from servescope.expressions import promql
 from servescope.identity import DEPLOYMENT_LABELS
@@ -17,12 +19,22 @@ GROUP = "servescope-figures"
 
 def render_recording_rules(window: str = DEFAULT_WINDOW, interval: str = INTERVAL) -> str:
     """The rule file: one group that records every figure over `window`, evaluated each `interval`."""
-    rules = [recording_rule(figure, window) for figure in FIGURES.values()]
-    document = {"groups": [{"name": GROUP, "interval": interval, "rules": rules}]}
-    return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
+    return render_group(recording_group(window, interval))
 
 
-def recording_rule(figure: Figure, window: str) -> dict[str, Any]:
+def render_group(*groups: Mapping[str, Any]) -> str:
+    """A file of these groups of rules."""
+    return HEADER + yaml.safe_dump({"groups": [dict(group) for group in groups]}, sort_keys=False, width=10_000)
+
+
+def recording_group(window: str, interval: str, options: Options = DEFAULTS) -> dict[str, Any]:
+    """The group that records every figure."""
+    rules = [recording_rule(figure, window, options) for figure in FIGURES.values()]
+    return {"name": GROUP, "interval": interval, "rules": rules}
+
+
+def recording_rule(figure: Figure, window: str, options: Options = DEFAULTS) -> dict[str, Any]:
     """The rule of one figure; its result carries the deployment's labels and the figure's own."""
-    expression = promql(figure.expression, window=window, by=(*DEPLOYMENT_LABELS, *figure.by))
-    return {"record": figure.record(window), "expr": expression}
+    by = (*DEPLOYMENT_LABELS, *figure.by)
+    expression = promql(figure.expression, window=window, by=by, scope=options.scope)
+    return {"record": figure.record(window), "expr": options.expression(expression)}

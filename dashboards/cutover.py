@@ -33,8 +33,9 @@ def make(options: Options) -> Board:
                 "Who serves",
                 (
                     compare(
-                        "Requests by stack", rate("requests_started_total"), unit="requests/s", stacked=True,
-                        meaning="Requests that arrive a second, by stack; its part of the whole is the stack's share.",
+                        # Not those started: some engines count requests only when they end.
+                        "Requests by stack", rate("requests_total"), unit="requests/s", stacked=True,
+                        meaning="Requests that end a second, by stack; its part of the whole is the stack's share.",
                         normal="the shares are those configured.",
                         first="if they are not, look at the configuration of what divides the traffic.",
                     ),

@@ -17,6 +17,7 @@ from servescope.errors import ConfigurationError
 from servescope.identity import IDENTITY_LABELS
 
 FIGURE_SOURCES = ("recorded", "raw")
+ALERTS_TABLE = "alerts"
 TIMEZONES = ("browser", "utc")
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
@@ -70,6 +71,11 @@ def read_options(path: Path) -> Options:
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
+    return make_options(read_document(path), origin=str(path))
+
+
+def read_document(path: Path) -> Mapping[str, object]:
+    """A TOML file; raises ConfigurationError."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -78,11 +84,15 @@ def read_options(path: Path) -> Options:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
-    return make_options(document, origin=str(path))
+    return document
 
 
 def make_options(document: Mapping[str, object], *, origin: str) -> Options:
-    """The options from a parsed document; `origin` is what errors call it."""
+    """The options from a parsed document; `origin` is what errors call it.
+
+    The table [alerts] is left to `python -m alerts`, so that one file serves both.
+    """
+    document = {key: value for key, value in document.items() if key != ALERTS_TABLE}
     known = [each.name for each in fields(Options)]
     for key in document:
         if key not in known:

@@ -210,7 +210,7 @@ def quantiles_panel(
         title=title,
         kind="timeseries",
         queries=tuple(
-            Query(compile_expression(Quantile(share, histogram), options, by=(), replica=True), f"p{share * 100:g}")
+            Query(compile_expression(Quantile(share, histogram), options, by=()), f"p{share * 100:g}")
             for share in (0.5, 0.95, 0.99)
         ),
         unit=UNITS[metric.unit],
@@ -224,7 +224,7 @@ def quantiles_panel(
 def heatmap_panel(title: str, histogram: str, options: Options, *, normal: str, first: str) -> Panel:
     """How a histogram's observations spread over its buckets, moment by moment."""
     metric = METRICS[histogram]
-    buckets = compile_expression(Rate(f"{histogram}_bucket"), options, by=("le",), replica=True)
+    buckets = compile_expression(Rate(f"{histogram}_bucket"), options, by=("le",))
     return Panel(
         title=title,
         kind="heatmap",

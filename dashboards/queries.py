@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from dashboards.options import Options
-from servescope.catalog import FIGURES, METRICS
+from servescope.catalog import FIGURES, METRICS, RECORDED_HISTOGRAMS, record_buckets
 from servescope.expressions import (
     Difference,
     Expression,
@@ -17,6 +17,7 @@ from servescope.expressions import (
     Rate,
     Ratio,
     promql,
+    quantile_promql,
 )
 from servescope.identity import DEPLOYMENT_LABELS
 
@@ -72,9 +73,30 @@ def scope(options: Options, *, replica: bool = False, without: str = "") -> str:
 def compile_expression(
     expression: Expression, options: Options, *, by: tuple[str, ...], replica: bool = False, window: str = RATE_INTERVAL
 ) -> str:
-    """The expression over the raw series in scope, per value of the labels in `by`."""
+    """The expression over what is in scope, per value of the labels in `by`.
+
+    It is computed over the raw series. Only the buckets of histograms are read from their recording rules where they
+    are not told apart by replica: there are hundreds of raw ones for each that is recorded.
+    """
     labels = tuple(options.label(label) for label in by)
+    recorded = None if replica or options.figures == "raw" else _recorded_buckets(expression, by)
+    if recorded is not None:
+        groups = tuple(dict.fromkeys((*labels, "le")))
+        buckets = promql(Level(record_buckets(recorded, options.window)), window="", by=groups, scope=scope(options))
+        return quantile_promql(expression.quantile, buckets) if isinstance(expression, Quantile) else buckets
     return promql(_relabel(expression, options), window=window, by=labels, scope=scope(options, replica=replica))
+
+
+def _recorded_buckets(expression: Expression, by: tuple[str, ...]) -> str | None:
+    """The histogram whose recorded buckets give the expression, None where the raw ones are needed."""
+    match expression:
+        case Quantile(histogram=histogram):
+            pass
+        case Rate(name, ()) if name.endswith("_bucket"):
+            histogram = name.removesuffix("_bucket")
+        case _:
+            return None
+    return histogram if histogram in RECORDED_HISTOGRAMS and {*by} <= {*DEPLOYMENT_LABELS, "le"} else None
 
 
 def _relabel(expression: Expression, options: Options) -> Expression:

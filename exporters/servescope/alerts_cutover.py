@@ -25,8 +25,6 @@ from servescope.alerting import (
     Shown,
 )
 from servescope.catalog import (
-    NEW_STACK,
-    OLD_STACK,
     REQUEST_TRAFFIC,
     SHARE_MARGIN,
     SHARE_TRAFFIC,
@@ -34,34 +32,45 @@ from servescope.catalog import (
     WORSE_SPEED,
     WORSE_TIMES,
 )
+from servescope.choices import Choices, share
 from servescope.expressions import rate
-
-ENOUGH_REQUESTS = Compare(Shown("request_rate"), ">=", REQUEST_TRAFFIC.value)
-"""Enough traffic for a share or a latency to say something."""
 
 _MODEL_LABELS = ("model_name", "environment")
 
 
-def _new(figure: str) -> Shown:
-    return Shown(figure, (("inference_stack", (NEW_STACK,)),))
+def enough_requests(its: Choices) -> Compare:
+    """Enough traffic for a share or a latency to say something."""
+    return Compare(Shown("request_rate"), ">=", its.value(REQUEST_TRAFFIC))
 
 
-def _old(figure: str, worst: Literal["max", "min"]) -> Extreme:
+def _new(its: Choices, figure: str) -> Shown:
+    return Shown(figure, (("inference_stack", (its.new_stack,)),))
+
+
+def _old(its: Choices, figure: str, worst: Literal["max", "min"]) -> Extreme:
     """The figure of the old stack's worst deployment of the same model in the same environment."""
-    return Extreme(worst, Shown(figure, (("inference_stack", (OLD_STACK,)),)), _MODEL_LABELS)
+    return Extreme(worst, Shown(figure, (("inference_stack", (its.old_stack,)),)), _MODEL_LABELS)
 
 
 def _worse(
-    name: str, figure: str, is_worse: Condition, *, summary: str, description: str, meaning: str, diagnosis: str
+    its: Choices,
+    name: str,
+    figure: str,
+    is_worse: Condition,
+    *,
+    summary: str,
+    description: str,
+    meaning: str,
+    diagnosis: str,
 ) -> Alert:
     return Alert(
         name, "warning", "cutover", "cutover",
-        All((is_worse, ENOUGH_REQUESTS)),
+        All((is_worse, enough_requests(its))),
         summary,
         description,
         Runbook(
-            f"{meaning} {OLD_STACK}, for the same model in the same environment; of several deployments of {OLD_STACK} "
-            "the worst counts. A plain comparison of two figures; it is no verdict on the cutover.",
+            f"{meaning} {its.old_stack}, for the same model in the same environment; of several deployments of "
+            f"{its.old_stack} the worst counts. A plain comparison of two figures; it is no verdict on the cutover.",
             "Whoever is moved is served worse.",
             diagnosis,
             "Hold the cutover where it is, or move traffic back, until the cause is known.",
@@ -71,15 +80,15 @@ def _worse(
     )  # fmt: skip
 
 
-def _slower(name: str, figure: str, what: str) -> Alert:
+def _slower(its: Choices, name: str, figure: str, what: str) -> Alert:
     """The new stack's latency is a multiple of the old one's."""
     return _worse(
-        name, figure,
-        Compare(_new(figure), ">", Scaled(_old(figure, "max"), WORSE_TIMES.value)),
+        its, name, figure,
+        Compare(_new(its, figure), ">", Scaled(_old(its, figure, "max"), its.value(WORSE_TIMES))),
         summary=f"{what} on the new stack than on the old one.",
         description=f"{what} on {WHO}: its 95th percentile is {{{{ $value | humanizeDuration }}}}, "
-        f"more than {WORSE_TIMES.value:g} times that of {OLD_STACK}.",
-        meaning=f"The 95th percentile of {NEW_STACK} is more than {WORSE_TIMES.value:g} times that of",
+        f"more than {its.value(WORSE_TIMES):g} times that of {its.old_stack}.",
+        meaning=f"The 95th percentile of {its.new_stack} is more than {its.value(WORSE_TIMES):g} times that of",
         diagnosis="Compare the two deployments side by side: load per replica, prompt lengths, cache hits, queue.",
     )  # fmt: skip
 
@@ -90,51 +99,65 @@ _SHARE = Quotient(
 )
 _CONFIGURED = Own("servescope_configured_share", (*_MODEL_LABELS, "inference_stack"))
 
-CUTOVER_ALERTS = (
-    Alert(
-        "ServescopeSharesNotAsConfigured", "warning", "cutover", "cutover",
-        All((
-            Any((
-                Compare(_SHARE, ">", Shifted(_CONFIGURED, SHARE_MARGIN.value)),
-                Compare(_SHARE, "<", Shifted(_CONFIGURED, -SHARE_MARGIN.value)),
+
+def cutover_alerts(its: Choices) -> tuple[Alert, ...]:
+    """The alerts on a cutover."""
+    return (
+        Alert(
+            "ServescopeSharesNotAsConfigured", "warning", "cutover", "cutover",
+            All((
+                Any((
+                    Compare(_SHARE, ">", Shifted(_CONFIGURED, its.value(SHARE_MARGIN))),
+                    Compare(_SHARE, "<", Shifted(_CONFIGURED, -its.value(SHARE_MARGIN))),
+                )),
+                Compare(Measured(_STARTED, level=_MODEL_LABELS), ">=", its.value(SHARE_TRAFFIC)),
             )),
-            Compare(Measured(_STARTED, level=_MODEL_LABELS), ">=", SHARE_TRAFFIC.value),
-        )),
-        "The traffic is not shared between the stacks as configured.",
-        "Stack {{ $labels.inference_stack }} gets " + PERCENT + " of the requests of {{ $labels.model_name }}, more "
-        f"than {SHARE_MARGIN.value:.0%} of all off its configured share.",
-        Runbook(
-            f"Of the requests started on a model, a stack gets a share that is more than {SHARE_MARGIN.value:.0%} of "
-            "all away from the share that `[[shares]]` of the collector's configuration gives it.",
-            "More users than planned meet the new stack, or fewer, and then the cutover does not go on.",
-            "Compare the requests a second of each stack; read the weights that the gateway in front of them has now.",
-            "Set the gateway's weights; or `[[shares]]`, when it was the plan that changed.",
-            "A cutover step whose weights changed before `[[shares]]` did.",
+            "The traffic is not shared between the stacks as configured.",
+            "Stack {{ $labels.inference_stack }} gets " + PERCENT + " of the requests of {{ $labels.model_name }}, "
+            f"more than {share(its.value(SHARE_MARGIN))} of all off its configured share.",
+            Runbook(
+                "Of the requests started on a model, a stack gets a share that is more than "
+                f"{share(its.value(SHARE_MARGIN))} of "
+                "all away from the share that `[[shares]]` of the collector's configuration gives it.",
+                "More users than planned meet the new stack, or fewer, and then the cutover does not go on.",
+                "Compare the requests a second of each stack; read the weights that the gateway in front of them has "
+                "now.",
+                "Set the gateway's weights; or `[[shares]]`, when it was the plan that changed.",
+                "A cutover step whose weights changed before `[[shares]]` did.",
+            ),
+            "cutover", "servescope_configured_share", wait="15m", keep="5m",
         ),
-        "cutover", "servescope_configured_share", wait="15m", keep="5m",
-    ),
-    _slower("ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "First tokens come later"),
-    _slower("ServescopeNewStackTokensSlower", "time_per_output_token_p95", "Tokens come more slowly"),
-    _worse(
-        "ServescopeNewStackErrorsMore", "request_error_share",
-        Compare(_new("request_error_share"), ">", Shifted(_old("request_error_share", "max"), WORSE_ERRORS.value)),
-        summary="More requests fail on the new stack than on the old one.",
-        description=f"{PERCENT} of the requests of {WHO} fail, over {WORSE_ERRORS.value:.0%} of all more than on "
-        f"{OLD_STACK}.",
-        meaning=f"The share of failed requests of {NEW_STACK} is higher by more than {WORSE_ERRORS.value:.0%} of all "
-        "than that of",
-        diagnosis="Compare the replicas of the new stack: one, or all? Read its log, and which requests fail: their "
-        "length, their parameters, features that only one of the stacks has.",
-    ),
-    _worse(
-        "ServescopeNewStackSpeedLower", "tps_per_request",
-        Compare(_new("tps_per_request"), "<", Scaled(_old("tps_per_request", "min"), WORSE_SPEED.value)),
-        summary="Requests get fewer tokens per second on the new stack than on the old one.",
-        description=f"A request on {WHO} gets {{{{ $value | humanize }}}} tokens per second, below "
-        f"{WORSE_SPEED.value:.0%} of what it gets on {OLD_STACK}.",
-        meaning=f"The tokens per second per request of {NEW_STACK} are below {WORSE_SPEED.value:.0%} of those of",
-        diagnosis="Compare the speculation rate and the batch: a draft that no longer fits, or more requests to a "
-        "replica than before.",
-    ),
-)  # fmt: skip
-"""The alerts on a cutover."""
+        _slower(its, "ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "First tokens come later"),
+        _slower(its, "ServescopeNewStackTokensSlower", "time_per_output_token_p95", "Tokens come more slowly"),
+        _worse(
+            its, "ServescopeNewStackErrorsMore", "request_error_share",
+            Compare(
+                _new(its, "request_error_share"), ">",
+                Shifted(_old(its, "request_error_share", "max"), its.value(WORSE_ERRORS)),
+            ),
+            summary="More requests fail on the new stack than on the old one.",
+            description=f"{PERCENT} of the requests of {WHO} fail, over {share(its.value(WORSE_ERRORS))} of all more "
+            "than on "
+            f"{its.old_stack}.",
+            meaning=f"The share of failed requests of {its.new_stack} is higher by more than "
+            f"{share(its.value(WORSE_ERRORS))} of all "
+            "than that of",
+            diagnosis="Compare the replicas of the new stack: one, or all? Read its log, and which requests fail: "
+            "their "
+            "length, their parameters, features that only one of the stacks has.",
+        ),
+        _worse(
+            its, "ServescopeNewStackSpeedLower", "tps_per_request",
+            Compare(
+                _new(its, "tps_per_request"), "<",
+                Scaled(_old(its, "tps_per_request", "min"), its.value(WORSE_SPEED)),
+            ),
+            summary="Requests get fewer tokens per second on the new stack than on the old one.",
+            description=f"A request on {WHO} gets {{{{ $value | humanize }}}} tokens per second, below "
+            f"{share(its.value(WORSE_SPEED))} of what it gets on {its.old_stack}.",
+            meaning=f"The tokens per second per request of {its.new_stack} are below {share(its.value(WORSE_SPEED))} "
+            "of those of",
+            diagnosis="Compare the speculation rate and the batch: a draft that no longer fits, or more requests to a "
+            "replica than before.",
+        ),
+    )  # fmt: skip

@@ -299,7 +299,14 @@ _ENGINE_METRICS = (
         absent="no GPU, or it cannot be read",
         labels=("gpu",),
     ),
-    Metric("requests_started_total", "counter", "requests", "engine", "Requests that arrived."),
+    Metric(
+        "requests_started_total",
+        "counter",
+        "requests",
+        "engine",
+        "Requests that arrived.",
+        absent="the engine counts requests when they end",
+    ),
     Metric(
         "requests_total",
         "counter",
@@ -323,6 +330,7 @@ _ENGINE_METRICS = (
         "seconds",
         "engine",
         "(Duration - time to first token) / (output tokens - 1), one observation per request of two tokens or more.",
+        absent="the engine measures the gaps between tokens, and no request by itself",
         edges=_TIME_PER_OUTPUT_TOKEN_EDGES,
     ),
     Metric(
@@ -410,6 +418,7 @@ _ROUTER_METRICS = (
         "tokens",
         "router",
         "Prompt tokens the worker says it reused from its cache.",
+        absent="the workers do not tell what they reuse",
     ),
     Metric(
         "kv_cache_best_tokens_total",
@@ -457,6 +466,7 @@ _ROUTER_METRICS = (
         "decisions",
         "router",
         "Routing attempts that never got their worker's report.",
+        absent="there is no router that counts them",
     ),
     Metric(
         "router_index_event_gaps_total",
@@ -490,6 +500,7 @@ _ROUTER_METRICS = (
         "workers",
         "router",
         "Workers that could have been chosen, per attempt.",
+        absent="there is no router that tells",
         edges=_CANDIDATE_EDGES,
     ),
     Metric(
@@ -507,6 +518,7 @@ _ROUTER_METRICS = (
         "seconds",
         "router",
         "Time a request waited in the router's queue.",
+        absent="there is no router that tells",
         edges=_TIME_TO_FIRST_TOKEN_EDGES,
     ),
     Metric(
@@ -881,6 +893,15 @@ GROUPS: tuple[str, ...] = tuple(dict.fromkeys(figure.group for figure in _FIGURE
 """Headings under which figures are shown, in order."""
 
 
+RECORDED_HISTOGRAMS = ("time_to_first_token_seconds", "time_per_output_token_seconds", "request_duration_seconds")
+"""Histograms whose buckets are recorded per deployment, for what is shown of several deployments together."""
+
+
+def record_buckets(histogram: str, window: str = DEFAULT_WINDOW) -> str:
+    """The name of the recording rule of a histogram's buckets: how many observations a second are in each."""
+    return f"deployment:{histogram}_bucket:rate{window}"
+
+
 def figure_key(name: str, labels: Mapping[str, str]) -> str:
     """A figure and its extra labels as text: `replica_count_by_status{status="active"}`; the bare name without any."""
     return format_series(name, make_labels(labels))
@@ -891,33 +912,97 @@ def figure_key(name: str, labels: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A number that an alert compares with and no band has; `meaning` says what is on its other side."""
+    """A number that an alert compares with and no band has; `meaning` says what is on its other side.
 
+    `least` and `most` are what an operator may put in its place.
+    """
+
+    name: str
     value: float
     unit: Unit
     meaning: str
+    least: float = 0.0
+    most: float = math.inf
 
 
-DRAFT_TRAFFIC = Bound(1.0, "tokens/s", "fewer tokens drafted say nothing about the draft")
+DRAFT_TRAFFIC = Bound("draft_traffic", 1.0, "tokens/s", "fewer tokens drafted say nothing about the draft")
 LATE_POSITION = Bound(
-    0.10, "ratio", "a draft position accepted less often than this share of the first costs more than it brings"
+    "late_position",
+    0.10,
+    "ratio",
+    "a draft position accepted less often than this share of the first costs more than it brings",
+    most=1.0,
 )
-PROMPT_TRAFFIC = Bound(10.0, "tokens/s", "fewer prompt tokens routed say nothing about the caches")
-HIT_RATE_KEPT = Bound(0.70, "ratio", "a hit rate below this share of what it was has dropped")
-EVENT_GAPS = Bound(0.0, "events/s", "any gap that stays leaves the router's index wrong")
-SCALE_CHANGES = Bound(6.0, "events", "as many changes of the desired scale within the hour are flapping")
-FAILURES_REPEATED = Bound(4.0, "events", "as many changes of the failed replicas within half an hour are a crash loop")
-ACTIVE_REPLICAS = Bound(1.0, "replicas", "fewer active ones serve nobody")
-QUEUE_FLOOR = Bound(10.0, "requests", "a shorter queue is no queue to speak of")
-REQUEST_TRAFFIC = Bound(0.02, "requests/s", "fewer requests say nothing about an objective")
-STORE_QUEUE_AGE = Bound(60.0, "seconds", "scrapes that wait longer for the store would be lost with the process")
-WORSE_TIMES = Bound(1.2, "ratio", "a latency as many times that of the stack it replaces is worse")
-WORSE_ERRORS = Bound(0.01, "ratio", "a share of errors higher by this than that of the stack it replaces is worse")
-WORSE_SPEED = Bound(0.8, "ratio", "tokens per second per request below this share of the replaced stack's are worse")
-SHARE_MARGIN = Bound(0.10, "ratio", "a stack's share of the requests this far from the configured one is another")
-SHARE_TRAFFIC = Bound(1.0, "requests/s", "shares of fewer requests differ by chance")
-SCRAPE_AGE = Bound(300.0, "seconds", "an older scrape says nothing of the present")
-LOOP_LAG = Bound(0.1, "seconds", "an event loop that wakes later on average does not keep its pace")
+PROMPT_TRAFFIC = Bound("prompt_traffic", 10.0, "tokens/s", "fewer prompt tokens routed say nothing about the caches")
+HIT_RATE_KEPT = Bound(
+    "hit_rate_kept", 0.70, "ratio", "a hit rate below this share of what it was has dropped", most=1.0
+)
+EVENT_GAPS = Bound("event_gaps", 0.0, "events/s", "any gap that stays leaves the router's index wrong")
+SCALE_CHANGES = Bound(
+    "scale_changes", 6.0, "events", "as many changes of the desired scale within the hour are flapping"
+)
+FAILURES_REPEATED = Bound(
+    "failures_repeated", 4.0, "events", "as many changes of the failed replicas within half an hour are a crash loop"
+)
+ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active ones serve nobody")
+QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is no queue to speak of")
+REQUEST_TRAFFIC = Bound("request_traffic", 0.02, "requests/s", "fewer requests say nothing about an objective")
+STORE_QUEUE_AGE = Bound(
+    "store_queue_age", 60.0, "seconds", "scrapes that wait longer for the store would be lost with the process"
+)
+WORSE_TIMES = Bound(
+    "worse_times", 1.2, "ratio", "a latency as many times that of the stack it replaces is worse", least=1.0
+)
+WORSE_ERRORS = Bound(
+    "worse_errors",
+    0.01,
+    "ratio",
+    "a share of errors higher by this than that of the stack it replaces is worse",
+    most=1.0,
+)
+WORSE_SPEED = Bound(
+    "worse_speed",
+    0.8,
+    "ratio",
+    "tokens per second per request below this share of the replaced stack's are worse",
+    most=1.0,
+)
+SHARE_MARGIN = Bound(
+    "share_margin",
+    0.10,
+    "ratio",
+    "a stack's share of the requests this far from the configured one is another",
+    most=1.0,
+)
+SHARE_TRAFFIC = Bound("share_traffic", 1.0, "requests/s", "shares of fewer requests differ by chance")
+SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape says nothing of the present")
+LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average does not keep its pace")
+
+BOUNDS: Mapping[str, Bound] = MappingProxyType(
+    {
+        bound.name: bound
+        for bound in (
+            DRAFT_TRAFFIC,
+            LATE_POSITION,
+            PROMPT_TRAFFIC,
+            HIT_RATE_KEPT,
+            EVENT_GAPS,
+            SCALE_CHANGES,
+            FAILURES_REPEATED,
+            ACTIVE_REPLICAS,
+            QUEUE_FLOOR,
+            REQUEST_TRAFFIC,
+            STORE_QUEUE_AGE,
+            WORSE_TIMES,
+            WORSE_ERRORS,
+            WORSE_SPEED,
+            SHARE_MARGIN,
+            SHARE_TRAFFIC,
+            SCRAPE_AGE,
+            LOOP_LAG,
+        )
+    }
+)
 
 OLD_STACK, NEW_STACK = "v1", "v2"
 """The stacks of a cutover, by their `inference_stack`."""
@@ -958,32 +1043,50 @@ class Objective:
         # Rounded: 1 - 0.999 is not 0.001 in binary.
         return round(1.0 - self.goal, 12)
 
+    @property
+    def edge_seconds(self) -> float | None:
+        """The latency that is promised, None where the promise is of another kind."""
+        return self.bad.edge if isinstance(self.bad, FractionAbove) else None
+
     def record(self, window: str) -> str:
         """The name of the recording rule of its bad share."""
         return f"deployment:{self.name}_objective_bad:ratio_rate{window}"
 
 
-_FIRST_TOKEN_SECONDS = 2.5
-_PER_TOKEN_SECONDS = 0.1
+def _percent(share: float) -> str:
+    return f"{share * 100:.6g} %"
+
+
+def latency_objective(name: str, goal: float, edge_seconds: float) -> Objective:
+    """The objective of a latency: the share `goal` of requests is within an edge of the histogram's."""
+    title, metric, promise = _LATENCY_OBJECTIVES[name]
+    told = promise.format(goal=_percent(goal), edge=f"{edge_seconds:g} s")
+    return Objective(name, title, goal, FractionAbove(edge_seconds, metric), told)
+
+
+def request_objective(goal: float) -> Objective:
+    """The objective of requests: the share `goal` of them neither fails nor is refused."""
+    bad = Ratio(rate("requests_total", outcome=("error", "rejected")), _ALL_REQUESTS)
+    promise = f"{_percent(goal)} of requests neither fail in the stack nor are refused by it"
+    return Objective("requests", "Requests", goal, bad, promise)
+
+
+_LATENCY_OBJECTIVES = {
+    "time_to_first_token": (
+        "Time to first token", "time_to_first_token_seconds", "{goal} of requests have their first token within {edge}",
+    ),
+    "time_per_output_token": (
+        "Time per output token", "time_per_output_token_seconds",
+        "{goal} of requests take no longer than {edge} per output token",
+    ),
+}  # fmt: skip
 
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType({
     objective.name: objective
     for objective in (
-        Objective(
-            "time_to_first_token", "Time to first token", 0.99,
-            FractionAbove(_FIRST_TOKEN_SECONDS, "time_to_first_token_seconds"),
-            f"99 % of requests have their first token within {_FIRST_TOKEN_SECONDS:g} s",
-        ),
-        Objective(
-            "time_per_output_token", "Time per output token", 0.99,
-            FractionAbove(_PER_TOKEN_SECONDS, "time_per_output_token_seconds"),
-            f"99 % of requests take no longer than {_PER_TOKEN_SECONDS:g} s per output token",
-        ),
-        Objective(
-            "requests", "Requests", 0.999,
-            Ratio(rate("requests_total", outcome=("error", "rejected")), _ALL_REQUESTS),
-            "99.9 % of requests neither fail in the stack nor are refused by it",
-        ),
+        latency_objective("time_to_first_token", 0.99, 2.5),
+        latency_objective("time_per_output_token", 0.99, 0.1),
+        request_objective(0.999),
     )
 })  # fmt: skip
 

@@ -173,13 +173,18 @@ def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str
         case Quantile(quantile, histogram):
             rates = f"rate({_selector(f'{histogram}_bucket', (), scope)}[{window}])"
             buckets = f"sum by ({', '.join((*by, 'le'))}) ({rates})"
-            # A histogram without observations has the quantile NaN, which no comparison lets through.
-            return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
+            return quantile_promql(quantile, buckets)
         case FractionAbove(edge, histogram):
             below = counter("rate", f"{histogram}_bucket", (("le", (format_edge(edge),)),))
             return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
         case _:
             assert_never(expression)
+
+
+def quantile_promql(quantile: float, buckets: str) -> str:
+    """The quantile (0 … 1) of histograms whose cumulative buckets are the result of a PromQL expression."""
+    # A histogram without observations has the quantile NaN, which no comparison lets through.
+    return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
 
 
 def matchers_promql(where: Matchers, scope: str = "") -> str:

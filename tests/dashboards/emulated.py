@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from alerts.__main__ import GENERATED as RULES
 from alerts.recording import INTERVAL
@@ -39,33 +40,50 @@ def make_stack() -> EmulatedStack:
 @contextmanager
 def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack) -> Iterator[Prometheus]:
     """A Prometheus over the stack's scrapes and the committed recording rules, evaluated over them."""
-    text = folder / "scrapes.om"
-    text.write_bytes(b"".join((*_scrapes(stack), _alert(), b"# EOF\n")))
-    data = folder / "data"
-    _run([str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)])
-    with running(prometheus, folder, {}, options=_RETENTION) as server:
-        _run(
-            [
-                str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
-                f"--end={START_SECONDS + SECONDS}", f"--eval-interval={INTERVAL}",
-                f"--output-dir={folder / 'recorded'}",
-                f"--url=http://127.0.0.1:{server.port}", str(RULES / "recording.rules.yml"),
-            ]
-        )  # fmt: skip
-    for block in (folder / "recorded").iterdir():
-        block.rename(data / block.name)
-    with running(prometheus, folder, {}, options=_RETENTION) as server:
+    fill(prometheus, promtool, folder, (*scrape(stack, SECONDS), _alert()), seconds=SECONDS)
+    with running(prometheus, folder, {}, options=RETENTION) as server:
         yield server
 
 
-_RETENTION = ("--storage.tsdb.retention.time=100y",)
+def fill(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes], *, seconds: int) -> None:
+    """Have `folder` hold samples of so many seconds from START_SECONDS on, and what the recording rules make of them.
+
+    `running(prometheus, folder, {}, options=RETENTION)` serves them.
+    """
+    add_samples(promtool, folder, samples)
+    with running(prometheus, folder, {}, options=RETENTION) as server:
+        _run(
+            [
+                str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
+                f"--end={START_SECONDS + seconds}", f"--eval-interval={INTERVAL}",
+                f"--output-dir={folder / 'recorded'}",
+                f"--url=http://127.0.0.1:{server.port}",
+                *(str(RULES / name) for name in ("recording.rules.yml", "histograms.rules.yml")),
+            ]
+        )  # fmt: skip
+    for block in (folder / "recorded").iterdir():
+        block.rename(folder / "data" / block.name)
 
 
-def _scrapes(stack: EmulatedStack) -> Iterator[bytes]:
-    for after in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
+def add_samples(promtool: Path, folder: Path, samples: Iterable[bytes]) -> None:
+    """Have `folder` hold these samples, lines of OpenMetrics, too; no Prometheus may run over it meanwhile."""
+    text = folder / "samples.om"
+    text.write_bytes(b"".join((*samples, b"# EOF\n")))
+    _run([str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")])
+
+
+RETENTION = ("--storage.tsdb.retention.time=100y",)
+"""Options of a Prometheus that keeps samples of a time long past."""
+
+
+def scrape(stack: EmulatedStack, seconds: int, appears: Mapping[str, int] = MappingProxyType({})) -> Iterator[bytes]:
+    """The stack's pages with their time, scrape by scrape; `appears` says from which second on a deployment's are."""
+    for after in range(SCRAPE_SECONDS, seconds + 1, SCRAPE_SECONDS):
         stack.clock.run_until(float(after))
         timestamp = str(START_SECONDS + after).encode()
         for target in stack.targets():
+            if after < appears.get(target.identity.deployment_id, 0):
+                continue
             page = render(target.instruments)
             yield b"".join(b"%s %s %s\n" % (series, value, timestamp) for series, value in _SAMPLE.findall(page))
 

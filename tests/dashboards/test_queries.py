@@ -14,8 +14,9 @@ import pytest
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
 from dashboards.panels import Panel
-from dashboards.queries import ALERTS, SCOPE, compile_figure
-from servescope.catalog import FIGURES
+from dashboards.queries import ALERTS, SCOPE, compile_expression, compile_figure
+from servescope.catalog import FIGURES, RECORDED_HISTOGRAMS, record_buckets
+from servescope.expressions import Quantile
 from tests.dashboards.emulated import END_MS, PLAIN, holding, make_stack
 from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
 from tests.prometheus import Prometheus
@@ -153,6 +154,23 @@ def test_recorded_and_raw_figures_agree(filled: Prometheus, figure: Any) -> None
     assert _by_deployment(ask(filled, substitute(recorded))) == pytest.approx(
         _by_deployment(filled.answer("/api/v1/query", query=raw, time=moment)["data"]["result"])
     )
+
+
+@pytest.mark.parametrize("histogram", RECORDED_HISTOGRAMS)
+def test_percentiles_of_recorded_buckets_are_those_of_the_raw_ones(filled: Prometheus, histogram: str) -> None:
+    """Over all deployments together, which no percentile of each could give, and of each stack."""
+    (moment,) = {each["value"][1] for each in ask(filled, f"max(timestamp({record_buckets(histogram)}))")}
+    for by in ((), ("inference_stack",)):
+        shown = substitute(compile_expression(Quantile(0.95, histogram), DEFAULTS, by=by))
+        raw = compile_expression(Quantile(0.95, histogram), replace(DEFAULTS, figures="raw"), by=by)
+        expected = filled.answer("/api/v1/query", query=substitute(raw, __rate_interval="5m"), time=moment)
+        assert record_buckets(histogram) in shown
+        assert expected["data"]["result"]
+        assert _by_stack(ask(filled, shown)) == pytest.approx(_by_stack(expected["data"]["result"]))
+
+
+def _by_stack(found: list[Any]) -> dict[str, float]:
+    return {each["metric"].get("inference_stack", ""): float(each["value"][1]) for each in found}
 
 
 def _by_deployment(found: list[Any]) -> dict[str, float]:

@@ -14,7 +14,14 @@ from dashboards.board import stamp
 from dashboards.options import DEFAULTS, seconds
 from dashboards.panels import COLUMNS, SERIES_COLORS, STATUS_COLORS
 from dashboards.queries import ALERTS
-from servescope.catalog import FIGURES, METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
+from servescope.catalog import (
+    FIGURES,
+    METRICS,
+    RECORDED_HISTOGRAMS,
+    REPLICA_STATUSES,
+    SAMPLE_FAMILIES,
+    record_buckets,
+)
 from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
 
 LEGACY = {
@@ -22,7 +29,7 @@ LEGACY = {
     "span", "minSpan", "height", "hideTimeOverride", "intervalFactor", "step", "metric",
 }  # fmt: skip
 TYPES = {"row", "timeseries", "stat", "gauge", "table", "heatmap"}
-RECORDED = {figure.record() for figure in FIGURES.values()}
+RECORDED = {figure.record() for figure in FIGURES.values()} | {record_buckets(name) for name in RECORDED_HISTOGRAMS}
 
 each_board = pytest.mark.parametrize("name", NAMES)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from servescope.alerts import ALERTS
 from servescope.errors import UsageError
 from tests import tools
-from tests.live.campaign import check_notifications, find_strays, run_healthy_hour, run_lanes
+from tests.live.campaign import check_notifications, check_rendered, find_strays, run_healthy_hour, run_lanes
 from tests.live.deployments import EMULATED
 from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode
 from tests.live.report import Run, read_version, render, write
@@ -93,6 +93,7 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
             notifications=len(stack.receivers.sent()),
             problems=[
                 *check_notifications(watch),
+                *check_rendered(stack.receivers),
                 *find_strays(watch, outcomes, since=health.ended, grace=stack.seconds(GRACE)),
                 *(f"Alertmanager showed {name} no token" for name in sorted(set(stack.receivers.refused))),
             ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from servescope.alerts import ALERTS
 from servescope.errors import ServescopeError
 from tests.live.compression import milliseconds
 from tests.live.episodes import Episode, Place
+from tests.live.receivers import Receivers
 from tests.live.stack import LiveStack
 from tests.live.watch import Told, Watch
 
@@ -224,6 +226,26 @@ def check_notifications(watch: Watch) -> list[str]:
         if told.deployment and told.deployment not in told.annotations.get("description", ""):
             found.add(f"{told.name}: the description names no deployment")
     return sorted(found)
+
+
+def check_rendered(receivers: Receivers) -> list[str]:
+    """What the messages of the templates lack: the headline, a line for each alert, and where to go from there."""
+    found = set()
+    summaries = {alert.summary for alert in ALERTS.values()}
+    messages = [attachment for sent in receivers.rendered() for attachment in sent.body["attachments"]]
+    for message in messages:
+        title, text = message["title"], message["text"]
+        if not any(summary in title for summary in summaries) or not title.startswith(("[FIRING", "[RESOLVED")):
+            found.add(f"a headline is {title!r}")
+        if not re.match(r"- (over )?since \d{4}-\d\d-\d\d [\d:]+ UTC: \S", text):
+            found.add(f"no line for an alert in {text!r}")
+        for name, form in (
+            ("Runbook", r"\S+/Servescope\w+\.md"), ("Dashboard", r"\S+/d/\S+"),
+            ("Silence", r"http://\S+/#/silences/new\?filter=\S+alertname\S+"),
+        ):  # fmt: skip
+            if not re.search(rf"(?m)^{name}: {form}$", text):
+                found.add(f"no {name.lower()} in {text!r}")
+    return sorted(found) if messages else ["no message was rendered by the templates"]
 
 
 def _await_told(watch: Watch, outcome: Outcome, status: str, *, since: float, until: float) -> Told | None:

@@ -105,7 +105,10 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         }),
     )),
     "scale": Emulated((
-        Deployed("pinned", tables={"autoscaling": {"max_replica": 4, "target_in_flight_tokens": 4_000}}),
+        # As many as its lower bound, and more than one by its load.
+        Deployed("pinned", tables={"autoscaling": {
+            "min_replica": 4, "max_replica": 4, "target_in_flight_tokens": 5_000,
+        }}),
         Deployed("slow-start"),
         Deployed("stuck"),
         Deployed("failing", tables={"back_off": _SLOW_TO_RETURN}),

@@ -16,7 +16,10 @@ _MOST_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One notification as a receiver got it; `at` is of `time.monotonic`."""
+    """One notification as a receiver got it; `at` is of `time.monotonic`.
+
+    Rendered by the templates it is what Slack would get; otherwise it is a webhook's, with `alerts`.
+    """
 
     at: float
     receiver: str
@@ -40,6 +43,7 @@ class Receivers:
     refused: list[str] = field(default_factory=list)
     shut: set[str] = field(default_factory=set)
     _sent: list[Notification] = field(default_factory=list)
+    _rendered: list[Notification] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def sent(self, first: int = 0) -> list[Notification]:
@@ -47,8 +51,18 @@ class Receivers:
         with self._lock:
             return self._sent[first:]
 
-    def take(self, receiver: str, authorization: str, body: bytes) -> int:
-        """Take a call; the HTTP status to answer with."""
+    def rendered(self) -> list[Notification]:
+        """Every notification as the templates rendered it."""
+        with self._lock:
+            return list(self._rendered)
+
+    def take(self, path: str, authorization: str, body: bytes) -> int:
+        """Take a call at /NAME, or at /rendered/NAME of what is for people; the HTTP status to answer with."""
+        rendered, _, receiver = path.strip("/").rpartition("/")
+        if rendered:
+            with self._lock:
+                self._rendered.append(Notification(time.monotonic(), receiver, json.loads(body)))
+            return 200
         if authorization != f"Bearer {self.tokens.get(receiver)}":
             self.refused.append(receiver)
             return 401
@@ -72,10 +86,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a call as the receivers say."""
         length = min(int(self.headers.get("Content-Length", 0)), _MOST_BYTES)
         body = self.rfile.read(length)
-        receiver = self.path.removeprefix("/")
-        self.send_response(self.server.receivers.take(receiver, self.headers.get("Authorization", ""), body))
-        self.send_header("Content-Length", "0")
+        self.send_response(self.server.receivers.take(self.path, self.headers.get("Authorization", ""), body))
+        self.send_header("Content-Length", "2")
         self.end_headers()
+        self.wfile.write(b"ok")
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

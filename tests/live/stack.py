@@ -19,6 +19,7 @@ from urllib.request import urlopen
 import yaml
 
 from alerts.alertmanager import MIGRATION_WINDOW, RECEIVERS, SECRETS
+from alerts.receivers import TEMPLATES_FOLDER, Receiver
 from servescope.emulator.control_client import ControlClient
 from servescope.errors import ServescopeError
 from tests.live.compression import compress_alertmanager, compress_rules, milliseconds
@@ -293,9 +294,10 @@ def _alertmanager(folder: Path, times: int, binary: Path, receivers: Receivers) 
     text = (GENERATED / "alertmanager.yml").read_text(encoding="utf-8")
     # Where it calls and where the tokens are is all that is this stack's own.
     text = text.replace("http://127.0.0.1:9095", f"http://127.0.0.1:{receivers.port}")
-    text = text.replace(SECRETS, str(secrets))
+    text = text.replace(SECRETS, str(secrets)).replace(TEMPLATES_FOLDER, str(GENERATED / "templates"))
     document = compress_alertmanager(yaml.safe_load(text), times)
     _open_migration_window(document)
+    _render_beside(document, secrets, receivers)
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     address = f"127.0.0.1:{free_port()}"
     command = [
@@ -310,6 +312,16 @@ def _open_migration_window(document: dict[str, Any]) -> None:
     for interval in document["time_intervals"]:
         if interval["name"] == MIGRATION_WINDOW:
             interval["time_intervals"] = [{"times": [{"start_time": "00:00", "end_time": "24:00"}]}]
+
+
+def _render_beside(document: dict[str, Any], secrets: Path, receivers: Receivers) -> None:
+    """Let people's receivers be called as Slack is, too, whose messages the templates render."""
+    for each in document["receivers"]:
+        name = each["name"]
+        if name != RECEIVERS["none"]:
+            slack = Receiver(name, "slack", {"channel": "#live"})
+            (secrets / slack.secret).write_text(f"http://127.0.0.1:{receivers.port}/rendered/{name}", encoding="utf-8")
+            each["slack_configs"] = slack.configuration(str(secrets))["slack_configs"]
 
 
 def _authority(url: str) -> str:

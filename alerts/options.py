@@ -1,0 +1,284 @@
+"""What an operator may choose about the rules, read from a TOML file that is taken whole or refused whole.
+
+One file serves the dashboards too: labels, selector, window, scrape interval, thresholds and prefix are theirs, and
+stand at the top; what concerns alerts alone stands in the table [alerts].
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from alerts.receivers import (
+    DEFAULT_RECEIVERS,
+    RECEIVER_SETTINGS,
+    TEMPLATES_FOLDER,
+    Receiver,
+    read_receiver,
+)
+from dashboards import options as shared
+from servescope.alerting import TEAM, Alert, condition_promql
+from servescope.alerts import ALERTS, make_alerts
+from servescope.catalog import (
+    BOUNDS,
+    BURN_WINDOWS,
+    METRICS,
+    OBJECTIVES,
+    Band,
+    Objective,
+    latency_objective,
+    request_objective,
+)
+from servescope.choices import CATALOG_CHOICES, Choices
+from servescope.collector.tables import Setting, Table
+from servescope.errors import ConfigurationError
+
+SECRETS: Final = "/etc/alertmanager/secrets"
+"""Where the secrets of the receivers are, one file each: none stands in the configuration."""
+
+_LONGEST_EVALUATION_SECONDS = 300.0
+_LONGEST_WINDOW_DAYS = 31
+_URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*\Z")
+_PATH = re.compile(r"[^\s?#]+\Z")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}\Z")
+
+ALERT_SETTINGS: Final = (
+    Setting("runbooks", '"runbooks"'),
+    Setting("grafana", '"http://localhost:3000"'),
+    Setting("team", f'"{TEAM}"'),
+    Setting("evaluation_interval", '"15s"'),
+    Setting("old_stack", f'"{CATALOG_CHOICES.old_stack}"'),
+    Setting("new_stack", f'"{CATALOG_CHOICES.new_stack}"'),
+    Setting("collector_job", f'"{CATALOG_CHOICES.collector_job}"'),
+    Setting("disabled", "[]"),
+    Setting("secrets", f'"{SECRETS}"'),
+    Setting("templates", f'"{TEMPLATES_FOLDER}"'),
+    Setting("bounds", "{}"),
+    Setting("objectives", "{}"),
+    Setting("receivers", "{}"),
+    Setting("migration_windows", "[]"),
+)
+"""The keys of [alerts] with their defaults; the last four are tables."""
+
+OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
+MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "required"))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in UTC, whole minutes, in which a migration is planned."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the rules, the runbooks and Alertmanager's configuration are written.
+
+    `common` is what the dashboards are told too. `runbooks` and `grafana` are where links lead, `secrets` and
+    `templates` the folders on Alertmanager's machine; `disabled` names alerts that are left out.
+    """
+
+    common: shared.Options = shared.DEFAULTS
+    runbooks: str = "runbooks"
+    grafana: str = "http://localhost:3000"
+    team: str = TEAM
+    evaluation_interval: str = "15s"
+    choices: Choices = CATALOG_CHOICES
+    disabled: frozenset[str] = frozenset()
+    secrets: str = SECRETS
+    templates: str = TEMPLATES_FOLDER
+    receivers: Mapping[str, Receiver] = field(default_factory=lambda: DEFAULT_RECEIVERS)
+    migration_windows: tuple[Span, ...] = ()
+
+    def alerts(self) -> Mapping[str, Alert]:
+        """The alerts by name, with the numbers that are chosen, but for those disabled."""
+        chosen = ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
+        return MappingProxyType({name: alert for name, alert in chosen.items() if name not in self.disabled})
+
+    @property
+    def scope(self) -> str:
+        """The matchers of every selector of series that are not recorded, "" for none."""
+        return self.common.selector.rstrip(", ")
+
+    def expression(self, promql: str) -> str:
+        """A PromQL expression with identity labels under the names they have here."""
+        # A label's name stands in PromQL for nothing else: metrics are longer, and values are quoted.
+        return self._renamed(promql, r"\b({labels})\b")
+
+    def template(self, text: str) -> str:
+        """A text with `$labels.…` of Prometheus or `Labels.…` of Alertmanager under the names they have here."""
+        return self._renamed(text, r"(?<=[Ll]abels\.)({labels})\b")
+
+    def label(self, name: str) -> str:
+        """The name a label has here."""
+        return self.common.label(name)
+
+    def _renamed(self, text: str, pattern: str) -> str:
+        names = self.common.labels
+        if not names:
+            return text
+        return re.sub(pattern.format(labels="|".join(names)), lambda match: names[match[1]], text)
+
+
+DEFAULTS = Options()
+
+
+def read_options(path: Path) -> Options:
+    """The options in a TOML file; those it does not name are the defaults.
+
+    Raises ConfigurationError naming file, key, value and what was expected.
+    """
+    return make_options(shared.read_document(path), origin=str(path))
+
+
+def make_options(document: Mapping[str, object], *, origin: str) -> Options:
+    """The options from a parsed document; `origin` is what errors call it."""
+    common = shared.make_options(document, origin=origin)
+    table = Table(document, origin, "").table(shared.ALERTS_TABLE, ALERT_SETTINGS)
+    options = Options(
+        common=common,
+        runbooks=_matching(table, "runbooks", DEFAULTS.runbooks, _PATH, "a folder or a URL"),
+        grafana=_matching(table, "grafana", DEFAULTS.grafana, _URL, "a URL such as 'https://grafana.example'"),
+        team=_matching(table, "team", DEFAULTS.team, _NAME, "a name of letters, digits and hyphens"),
+        evaluation_interval=_evaluation_interval(table, common),
+        choices=Choices(
+            bands=_bands(common),
+            bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
+            objectives=_objectives(table.table("objectives", [Setting(name, "") for name in OBJECTIVES])),
+            old_stack=table.string("old_stack", CATALOG_CHOICES.old_stack),
+            new_stack=table.string("new_stack", CATALOG_CHOICES.new_stack),
+            collector_job=table.string("collector_job", CATALOG_CHOICES.collector_job),
+        ),
+        disabled=_disabled(table),
+        secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
+        templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),
+        receivers=_receivers(table),
+        migration_windows=tuple(_span(each) for each in table.tables("migration_windows", MIGRATION_SETTINGS)),
+    )
+    if options.choices.old_stack == options.choices.new_stack:
+        raise table.wrong("new_stack", f"another stack than old_stack ({options.choices.old_stack!r})")
+    _check_scrape_interval(options, origin)
+    return options
+
+
+def _matching(table: Table, key: str, default: str, form: re.Pattern[str], expected: str) -> str:
+    value = table.string(key, default)
+    if not form.match(value):
+        raise table.wrong(key, expected)
+    return value.rstrip("/")
+
+
+def _evaluation_interval(table: Table, common: shared.Options) -> str:
+    value = table.string("evaluation_interval", DEFAULTS.evaluation_interval)
+    expected = f"a duration of at most 5m and at most window ({common.window})"
+    try:
+        seconds = shared.seconds(value)
+    except ValueError:
+        raise table.wrong("evaluation_interval", expected) from None
+    if not 0 < seconds <= min(_LONGEST_EVALUATION_SECONDS, shared.seconds(common.window)):
+        raise table.wrong("evaluation_interval", expected)
+    return value
+
+
+def _bands(common: shared.Options) -> Mapping[str, Band]:
+    moved = {figure: common.band(figure) for figure in common.thresholds}
+    return MappingProxyType({figure: band for figure, band in moved.items() if band is not None})
+
+
+def _bounds(table: Table) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for name in table.values:
+        bound = BOUNDS[name]
+        most = "" if bound.most == float("inf") else f" and at most {bound.most:g}"
+        found[name] = _number(table, name, bound.least, bound.most, f"a number of at least {bound.least:g}{most}")
+    return MappingProxyType(found)
+
+
+def _number(table: Table, key: str, least: float, most: float, expected: str) -> float:
+    value = table.values[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise table.wrong(key, expected)
+    if value == float("inf"):
+        raise table.wrong(key, expected)
+    return float(value)
+
+
+def _objectives(table: Table) -> Mapping[str, Objective]:
+    found = dict(OBJECTIVES)
+    for name in table.values:
+        chosen = table.table(name, OBJECTIVE_SETTINGS)
+        goal, edge = OBJECTIVES[name].goal, OBJECTIVES[name].edge_seconds
+        if "goal" in chosen.values:
+            goal = _number(chosen, "goal", 0.5, 0.99999, "a share of at least 0.5 and below 1, such as 0.995")
+        if "seconds" in chosen.values:
+            edge = _edge(chosen, name)
+        found[name] = request_objective(goal) if edge is None else latency_objective(name, goal, edge)
+    return MappingProxyType(found)
+
+
+def _edge(table: Table, name: str) -> float:
+    """A latency that a histogram counts exactly."""
+    if OBJECTIVES[name].edge_seconds is None:
+        raise table.wrong("seconds", f"nothing: {name!r} is no latency")
+    edges = METRICS[f"{name}_seconds"].edges or ()
+    value = table.values["seconds"]
+    if isinstance(value, bool) or value not in edges:
+        raise table.wrong("seconds", f"an edge of the histogram: {', '.join(f'{edge:g}' for edge in edges)}")
+    return float(str(value))
+
+
+def _disabled(table: Table) -> frozenset[str]:
+    names = table.strings("disabled", [])
+    for name in names:
+        if name not in ALERTS:
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('disabled')}: no alert {name!r}, there are: {', '.join(ALERTS)}"
+            )
+    return frozenset(names)
+
+
+def _receivers(table: Table) -> Mapping[str, Receiver]:
+    listed = table.table("receivers", [Setting(name, "") for name in DEFAULT_RECEIVERS])
+    chosen = {name: read_receiver(name, listed.table(name, RECEIVER_SETTINGS)) for name in listed.values}
+    return MappingProxyType({**DEFAULT_RECEIVERS, **chosen})
+
+
+def _span(table: Table) -> Span:
+    start, end = _moment(table, "from"), _moment(table, "until")
+    if not start < end:
+        raise table.wrong("until", f"a time after 'from' ({start.isoformat()})")
+    if (end - start).days >= _LONGEST_WINDOW_DAYS:
+        raise table.wrong("until", f"a time less than {_LONGEST_WINDOW_DAYS} days after 'from' ({start.isoformat()})")
+    return Span(start, end)
+
+
+def _moment(table: Table, key: str) -> datetime:
+    value = table.values[key]
+    if not isinstance(value, datetime) or value.tzinfo is None or value.second or value.microsecond:
+        raise table.wrong(key, "a date and time of a whole minute with its offset, such as 2026-12-01T22:00:00Z")
+    return value.astimezone(UTC)
+
+
+def _check_scrape_interval(options: Options, origin: str) -> None:
+    """Every window of every rule must hold four scrapes."""
+    needed = 4 * shared.seconds(options.common.scrape_interval)
+    windows = {*(row.short for row in BURN_WINDOWS), *_ranges(options)}
+    shortest = min(windows, key=shared.seconds)
+    if shared.seconds(shortest) < needed:
+        most = f"{shared.seconds(shortest) / 4:g}s"
+        raise ConfigurationError(
+            f"{origin}: scrape_interval is {options.common.scrape_interval!r}, expected at most {most}: rules look at "
+            f"the last {shortest}, which has to hold four scrapes"
+        )
+
+
+def _ranges(options: Options) -> set[str]:
+    conditions = (condition_promql(alert.condition, options.common.window) for alert in options.alerts().values())
+    return {window for condition in conditions for window in re.findall(r"\[(\w+)\]", condition)}

@@ -1,0 +1,189 @@
+"""Captured `/metrics` of engines as a collector reads them scrape by scrape, and what its own `/metrics` then shows.
+
+A capture is one moment, a rate needs several. So what an engine had counted when it was captured is counted once more,
+evenly over the time replayed: after a share s of it every counter and every part of a histogram is 1 + s times what was
+captured. Gauges stand. Nothing else is changed, so what had not happened on the engine does not happen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from servescope.collector.api.bounds import Bounds
+from servescope.collector.collector import Collector
+from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
+from servescope.collector.scrape import Limits
+from servescope.collector.serve import make_application
+from servescope.collector.store import Store
+from servescope.collector.targets import Target
+from servescope.identity import Deployment
+from servescope.sources import SUPPLIED, load_sources
+from tests.dashboards.emulated import SCRAPE_SECONDS, SECONDS, START_SECONDS
+
+Covered = Mapping[str, Mapping[str, str | None]]
+"""Of every metric of the contract its status, its native series, and the reason, as a target's status has them."""
+
+_TYPE = re.compile(r"# TYPE (\S+) (counter|histogram|summary)\b")
+_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
+_PART = re.compile(r"_(?:bucket|sum|count)$")
+_SHOWN = re.compile(rb"^([a-zA-Z_:][^ ]*(?:\{.*\})?) (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One target of a deployment: the capture it shows, its role, and native names it is shown without."""
+
+    capture: str
+    role: str = "aggregated"
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A column of the matrix: one deployment of the captures of one engine's release."""
+
+    name: str
+    title: str
+    targets: tuple[Captured, ...]
+
+    @property
+    def deployment(self) -> Deployment:
+        """Its identity for the collector."""
+        return Deployment("captured", self.name, self.name, "captured", "stable")
+
+    def url(self, target: Captured) -> str:
+        """Where the collector is told to find a target of it."""
+        return f"http://{self.name}/{target.capture}/metrics"
+
+
+ENGINES = (
+    Engine("vllm-0-32", "vLLM 0.32", (Captured("vllm-0.32.0-1"),)),
+    Engine("vllm-0-13", "vLLM 0.13", (Captured("vllm-0.13era-1"),)),
+    Engine(
+        "dynamo-1-6", "Dynamo 1.6", (Captured("dynamo-frontend-1.6.1-1", "router"), Captured("dynamo-mocker-1.6.1-1"))
+    ),
+    Engine("dynamo-0-8", "Dynamo 0.8", (Captured("dynamo-frontend-0.8dev-1", "router"),)),
+)
+
+OLD_NAMES = Engine(
+    "dynamo-old-names",
+    "Dynamo 1.6 under its older names",
+    (
+        Captured("dynamo-frontend-1.6.1-1", "router", without=("dynamo_frontend_active_requests",)),
+        Captured("dynamo-mocker-1.6.1-1", without=("vllm:kv_cache_usage_perc",)),
+    ),
+)
+"""Dynamo exposes some series under an old name and a new one; here it has the old one alone."""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a collector showed: its pages as lines of OpenMetrics with their times, and what each map supplied."""
+
+    pages: list[bytes] = field(default_factory=list)
+    coverage: dict[str, list[Covered]] = field(default_factory=dict)
+    read_as: dict[str, list[str]] = field(default_factory=dict)
+
+    def supplies(self, engine: str, metric: str) -> bool:
+        """Whether a target of the engine has the metric, or would have it once there is traffic."""
+        return any(each[metric]["status"] in SUPPLIED for each in self.coverage[engine])
+
+    def is_elsewhere(self, engine: str, metric: str) -> bool:
+        """Whether a process that was not captured would have the metric."""
+        return any(each[metric]["status"] == "elsewhere" for each in self.coverage.get(engine, ()))
+
+    def reasons(self, engine: str, metric: str) -> list[str]:
+        """Why no target of the engine supplies the metric."""
+        told = [each[metric] for each in self.coverage[engine]]
+        # Of two targets the one that could not have it at all explains more than the one that leaves it to others.
+        impossible = [each for each in told if each["status"] == "impossible"]
+        return list(dict.fromkeys(each["reason"] or "no reason given" for each in impossible or told))
+
+
+def replay(engines: Sequence[Engine], captures: Path, folder: Path) -> Recorded:
+    """What a collector shows on `/metrics` while it scrapes these engines; `folder` is for its store.
+
+    Raises ServescopeError or OSError when a capture is not there, and AssertionError when a target is not read.
+    """
+    return asyncio.run(_replay(engines, captures, folder))
+
+
+async def _replay(engines: Sequence[Engine], captures: Path, folder: Path) -> Recorded:
+    texts = {engine.url(target): read_capture(captures, target) for engine in engines for target in engine.targets}
+    elapsed = 0
+
+    async def fetch(target: Target, _: Limits, /) -> bytes:
+        return grow(texts[target.url], elapsed / SECONDS).encode()
+
+    configuration = Configuration(
+        CollectorSettings(store=folder / "servescope.db"), tuple(map(_settings, engines)), "the captures"
+    )
+    store = Store(configuration.collector.store)
+    history = Store(configuration.collector.store, read_only=True)
+    collector = Collector(configuration, store, history, fetch, clock=lambda: float(START_SECONDS + elapsed))
+    recorded = Recorded()
+    try:
+        await collector.discover()
+        application = make_application(collector, bounds=Bounds(page_seconds=0.0, page_share=0.0))
+        async with TestClient(TestServer(application)) as client:
+            for elapsed in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
+                for watched in collector.watched:
+                    scrape = await collector.scrape(watched)
+                    assert scrape.error is None, scrape.error
+                collector.evaluate(collector.now_ms)
+                recorded.pages.append(_stamped(await _read(client), START_SECONDS + elapsed))
+        for watched in collector.watched:
+            name = watched.deployment.deployment_id
+            recorded.coverage.setdefault(name, []).append(watched.status.coverage)
+            recorded.read_as.setdefault(name, []).append(_tell(watched.status.source, watched.status.versions))
+    finally:
+        await asyncio.to_thread(collector.close)
+    return recorded
+
+
+def _settings(engine: Engine) -> DeploymentSettings:
+    targets = tuple(TargetSettings(engine.url(each), replica=each.capture, role=each.role) for each in engine.targets)
+    return DeploymentSettings(engine.deployment, targets)
+
+
+async def _read(client: TestClient) -> bytes:  # type: ignore[type-arg]
+    async with client.get("/metrics") as answer:
+        assert answer.status == 200
+        return await answer.read()
+
+
+def _stamped(page: bytes, seconds: int) -> bytes:
+    time = str(seconds).encode()
+    return b"".join(b"%s %s %s\n" % (series, value, time) for series, value in _SHOWN.findall(page))
+
+
+def _tell(source: str | None, versions: str) -> str:
+    title = load_sources()[source].title if source else "nothing"
+    return f"{title} {versions}".strip()
+
+
+def read_capture(captures: Path, target: Captured) -> str:
+    """The text of a target's capture, without the series it is to lack."""
+    text = (captures / f"{target.capture}.txt").read_text(encoding="utf-8")
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(target.without or ("\0",)))
+
+
+def grow(text: str, share: float) -> str:
+    """The text after what it counts has happened once more in this share: counters are 1 + share times as high."""
+    counted = {name for name, _ in _TYPE.findall(text)}
+    return "".join(_grown(text, counted, share))
+
+
+def _grown(text: str, counted: set[str], share: float) -> Iterator[str]:
+    for line in text.splitlines(keepends=True):
+        sample = _SAMPLE.match(line)
+        if sample and (sample[1] in counted or _PART.sub("", sample[1]) in counted):
+            yield f"{sample[1]}{sample[2] or ''} {float(sample[3]) * (1 + share)!r}\n"
+        else:
+            yield line

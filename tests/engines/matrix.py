@@ -1,0 +1,269 @@
+"""Every query of every panel asked of a real Prometheus for each engine, and what an empty answer means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dashboards.__main__ import BOARDS
+from dashboards.options import DEFAULTS
+from dashboards.panels import NoData
+from dashboards.queries import ALERTS
+from servescope.catalog import (
+    BURN_WINDOWS,
+    FIGURES,
+    METRICS,
+    OBJECTIVES,
+    RECORDED_HISTOGRAMS,
+    SAMPLE_FAMILIES,
+    record_buckets,
+)
+from servescope.expressions import Expression, Rate, promql
+from servescope.identity import IDENTITY_LABELS
+from tests.dashboards.emulated import END_MS, RETENTION, SECONDS, fill, make_stack, scrape
+from tests.dashboards.files import panels, read_board, selectors
+from tests.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay
+from tests.prometheus import Prometheus, running
+
+Found = Literal["data", "partly", "idle", "off", "broken"]
+"""A panel's answer: data of all its queries or of some; or empty, as nothing of it happened on the captured engine, as
+the engine does not tell it, or for no reason that is known."""
+
+INSTRUMENTS = Engine("chat-v2.*", "our instruments", ())
+"""The emulated v2, aggregated and in phases, whose instruments Prometheus reads itself."""
+
+COLUMNS = (*ENGINES, INSTRUMENTS)
+_RATE_INTERVAL = "1m"
+_RANGE = f"{SECONDS}s"
+_RECORDED: Mapping[str, Expression] = {
+    **{figure.record(): figure.expression for figure in FIGURES.values()},
+    **{record_buckets(name): Rate(f"{name}_bucket") for name in RECORDED_HISTOGRAMS},
+    **{
+        objective.record(window): objective.bad
+        for objective in OBJECTIVES.values()
+        for row in BURN_WINDOWS
+        for window in (row.short, row.long)
+    },
+}
+_NEVER = "none happened"
+"""What the catalog says of a metric that is there from its first use on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How a panel works on an engine; `missing` are the metrics of the contract that the engine does not tell."""
+
+    found: Found
+    missing: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A panel, and how it works on each engine, by the engine's name; `no_data` is what it says of being empty."""
+
+    board: str
+    panel: str
+    no_data: NoData
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """All panels on all engines, and what the collector read of each."""
+
+    recorded: Recorded
+    lines: tuple[Line, ...]
+
+    def find(self, board: str, panel: str) -> Line:
+        """The line of a panel; raises LookupError."""
+        for line in self.lines:
+            if (line.board, line.panel) == (board, panel):
+                return line
+        raise LookupError(f"no panel {panel!r} on {board!r}")
+
+    def reasons(self, engine: Engine, metric: str) -> list[str]:
+        """Why an engine does not have the metric."""
+        return self.recorded.reasons(engine.name, metric) if engine.targets else [METRICS[metric].absent]
+
+    def undeclared(self) -> list[str]:
+        """Cells that are empty for another reason than the panel gives, and those for which there is none."""
+        return [
+            f"{line.board}, {line.panel!r} on {engine}: {cell.found} ({cell.why or _listed(cell.missing)}), "
+            f"but it says {line.no_data.text!r}"
+            for line in self.lines
+            for engine, cell in line.cells.items()
+            if not self._is_declared(line, engine, cell)
+        ]
+
+    def _is_declared(self, line: Line, engine: str, cell: Cell) -> bool:
+        match cell.found:
+            case "data" | "partly":
+                return True
+            case "idle":
+                return line.no_data.absence == "idle" or any(word in line.no_data.text for word in _IDLE_WORDS)
+            case "off":
+                # What another process supplies is not scraped, which is what such a panel says.
+                elsewhere = all(self.recorded.is_elsewhere(engine, each) for each in cell.missing)
+                return line.no_data.absence == "off" or (line.no_data.absence == "broken" and elsewhere)
+            case "broken":
+                return False
+
+
+def make_matrix(
+    prometheus: Path, promtool: Path, captures: Path, folder: Path, columns: Sequence[Engine] = (*COLUMNS, OLD_NAMES)
+) -> Matrix:
+    """Replay the captures, load what a collector shows of them into a Prometheus, and ask it for every panel."""
+    recorded = replay([each for each in columns if each.targets], captures, folder)
+    with _holding(prometheus, promtool, folder, recorded) as server:
+        asker = _Asker(server, recorded)
+        lines = tuple(
+            Line(
+                name, panel["title"], _declared(name, panel), {each.name: asker.judge(panel, each) for each in columns}
+            )
+            for name in dict.fromkeys(board for board, _ in _DECLARED)
+            for panel in panels(read_board(name))
+            if _is_of_engines(panel)
+        )
+    return Matrix(recorded, lines)
+
+
+@contextmanager
+def _holding(prometheus: Path, promtool: Path, folder: Path, recorded: Recorded) -> Iterator[Prometheus]:
+    samples = (*recorded.pages, *scrape(make_stack(), SECONDS))
+    fill(prometheus, promtool, folder, samples, seconds=SECONDS)
+    with running(prometheus, folder, {}, options=RETENTION) as server:
+        yield server
+
+
+_IDLE_WORDS = ("nothing happened", _NEVER)
+
+
+def _declared(board: str, panel: Any) -> NoData:
+    return _DECLARED[board, panel["title"]]
+
+
+_DECLARED = {
+    (board.name, panel.title): panel.no_data
+    for board in (make(DEFAULTS) for make in BOARDS)
+    for row in board.rows
+    for panel in row.panels
+}
+
+
+def _is_of_engines(panel: Any) -> bool:
+    """Whether it shows what an engine tells, not what servescope or Prometheus tell of themselves."""
+    read = [each for target in panel["targets"] for each in _raw_selectors(target["expr"])]
+    return any(_name(each) in SAMPLE_FAMILIES for each in read)
+
+
+class _Asker:
+    """Asks for panels as Grafana does, within the deployment of one engine."""
+
+    def __init__(self, server: Prometheus, recorded: Recorded) -> None:
+        self._server, self._recorded = server, recorded
+        self._known: dict[str, bool] = {}
+
+    def judge(self, panel: Any, engine: Engine) -> Cell:
+        """The panel's cell; raises AssertionError when Prometheus refuses a query or warns."""
+        answers = [self._judge_query(target["expr"], engine) for target in panel["targets"]]
+        empty = [each for each in answers if each.found != "data"]
+        if not empty:
+            return Cell("data")
+        missing = tuple(dict.fromkeys(name for each in empty for name in each.missing))
+        worst = max(empty, key=lambda each: _WORSE.index(each.found))
+        if worst.found == "broken" or len(empty) == len(answers):
+            return Cell(worst.found, missing, worst.why)
+        return Cell("partly", missing, worst.why)
+
+    def _judge_query(self, expression: str, engine: Engine) -> Cell:
+        if self._finds(_choose(expression, engine)):
+            return Cell("data")
+        if ALERTS in (name for name, _ in selectors(expression)):
+            return Cell("idle", (), "no alert fires")
+        read = [_choose(each, engine) for each in _raw_selectors(expression)]
+        absent = [each for each in read if not self._finds(f"count(count_over_time({each}[{_RANGE}]))")]
+        if absent:
+            return self._explain_absent(absent, engine)
+        counters = [each for each in read if _is_counter(_name(each))]
+        still = [each for each in counters if not self._finds(f"sum(increase({each}[{_RANGE}])) > 0")]
+        if still:
+            return Cell("idle", (), f"{_listed(map(_name, still))} did not rise")
+        return Cell("broken", (), f"{_listed(map(_name, read))} are there, and the query finds nothing")
+
+    def _explain_absent(self, absent: Sequence[str], engine: Engine) -> Cell:
+        names = list(dict.fromkeys(map(_name, absent)))
+        metrics = dict.fromkeys(SAMPLE_FAMILIES[name] for name in names if name in SAMPLE_FAMILIES)
+        missing = tuple(each for each in metrics if not self._supplies(engine, each))
+        if missing:
+            return Cell("off", missing)
+        if any(not self._finds(f"count(count_over_time({_whole(each)}[{_RANGE}]))") for each in absent):
+            if all(METRICS[each].absent == _NEVER for each in metrics):
+                return Cell("idle", (), f"{_listed(names)} has not happened yet")
+            return Cell("broken", (), f"{_listed(names)} is not there, though it is read")
+        if any(label in IDENTITY_LABELS for each in absent for label in _fixed_labels(each)):
+            return Cell("off", (), f"no series of {_listed(names)} is of the kind asked for")
+        return Cell("idle", (), f"{_listed(names)} has not happened in the way asked for")
+
+    def _supplies(self, engine: Engine, metric: str) -> bool:
+        if engine.targets:
+            return self._recorded.supplies(engine.name, metric)
+        # Our instruments can have everything; what the emulated ones lack is what the catalog calls absent.
+        return METRICS[metric].absent in ("not observed", _NEVER)
+
+    def _finds(self, query: str) -> bool:
+        if query not in self._known:
+            answer = self._server.answer("/api/v1/query", query=query, time=str(END_MS / 1000))
+            assert answer["status"] == "success", f"{query}: {answer}"
+            assert not answer.get("warnings"), f"{query}: {answer['warnings']}"
+            self._known[query] = bool(answer["data"]["result"])
+        return self._known[query]
+
+
+_WORSE = ("data", "partly", "idle", "off", "broken")
+
+
+def _choose(expression: str, engine: Engine) -> str:
+    """The expression as Grafana sends it when the engine's deployment is chosen and everything of the rest."""
+    chosen = {"deployment": engine.name, "__rate_interval": _RATE_INTERVAL}
+    return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], ".*"), expression)
+
+
+def _raw_selectors(expression: str) -> list[str]:
+    """The selectors of contract series that an expression stands on, those of what it has recorded among them."""
+    found: list[str] = []
+    for name, matchers in selectors(expression):
+        recorded = _RECORDED.get(name)
+        if recorded is None:
+            found.append(f"{name}{{{matchers}}}")
+        else:
+            found += _raw_selectors(promql(recorded, window="5m", by=("deployment_id",), scope=matchers))
+    return list(dict.fromkeys(found))
+
+
+def _name(selector: str) -> str:
+    return selector.partition("{")[0]
+
+
+def _whole(selector: str) -> str:
+    """The selector of the same metric and deployment, whatever its other labels are."""
+    deployment = re.search(r'deployment_id=~"[^"]*"', selector)
+    return f"{_name(selector)}{{{deployment[0] if deployment else ''}}}"
+
+
+def _fixed_labels(selector: str) -> list[str]:
+    """The labels of which the selector asks for certain values, whatever is chosen on the dashboard."""
+    return re.findall(r'(\w+)=~?"(?!\.[*+]")[^"]*"', selector.replace("deployment_id", ""))
+
+
+def _is_counter(name: str) -> bool:
+    family = SAMPLE_FAMILIES.get(name)
+    return family is not None and METRICS[family].kind != "gauge"
+
+
+def _listed(names: Iterator[str] | Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))

@@ -168,7 +168,7 @@ _USERS: Final = (
         muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
     ),
     Episode(
-        "few-errors", "few-errors", *burst("error-burst:0.03@few-errors", "5m"),
+        "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
     ),
     _of_faults(
@@ -176,7 +176,7 @@ _USERS: Final = (
         "ServescopeTimePerOutputTokenBudgetBurnsFast", resolves_within="8h",
     ),
     Episode(
-        "briefly-late", "briefly-late", *burst("latency-regression:12@briefly-late", "90s"),
+        "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "2m"),
         ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
     ),
     _of_faults(

@@ -56,7 +56,7 @@ def break_configuration(stack: LiveStack) -> Undo:
 
 def slow_down_scrapes(stack: LiveStack, deployment: str) -> Undo:
     """Have the collector ask all targets of a deployment together once a minute."""
-    listed = f'deployment_id = "{deployment}"\n'
+    listed = f'/{deployment}.json"]\n'
     return _reconfigure(
         stack.collector, stack.folder / "servescope.toml", listed, f"{listed}max_scrapes_per_minute = 1\n"
     )

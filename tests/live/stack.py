@@ -30,7 +30,7 @@ from tests.prometheus import Prometheus, free_port
 
 ROOT: Final = Path(__file__).parent.parent.parent
 GENERATED: Final = ROOT / "alerts" / "generated"
-SCRAPE_INTERVAL, EVALUATION_INTERVAL = "1m", "30s"
+SCRAPE_INTERVAL, EVALUATION_INTERVAL = "1m", "1m"
 """Of the collector and of Prometheus, and of its rules, before they are divided; slower than they would usually be, so
 that a machine of two cores keeps up."""
 _WINDOW, _RESEND, _LOOKBACK = "5m", "1m", "5m"

@@ -71,7 +71,8 @@ class Watch:
     def was_firing(self, name: str, deployment: str, *, since: float) -> bool:
         """Whether Prometheus has had the alert firing since then."""
         with self._lock:
-            return any(at >= since for at in self._fired.get((name, deployment), ()))
+            times = self._fired.get((name, deployment), [])
+            return bool(times) and times[-1] >= since
 
     def fired(self, *, since: float, until: float) -> set[tuple[str, str]]:
         """The alerts that Prometheus had firing in between, with their deployments."""

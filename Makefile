@@ -68,8 +68,9 @@ engines: $(VENV)/.develop  ## ask every panel of every captured engine, and writ
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.engines --write
 
-pictures: $(VENV)/.develop  ## take a picture of every page of the console, light and dark, to docs/pictures
+pictures: $(VENV)/.develop  ## take a picture of every page of the console and of every dashboard, light and dark, to docs/pictures
 	$(BIN)/python -m tests.pictures
+	$(BIN)/python -m tests.dashboards.pictures
 
 clean:  ## remove what the other commands made
 	rm -rf $(VENV) .cache build dist

@@ -9,8 +9,9 @@ from importlib.metadata import version
 from dashboards import grafana
 from dashboards.options import Options
 from dashboards.panels import Row
-from dashboards.queries import FIRING, PRESENCE, REPLICA, SCOPE, Query, Variable, compile_expression, legend, scope
+from dashboards.queries import ALERTS, PRESENCE, REPLICA, SCOPE, Query, Variable, legend, scope
 from servescope import catalog
+from servescope.identity import ROLLOUT_PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,14 @@ def variable_query(variable: Variable, options: Options) -> str:
     return f"label_values({PRESENCE}{{{matchers}}}, {label})" if matchers else f"label_values({PRESENCE}, {label})"
 
 
+_SETTLED = "|".join(phase for phase in ROLLOUT_PHASES if phase != "promoting")
+
+
 def _annotations(options: Options) -> list[dict[str, object]]:
-    """Marks on every graph: deployments that appear, phases of a rollout, alerts that fire."""
+    """Marks on every graph: deployments that appear, phases of a rollout, alerts that begin to fire."""
     chosen = scope(options)
     deployment, phase = options.label("deployment_id"), options.label("rollout_phase")
+    firing = f'{ALERTS}{{alertstate="firing",{chosen}}}'
     here = f"count by ({deployment}) ({PRESENCE}{{{chosen}}})"
     return [
         grafana.make_annotation(
@@ -85,13 +90,15 @@ def _annotations(options: Options) -> list[dict[str, object]]:
         ),
         grafana.make_annotation(
             "Rollout phase",
-            Query(f'count by ({deployment}, {phase}) ({PRESENCE}{{{chosen},{phase}!=""}})', ""),
+            # A band while a rollout is under way; one that would go on for ever hides what lies under it.
+            Query(f'count by ({deployment}, {phase}) ({PRESENCE}{{{chosen},{phase}!~"{_SETTLED}"}})', ""),
             "purple",
             legend(options, "deployment_id", "rollout_phase"),
         ),
         grafana.make_annotation(
             "Alert fires",
-            Query(compile_expression(FIRING, options, by=("alertname", "deployment_id")), ""),
+            # A mark where it begins: bands of several alerts would hide what they are about.
+            Query(f"count by (alertname, {deployment}) ({firing} unless {firing} offset 1m)", ""),
             "red",
             legend(options, "alertname", "deployment_id"),
         ),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from grafanalib import core
 
-from dashboards.panels import Column, Panel, Row, Threshold, place
+from dashboards.panels import SERIES_COLORS, Column, Panel, Row, Threshold, place
 from dashboards.queries import Query
 from servescope.catalog import METRICS
 
@@ -253,7 +253,7 @@ def _colors(panel: Panel) -> list[dict[str, Any]]:
             "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
         }
         for name, color in panel.colors.items()
-        if _names(panel, name)
+        if panel.colors is not SERIES_COLORS or _names(panel, name)
     ]
 
 
@@ -263,6 +263,7 @@ def _overlay(panel: Panel) -> list[dict[str, Any]]:
     properties = [
         {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
         {"id": "custom.fillOpacity", "value": 0},
+        {"id": "custom.lineWidth", "value": 1},
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
         {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
     ]
@@ -288,8 +289,11 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     }
     return core.TimeSeries(
         **shared,
-        colorMode="palette-classic-by-name",
-        fillOpacity=30 if panel.stacked else 0,
+        # Not by name: Grafana gives names that differ in two equal characters, as "a-v1 v1" and "a-v2 v2", one colour.
+        colorMode="palette-classic",
+        # Areas without lines: that of a series at 0 would colour the edge of those below it.
+        fillOpacity=60 if panel.stacked else 0,
+        lineWidth=0 if panel.stacked else 1,
         legendDisplayMode="list",
         overrides=[*_colors(panel), *_overlay(panel)],
         showPoints="never",
@@ -329,7 +333,8 @@ def _heatmap(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
 
 
 def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
-    defaults = {**_defaults(panel), "unit": "none", "custom": {"align": "auto", "filterable": True}}
+    custom = {"align": "auto", "minWidth": _LEAST_COLUMN, "wrapHeaderText": True}
+    defaults = {**_defaults(panel), "unit": "none", "custom": custom}
     shown = {name: column for name, column in panel.columns.items() if not column.hidden}
     organize = {
         "excludeByName": {"Time": True, **{name: True for name, column in panel.columns.items() if column.hidden}},
@@ -345,8 +350,17 @@ def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     )
 
 
+# In pixels; with Grafana's 150 a table of all figures is wider than a screen.
+_LEAST_COLUMN: Final = 80
+
+
 def _column(column: Column) -> dict[str, Any]:
-    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}]
+    # What the panel says when it is empty, Grafana would write into its empty cells, too.
+    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}, {"id": "noValue", "value": ""}]
+    if column.unit == "none":
+        properties.append({"id": "custom.filterable", "value": True})
+    else:
+        properties.append({"id": "custom.align", "value": "right"})
     if len(column.thresholds) > 1:
         properties += [
             {

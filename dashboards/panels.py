@@ -53,6 +53,9 @@ SERIES_COLORS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+STACK_COLORS: Mapping[str, str] = MappingProxyType({"v1": "blue", "v2": "green"})
+"""Of series that are named after their stack alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
@@ -195,6 +198,7 @@ def expression_panel(
         no_data=NoData("off", off) if off else absence(expression, idle=idle),
         axis=(0.0, 1.0) if unit == "ratio" else None,
         stacked=stacked,
+        colors=STACK_COLORS if by == ("inference_stack",) else SERIES_COLORS,
         width=width,
     )
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servescope.alert_evaluation import Active, advance, duration_ms, holding
-from servescope.alerting import Badness, Measured, Own, Shown, labels_of
+from servescope.alert_evaluation import Active, advance, duration_ms, holding, over_past
+from servescope.alerting import Badness, Measured, Over, Own, Shown, labels_of
 from servescope.alerts import ALERTS
 from servescope.catalog import FIGURES
 from servescope.expressions import Increase, Vector, evaluate, matches
@@ -31,6 +31,9 @@ class Recorded:
 
     def figure(self, shown: Shown) -> Vector:
         return self._instant(FIGURES[shown.figure].record(), shown.where, self.minute)
+
+    def over(self, over: Over) -> Vector:
+        return over_past(over, self.past(over.shown, over.window, over.before))
 
     def past(self, shown: Shown, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
         last = self.minute - duration_ms(before) // MINUTE_MS

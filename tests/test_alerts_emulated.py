@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from servescope.alert_evaluation import Active, advance, duration_ms, holding
-from servescope.alerting import Alert, Badness, Measured, Own, Shown, terms
+from servescope.alert_evaluation import Active, advance, duration_ms, holding, over_past
+from servescope.alerting import Alert, Badness, Measured, Over, Own, Shown, terms
 from servescope.alerts import ALERTS
 from servescope.emulator.faults import parse_fault
 from servescope.expressions import Vector, matches
@@ -65,6 +65,9 @@ class Watched:
     def figure(self, shown: Shown) -> Vector:
         found = self._past[-1].get(shown.figure, {})
         return {labels: value for labels, value in found.items() if matches(dict(labels), shown.where)}
+
+    def over(self, over: Over) -> Vector:
+        return over_past(over, self.past(over.shown, over.window, over.before))
 
     def past(self, shown: Shown, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
         last = len(self._past) - int(duration_ms(before) / 1000 / STEP_SECONDS)

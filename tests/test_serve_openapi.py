@@ -74,7 +74,7 @@ def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
     asked = {
         "/api/v1/deployments": "", "/api/v1/figures": "?deployment_id=v1", "/api/v1/targets": "", "/api/v1/catalog": "",
         "/api/v1/samples": "?deployment_id=v1&name=output_tokens_per_request&name=queued_requests",
-        "/api/v1/status": "", "/api/v1/openapi.json": "",
+        "/api/v1/status": "", "/api/v1/alerts": "", "/api/v1/openapi.json": "",
     }  # fmt: skip
 
     async def act(opened: Door) -> dict[str, Any]:

@@ -368,7 +368,7 @@ def test_a_newer_file_is_refused(path: Path) -> None:
     connection.close()
 
     for read_only in (False, True):
-        with pytest.raises(StoreError, match=r"written by a newer servescope \(schema 9, this one knows up to 2\)"):
+        with pytest.raises(StoreError, match=r"written by a newer servescope \(schema 9, this one knows up to 3\)"):
             Store(path, read_only=read_only)
 
 
@@ -389,7 +389,7 @@ def test_pages_are_large_and_the_log_is_ahead(store: Store) -> None:
     names = ("page_size", "journal_mode", "application_id", "user_version")
     pragmas = [store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert pragmas == [16384, "wal", int.from_bytes(b"SVSC", "big"), 2]
+    assert pragmas == [16384, "wal", int.from_bytes(b"SVSC", "big"), 3]
 
 
 def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) -> None:

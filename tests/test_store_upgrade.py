@@ -95,10 +95,10 @@ def test_an_older_store_is_upgraded_bit_by_bit(tmp_path: Path, caplog: pytest.Lo
             store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "auto_vacuum")
         ]
         store.append_scrape("chat/r0", NOW * 2, None)
-        assert store._connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert store._connection.execute("PRAGMA user_version").fetchone() == (3,)
         tables = {name for (name,) in store._connection.execute("SELECT name FROM sqlite_schema")}
     assert not any(name.startswith("former_") for name in tables)
-    assert "upgrading from schema 1 to 2: 4200 scrapes and figures" in caplog.text
+    assert "upgrading from schema 1 to 3: 4200 scrapes and figures" in caplog.text
     assert "upgraded 56 %" in caplog.text
     assert pragmas == [0, 2]
     with Store(path, read_only=True) as reader:
@@ -111,7 +111,7 @@ def test_a_reader_of_an_older_store_says_how_to_upgrade(tmp_path: Path) -> None:
     write(path, 10)
     former = path.read_bytes()
 
-    with pytest.raises(StoreError, match=r"schema 1, this one reads 2\); start `servescope collect` on it once"):
+    with pytest.raises(StoreError, match=r"schema 1, this one reads 3\); start `servescope collect` on it once"):
         Store(path, read_only=True)
     assert path.read_bytes() == former
 

@@ -47,8 +47,8 @@ class View(Protocol):
     def figure(self, shown: Shown) -> Vector:
         """A figure's values, by the deployment's labels and the figure's own."""
 
-    def past(self, shown: Shown, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
-        """A figure's values at the evaluations within `window`, that ended `before` ago, in order."""
+    def over(self, over: Over) -> Vector:
+        """What a figure was over a stretch of its past; `over_past` makes it of the values at the evaluations."""
 
     def own(self, own: Own, before: str = "") -> Vector:
         """The collector's own series now, or `before` ago."""
@@ -73,6 +73,8 @@ def holding(condition: Condition, view: View) -> Vector:
         case All((first, *others)):
             held = holding(first, view)
             for other in others:
+                if not held:
+                    break
                 held = _keep(held, first, other, view, present=True)
             return held
         case Any(conditions):
@@ -81,7 +83,8 @@ def holding(condition: Condition, view: View) -> Vector:
                 found = {**holding(each, view), **found}
             return found
         case Except(first, unless):
-            return _keep(holding(first, view), first, unless, view, present=False)
+            held = holding(first, view)
+            return _keep(held, first, unless, view, present=False) if held else held
         case Vanished(own, before):
             now = {_restrict(labels, own.by) for labels in view.own(own)}
             return {
@@ -107,9 +110,8 @@ def _values(term: Term, view: View) -> Vector:
             return view.measured(term)
         case Badness():
             return view.badness(term)
-        case Over(function, shown, window, before):
-            past = view.past(shown, window, before)
-            return {labels: _OVER[function](values) for labels, values in past.items() if values}
+        case Over():
+            return view.over(term)
         case Extreme(function, of, by, before):
             extremes: Vector = {}
             for labels, value in (view.figure(of) if isinstance(of, Shown) else view.own(of, before)).items():
@@ -149,6 +151,11 @@ def _keep(held: Vector, first: Condition, other: Condition, view: View, *, prese
 def _restrict(labels: Labels, names: Iterable[str]) -> Labels:
     kept = set(names)
     return tuple(pair for pair in labels if pair[0] in kept)
+
+
+def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:
+    """What a figure was over its past, of its values at the evaluations within the stretch, in order."""
+    return {labels: _OVER[over.function](values) for labels, values in past.items() if values}
 
 
 def _changes(values: Sequence[float]) -> float:

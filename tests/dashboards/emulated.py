@@ -67,6 +67,7 @@ def fill(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes
 
 def add_samples(promtool: Path, folder: Path, samples: Iterable[bytes]) -> None:
     """Have `folder` hold these samples, lines of OpenMetrics, too; no Prometheus may run over it meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
     text = folder / "samples.om"
     text.write_bytes(b"".join((*samples, b"# EOF\n")))
     _run([str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")])

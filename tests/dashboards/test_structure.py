@@ -317,6 +317,33 @@ def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
     assert [target["legendFormat"].split()[-1] for target in panel["targets"]] == ["{{status}}", "desired"]
 
 
+@each_board
+def test_stacked_areas_have_no_lines(name: str) -> None:
+    """The line of a series at 0 would lie on the edge of the area below it and give it another colour."""
+    for panel in panels(read_board(name)):
+        custom = panel["fieldConfig"]["defaults"].get("custom", {})
+        if custom.get("stacking", {}).get("mode") == "normal":
+            assert (custom["lineWidth"], custom["fillOpacity"] > 0) == (0, True), panel["title"]
+
+
+@each_board
+def test_what_a_panel_says_when_it_is_empty_is_not_in_its_cells(name: str) -> None:
+    """Grafana writes `noValue` into every empty cell: each column has an empty one of its own."""
+    for panel in panels(read_board(name)):
+        for override in panel["fieldConfig"]["overrides"] if panel["type"] == "table" else ():
+            assert {"id": "noValue", "value": ""} in override["properties"], override["matcher"]
+
+
+def test_stacks_have_their_colours_in_a_cutover() -> None:
+    """The same in every panel that compares them, and red for neither."""
+    for panel in panels(read_board("cutover")):
+        if any(target["legendFormat"] == "{{inference_stack}}" for target in panel["targets"]):
+            overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
+            assert {name: properties[0]["value"]["fixedColor"] for name, properties in overrides.items()} == {
+                "/(^| )v1$/": "blue", "/(^| )v2$/": "green",
+            }, panel["title"]  # fmt: skip
+
+
 def test_grafanalib_stands_behind_one_module() -> None:
     """No dashboard imports it."""
     folder = Path(GENERATED).parent

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypedDict
 
+from servescope.collector.alerting.desk import AlertDesk
+from servescope.collector.alerting.sending import Post
 from servescope.collector.config import CollectorSettings, Configuration
 from servescope.collector.deployments import HttpDiscoverySettings, slowest_interval_ms
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets
-from servescope.collector.exposition import Gauges
+from servescope.collector.exposition import TARGET_GAUGES, Gauges
 from servescope.collector.layers import Supply
 from servescope.collector.membership import check_part
 from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
@@ -29,8 +31,9 @@ from servescope.collector.targets import Discovery, ListKey, Target, check_targe
 from servescope.collector.telemetry import Telemetry, watch_event_loop
 from servescope.collector.watched import Watched
 from servescope.errors import ConfigurationError, ServescopeError
+from servescope.expressions import Vector
 from servescope.identity import Deployment
-from servescope.samples import Sample, Snapshot, make_labels
+from servescope.samples import Labels, Sample, Snapshot, make_labels
 
 _logger = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ _CHANGEABLE = (
     "scrape_interval_ms", "scrape_timeout_ms", "evaluation_interval_ms", "discovery_interval_ms", "retention_ms",
     "retention_bytes", "max_body_bytes", "max_series", "max_labels", "max_label_bytes", "max_line_bytes",
 )  # fmt: skip
+SCRAPE_AGE = "servescope_target_scrape_age_seconds"
+CONFIGURED_SHARE = "servescope_configured_share"
 _REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
 Health = Literal["up", "down", "unknown"]
@@ -75,6 +80,7 @@ class Options(TypedDict, total=False):
     sleep: Callable[[float], Awaitable[None]]
     fetch_list: FetchList | None
     reread: ReadConfiguration | None
+    post: Post | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,8 @@ class Collector:
 
     `discover`, `scrape` and `evaluate` are its single steps, for callers who set the pace themselves. `store` is
     written in a thread of its own from here on and closed by `close`; `history` is another, read-only, view of the same
-    file. `fetch_list` asks the URLs of `http_sd`, `reread` reads the configuration anew for `reload`. `clock` is the
-    wall clock in seconds. Not thread safe: all methods belong to one event loop.
+    file. `fetch_list` asks the URLs of `http_sd`, `reread` reads the configuration anew for `reload`, `post` tells
+    receivers of alerts. `clock` is the wall clock in seconds. Not thread safe: all methods belong to one event loop.
     """
 
     # Figures of a deployment need all its targets, so one that has only a share of them derives none.
@@ -108,6 +114,7 @@ class Collector:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         fetch_list: FetchList | None = None,
         reread: ReadConfiguration | None = None,
+        post: Post | None = None,
     ) -> None:
         self.settings, self._api = configuration.collector, configuration.api
         self._shard_settings = configuration.shards
@@ -132,7 +139,16 @@ class Collector:
         self._leaving: dict[str, Watched] = {}
         self._supplies: dict[Deployment, Supply] = {}
         self._lexicon = Lexicon()
-        self._deriver = Deriver(self.settings.window_ms, self.settings.window_bounds)
+        self.alerts = AlertDesk(
+            configuration.alerting,
+            window_ms=self.settings.window_ms,
+            bounds=self.settings.window_bounds,
+            telemetry=self.telemetry,
+            post=post,
+            on_fault=lambda message: self._on_fault("alert", message),
+        )
+        needs = self.alerts.view.needs
+        self._deriver = Deriver(self.settings.window_ms, self.settings.window_bounds, needs.asked)
         # The targets that the store has been told of, without which it takes no scrape.
         self._introduced: set[str] = set()
         self._pruned_ms = 0
@@ -174,7 +190,6 @@ class Collector:
 
     def own_gauges(self) -> list[Gauges]:
         """What `/metrics` shows of the collector's state now, beside its telemetry."""
-        now_ms = self.now_ms
         counts: dict[tuple[Deployment, Health], int] = {}
         for watched in self._watched.values():
             key = (watched.deployment, self.health(watched))
@@ -186,21 +201,43 @@ class Collector:
         return [
             Gauges("servescope_targets", "Targets of each deployment, by how their last scrape ended.", values),
             Gauges(
-                "servescope_target_scrape_age_seconds",
+                SCRAPE_AGE,
                 "Since the target's last scrape that succeeded; there for as long as the target is listed.",
-                [
-                    (watched.target.identity.labels(), max(0.0, (now_ms - watched.status.last_success_ms) / 1000))
-                    for watched in self.watched
-                    if watched.status.last_success_ms is not None
-                ],
+                list(self._scrape_ages()),
             ),
             Gauges(
-                "servescope_configured_share",
+                CONFIGURED_SHARE,
                 "Share of a model's requests that each inference stack is to have, as configured.",
                 [(share.labels(), share.share) for share in self._shares],
             ),
+            Gauges(
+                "servescope_alerts",
+                "Alerts that are pending or firing, by their name.",
+                self.alerts.counts(),
+            ),
             Gauges("servescope_tasks", "Tasks of the event loop now.", [((), float(len(asyncio.all_tasks())))]),
         ]
+
+    def _scrape_ages(self) -> Iterator[tuple[Labels, float]]:
+        now_ms = self.now_ms
+        for watched in self.watched:
+            if watched.status.last_success_ms is not None:
+                yield watched.labels, max(0.0, (now_ms - watched.status.last_success_ms) / 1000)
+
+    def _read_own(self, names: Collection[str]) -> dict[str, Vector]:
+        """Series of `/metrics` that are the collector's own, those of these names, by their labels."""
+        found = self.telemetry.read(names)
+        scraped = [
+            each
+            for each in self._watched.values()
+            if each.status.last_scrape_ms is not None and self.health(each) != "unknown"
+        ]
+        for name, (_, value) in TARGET_GAUGES.items():
+            if name in names:
+                found[name] = {each.labels: value(each.status) for each in scraped}
+        found[SCRAPE_AGE] = dict(self._scrape_ages())
+        found[CONFIGURED_SHARE] = {share.labels(): share.share for share in self._shares}
+        return found
 
     @property
     def problems(self) -> list[str]:
@@ -209,6 +246,7 @@ class Collector:
 
     async def run(self) -> None:
         """Discover, scrape and evaluate, each at its interval, until cancelled."""
+        await self._recall_alerts()
         await self.discover()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -219,6 +257,7 @@ class Collector:
                 tasks.create_task(self._evaluate_regularly())
         finally:
             self._tasks = None
+            await self.alerts.close()
 
     def close(self) -> None:
         """Write what still waits and close the store; `run` must have ended."""
@@ -276,7 +315,8 @@ class Collector:
                 self._change(returning, target)
             return returning
         ring = self._ring(target)
-        await self._refill(ring, target.target_id)
+        await self._recall_alerts()
+        await self._refill(ring, target)
         if self.derives_figures:
             self._deriver.take_up(target.identity.deployment(), ring)
         return Watched(target, self._reader(target), ring)
@@ -303,11 +343,14 @@ class Collector:
         """Take up what targets of the deployment supply that other collectors scrape; returns those targets."""
         return ()
 
-    async def _refill(self, ring: Ring, target_id: str) -> None:
+    async def _refill(self, ring: Ring, target: Target) -> None:
         """Take the scrapes that are still in the window from the store, as after a restart."""
-        now = self.now_ms
+        now, target_id = self.now_ms, target.target_id
+        oldest = now - ring.hold_ms
+        # What was counted last before an outage is what the first scrape after it is compared with.
+        first = min(oldest, self.alerts.known_until_ms - ring.hold_ms) if self.alerts.known_until_ms else oldest
         try:
-            scrapes = await asyncio.to_thread(self.history.read_scrapes, target_id, now - ring.hold_ms, now)
+            scrapes = await asyncio.to_thread(self.history.read_scrapes, target_id, first, now)
         except StoreError as error:
             self._on_store_error(error)
             return
@@ -316,7 +359,24 @@ class Collector:
             self._on_fault("refill", f"the past of {target_id} could not be read from the store; it starts anew")
             return
         for time_ms, snapshot in scrapes:
-            ring.append(time_ms, snapshot)
+            if time_ms >= oldest:
+                ring.append(time_ms, snapshot)
+            if snapshot is not None and self.derives_figures:
+                self.alerts.count(target_id, target.identity.deployment(), time_ms, snapshot)
+
+    async def _recall_alerts(self) -> None:
+        """Take up how alerts stood before a restart, once."""
+        if not self.derives_figures:
+            return
+        settings = self.settings
+        settle_ms = 2 * (settings.scrape_interval_ms + settings.evaluation_interval_ms)
+        try:
+            await self.alerts.begin(self.history, self.now_ms, settle_ms)
+        except StoreError as error:
+            self._on_store_error(error)
+        except Exception:
+            # A damaged past of alerts must not keep the collector from starting.
+            self._on_fault("refill", "what is stored of alerts could not be read; they start anew")
 
     def _change(self, watched: Watched, target: Target) -> None:
         """The same target at another address, or read in another way."""
@@ -424,6 +484,7 @@ class Collector:
         async with self._discovering:
             self.discovery = Discovery(configuration, self.discovery)
             self.settings, self._shares, self._gone_by = settings, configuration.shares, None
+            self.alerts.go_by(configuration.alerting)
             await self._go_by_lists()
         self.loading = Loading(self.now_ms, None, needs_restart)
 
@@ -466,6 +527,8 @@ class Collector:
         self._store_scrape(watched, time_ms, kept)
         if self.derives_figures:
             self._deriver.take_up(watched.deployment, watched.ring)
+            if kept is not None:
+                self.alerts.count(watched.target.target_id, watched.deployment, time_ms, kept)
         return True
 
     def _start_scraping(self) -> None:
@@ -558,7 +621,26 @@ class Collector:
         self.telemetry.set_state(series=series, problems=len(self.problems))
         self._lexicon.fit(series)
         self._store_figures(evaluation)
+        if self.derives_figures:
+            self._evaluate_alerts(evaluation)
         return evaluation
+
+    def _evaluate_alerts(self, evaluation: Evaluation) -> None:
+        try:
+            needs = self.alerts.view.needs
+            round_ = self.alerts.evaluate(
+                evaluation.at_ms,
+                evaluation.deployments,
+                self._read_own({*needs.own, *needs.counters}),
+                interval_ms=self.settings.evaluation_interval_ms,
+                targets={*self._watched, *self._leaving},
+            )
+        except Exception:
+            # A mistake of ours in alerting must not end the figures.
+            self._on_fault("alert", "no alert was evaluated")
+            return
+        if round_ is not None:
+            self._writer.submit(round_)
 
     def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
         """The replicas by status as the collector sees its own targets; none where it has scraped no replica."""

@@ -165,7 +165,9 @@ async def collect(
         history = Store(configuration.collector.store, read_only=True)
         try:
             kind = _choose_collector(configuration)
-            collector = kind(configuration, store, history, fetch, fetch_list=fetch.list_targets, reread=reread)
+            collector = kind(
+                configuration, store, history, fetch, fetch_list=fetch.list_targets, reread=reread, post=fetch.post
+            )
         except BaseException:
             store.close()
             history.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+from servescope.collector.alerting.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
 from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
 from servescope.collector.deployments import (
     DEPLOYMENT_SETTINGS,
@@ -75,6 +76,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     ),
     "api": tuple(Setting(key, "") for key in API_KEYS),
     "shards": SHARD_SETTINGS,
+    **ALERTING_SETTINGS,
     **DEPLOYMENT_SETTINGS,
     "shares": SHARE_SETTINGS,
 }
@@ -119,7 +121,7 @@ class Configuration:
     """All of `servescope.toml`; `origin` names the file, or the command line.
 
     `shards` are the collectors that divide the targets among themselves, None for one that is alone. `shares` are those
-    of the traffic that the stacks are to have.
+    of the traffic that the stacks are to have; `alerting` says which alerts there are, and who is told.
     """
 
     collector: CollectorSettings
@@ -128,6 +130,7 @@ class Configuration:
     api: ApiSettings = field(default_factory=ApiSettings)
     shards: ShardSettings | None = None
     shares: tuple[ConfiguredShare, ...] = ()
+    alerting: AlertingSettings = field(default_factory=AlertingSettings)
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -150,7 +153,7 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     """The configuration from a parsed document; `origin` is what errors call it."""
     root = Table(document, origin, "")
     # What to import from a Prometheus is read by the import alone.
-    root.check_keys(("collector", "api", "shards", "deployments", "shares", "import"))
+    root.check_keys(("collector", "api", "shards", "alerting", "deployments", "shares", "import"))
     api = read_api(root.table("api", SETTINGS["api"]), directory)
     collector = _read_collector(root.table("collector", SETTINGS["collector"]), directory)
     tables = root.tables("deployments", SETTINGS["deployments"])
@@ -161,7 +164,8 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
         raise ConfigurationError(f"{origin}: no deployments; expected at least one [[deployments]] table")
     _check_deployments_differ(deployments, origin)
     shares = read_shares(root.tables("shares", SETTINGS["shares"]), [each.deployment for each in deployments])
-    return Configuration(collector, deployments, origin, api, shards, shares)
+    alerting = read_alerting(root.table("alerting", SETTINGS["alerting"]))
+    return Configuration(collector, deployments, origin, api, shards, shares, alerting)
 
 
 def configure_targets(

@@ -7,16 +7,24 @@ of samples from anywhere, one deployment at a time. Both give the same figures.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from servescope.catalog import FIGURES, METRICS, Figure, figure_key
 from servescope.collector.config import format_duration
-from servescope.collector.grouping import Assembly, Layout
+from servescope.collector.grouping import Assembly, Layout, Named
 from servescope.collector.program import Program
 from servescope.collector.rates import read_rings
 from servescope.collector.ring import Ring
-from servescope.expressions import Bounds, WindowReadings, compute, evaluate_increases, leaves
+from servescope.expressions import (
+    Bounds,
+    Expression,
+    Vector,
+    WindowReadings,
+    compute,
+    evaluate_increases,
+    leaves,
+)
 from servescope.extrapolation import Range
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.samples import Labels, Sample, Window, make_labels
@@ -29,12 +37,31 @@ class Derivation:
     """The figures of one deployment at an instant, absent ones left out.
 
     `figures` are by key; `exposed` are those that have a name of their own on `/metrics`, as samples; `counted` the
-    replicas by status, when the collector had to count them itself.
+    replicas by status, when the collector had to count them itself. `asked` is what was asked for beside the figures,
+    by its name, each value by the labels of its group.
     """
 
     figures: dict[str, float]
     exposed: list[Sample]
     counted: Sequence[Sample]
+    asked: dict[str, Vector] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An expression that is derived beside the figures, over a window of its own where it has one.
+
+    The window is one that a ring holds: at most the figures' own, or five minutes. `name` is no figure's.
+    """
+
+    name: str
+    expression: Expression
+    by: tuple[str, ...] = ()
+    window_ms: int | None = None
+
+    @property
+    def exposed(self) -> None:
+        """It is not on `/metrics`."""
 
 
 class Members(NamedTuple):
@@ -51,12 +78,17 @@ class Deriver:
     """Derives the figures of all deployments, evaluation by evaluation.
 
     Equal to the recording rules on the same scrapes: the same expressions, grouped by the same labels. It keeps which
-    series make up which figure for as long as a deployment is asked for. Not thread safe.
+    series make up which figure for as long as a deployment is asked for. What is `asked` for beside the figures is
+    derived together with them. Not thread safe.
     """
 
-    def __init__(self, window_ms: int, bounds: Bounds = "closed") -> None:
+    def __init__(self, window_ms: int, bounds: Bounds = "closed", asked: Sequence[Asked] = ()) -> None:
         self._window_ms, self._bounds = window_ms, bounds
-        self._program = Program(FIGURES.values())
+        self._program = Program((*FIGURES.values(), *asked))
+        # By window, the numbers of those that are derived over it; what has none has the figures'.
+        self._numbers: dict[int, list[int]] = {window_ms: list(range(len(FIGURES)))}
+        for number, each in enumerate(asked, start=len(FIGURES)):
+            self._numbers.setdefault(each.window_ms or window_ms, []).append(number)
         self._layouts: dict[Deployment, Layout] = {}
         self._assembly: Assembly | None = None
         self._assembled: list[tuple[Layout, int]] = []
@@ -98,22 +130,36 @@ class Deriver:
 
     def _derive_together(self, members: Mapping[Deployment, Members], at_ms: int) -> dict[Deployment, Derivation]:
         assembly = self._assemble(members)
-        within = Range(at_ms, self._window_ms, self._bounds)
-        added_up = assembly.add_up(read_rings(assembly.rings, within), within)
         derived = [Derivation({}, [], ()) for _ in members]
-        for figure, names, values in zip(
-            self._program.figures, assembly.names, self._program.run(added_up), strict=True
-        ):
-            for (number, named), value in zip(names, values.tolist(), strict=False):
-                if value == value:
-                    derived[number].figures[named.key] = value
-                    if figure.exposed is not None:
-                        derived[number].exposed.append(Sample(figure.exposed, named.labels, value))
+        for window_ms, numbers in self._numbers.items():
+            within = Range(at_ms, window_ms, self._bounds)
+            sums = assembly.add_up(read_rings(assembly.rings, within), within)
+            values = self._program.run(sums)
+            for number in numbers:
+                self._tell(derived, number, assembly.names[number], values[number].tolist())
+            if window_ms == self._window_ms:
+                added_up = sums
         reported = assembly.reported(added_up, self._replica_leaves).tolist()
         return {
             deployment: each if is_reported else _stand_in(each, own.counted)
             for (deployment, own), each, is_reported in zip(members.items(), derived, reported, strict=True)
         }
+
+    def _tell(
+        self, derived: Sequence[Derivation], number: int, names: Sequence[tuple[int, Named]], values: Sequence[float]
+    ) -> None:
+        """Add what was derived of one figure, or of one that was asked for, to its deployments' derivations."""
+        figure = self._program.figures[number]
+        if number >= len(FIGURES):
+            for (owner, named), value in zip(names, values, strict=False):
+                if value == value:
+                    derived[owner].asked.setdefault(figure.name, {})[named.group] = value
+            return
+        for (owner, named), value in zip(names, values, strict=False):
+            if value == value:
+                derived[owner].figures[named.key] = value
+                if figure.exposed is not None:
+                    derived[owner].exposed.append(Sample(figure.exposed, named.labels, value))
 
     def _assemble(self, members: Mapping[Deployment, Members]) -> Assembly:
         """All layouts put together; the last time's unless anything changed."""

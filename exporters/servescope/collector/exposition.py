@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -178,30 +179,34 @@ def _catalog_families() -> dict[str, _Family]:
 _CATALOG = _catalog_families()
 
 
+TARGET_GAUGES: Mapping[str, tuple[str, Callable[[TargetStatus], float]]] = MappingProxyType(
+    {
+        "servescope_target_up": (
+            "1 when the target's last scrape succeeded, else 0.",
+            lambda target: float(target.healthy),
+        ),
+        "servescope_target_samples": (
+            "Contract samples of the target's last scrape.",
+            lambda target: float(target.samples),
+        ),
+        "servescope_target_scrape_duration_seconds": (
+            "Duration of the target's last scrape.",
+            lambda target: target.duration_seconds or 0.0,
+        ),
+        "servescope_target_missing_metrics": (
+            "Contract metrics that the target showed once and does not show now.",
+            lambda target: float(len(target.missing_metrics)),
+        ),
+    }
+)
+"""The collector's view of each target that was scraped: by name, its help, and what it is of a target's status."""
+
+
 def _target_gauges(targets: Sequence[TargetStatus]) -> list[Gauges]:
-    """The collector's view of each target that was scraped."""
     shown = [(target, target.identity.labels()) for target in targets if target.last_scrape_ms is not None]
     return [
-        Gauges(
-            "servescope_target_up",
-            "1 when the target's last scrape succeeded, else 0.",
-            [(labels, float(target.healthy)) for target, labels in shown],
-        ),
-        Gauges(
-            "servescope_target_samples",
-            "Contract samples of the target's last scrape.",
-            [(labels, float(target.samples)) for target, labels in shown],
-        ),
-        Gauges(
-            "servescope_target_scrape_duration_seconds",
-            "Duration of the target's last scrape.",
-            [(labels, target.duration_seconds or 0.0) for target, labels in shown],
-        ),
-        Gauges(
-            "servescope_target_missing_metrics",
-            "Contract metrics that the target showed once and does not show now.",
-            [(labels, float(len(target.missing_metrics))) for target, labels in shown],
-        ),
+        Gauges(name, text, [(labels, value(target)) for target, labels in shown])
+        for name, (text, value) in TARGET_GAUGES.items()
     ]
 
 

@@ -36,6 +36,7 @@ _SCRAPE_HEADERS: Final = {
     "User-Agent": _AGENT,
 }
 _LIST_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": _AGENT}
+_POST_HEADERS: Final = {"Content-Type": "application/json", "User-Agent": _AGENT}
 _LIST_SECONDS = 10.0
 _LIST_BYTES = 16_000_000
 _OPENMETRICS: Final = "application/openmetrics-text"
@@ -95,6 +96,25 @@ class HttpFetch:
         headers = {**_LIST_HEADERS, "X-Prometheus-Refresh-Interval-Seconds": f"{interval:g}"}
         bounds = _Bounds(min(interval, _LIST_SECONDS), _LIST_BYTES, "the most a list may have")
         return await self._fetch(settings.url, settings.list_access, headers, bounds)
+
+    async def post(self, url: str, access: Access, body: bytes, seconds: float, /) -> None:
+        """Post JSON and have it taken, anything else than a status of 200 … 299 raises ScrapeError; follows nowhere."""
+        try:
+            keyring = self._keyring(access)
+            headers = {**_POST_HEADERS, **keyring.headers()}
+            way = self._way_to(URL(url).origin(), access, keyring, headers)
+            async with (
+                asyncio.timeout(seconds),
+                self._session.post(url, data=body, headers=headers, allow_redirects=False, **way) as response,
+            ):
+                if not 200 <= response.status < 300:
+                    raise _bad_status(response)
+        except AccessError as error:
+            raise ScrapeError("credentials", str(error)) from error
+        except TimeoutError:
+            raise ScrapeError("timeout", f"no answer within {seconds:g} s") from None
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            raise _failure(error) from error
 
     async def _fetch(self, url: str, access: Access, headers: dict[str, str], bounds: _Bounds) -> bytes:
         try:

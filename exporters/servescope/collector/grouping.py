@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import Figure, figure_key
-from servescope.collector.program import Program, bucket_quantiles, group_labels
+from servescope.catalog import figure_key
+from servescope.collector.program import Derived, Program, bucket_quantiles, group_labels
 from servescope.collector.rates import Readings
 from servescope.collector.ring import Ring, Rows
 from servescope.expressions import bucket_quantile, matches
@@ -28,10 +28,11 @@ _SLOTS_KEPT: Final = 4096
 
 
 class Named(NamedTuple):
-    """How a figure of one group is called: its key, and its labels on `/metrics`."""
+    """How a figure of one group is called: its key, its labels on `/metrics`, and those that tell the group."""
 
     key: str
     labels: Labels
+    group: Labels
 
 
 class _Slots(NamedTuple):
@@ -106,13 +107,13 @@ class Layout:
             self._table = _Slots(keys[:, 0].astype(np.intp), keys[:, 1].astype(np.intp), keys[:, 2])
         return self._table
 
-    def name(self, figure: Figure, group: Labels) -> Named:
+    def name(self, figure: Derived, group: Labels) -> Named:
         """How the figure of a group is called."""
         named = self._names.get((figure.name, group))
         if named is None:
             own = {label: value for label, value in group if label in figure.by}
             labels = make_labels((*group, ("window", self._window)))
-            named = self._names[figure.name, group] = Named(figure_key(figure.name, own), labels)
+            named = self._names[figure.name, group] = Named(figure_key(figure.name, own), labels, group)
         return named
 
     def _take_up(self, member: _Member, ring: Ring) -> None:
@@ -262,7 +263,7 @@ class Assembly:
         index[slots.leaves[chosen], slots.groups[chosen]] = np.flatnonzero(chosen)
         return index
 
-    def _named(self, figure: Figure, layouts: Sequence[Layout]) -> list[tuple[int, Named]]:
+    def _named(self, figure: Derived, layouts: Sequence[Layout]) -> list[tuple[int, Named]]:
         by = group_labels(figure)
         return [
             (number, layout.name(figure, group)) for number, layout in enumerate(layouts) for group in layout.groups[by]

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from servescope import __version__
+from servescope.alerts import ALERTS
 from servescope.catalog import FIGURES, METRICS, Component, Kind, Status, Unit
+from servescope.collector.alerting.states import State as AlertState
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.parameters import (
     DEFAULT_POINTS,
@@ -127,6 +129,12 @@ def _paths() -> Schema:
         ),
         "/api/v1/catalog": _query("catalog", "collector", "Every metric and figure of the contract.", "Catalog"),
         "/api/v1/status": _query("status", "collector", "The collector itself: version, store, targets.", "Status"),
+        "/api/v1/alerts": _query(
+            "alerts",
+            "collector",
+            "Every alert that is pending, firing, or was resolved within a quarter of an hour, and who is told of them.",
+            "Alerts",
+        ),
         "/api/v1/shard": _query(
             "shard",
             "shards",
@@ -419,10 +427,41 @@ def _schemas() -> Schema:
         "Layouts": _object({"layouts": {"type": "object", "additionalProperties": _layout()}}),
         "Catalog": _object({"metrics": _list(_metric()), "figures": _list(_figure())}),
         "Status": _status(),
+        "Alerts": _alerts(),
         "Configuration": _object(
             {"loaded_ms": _time(), "error": _nullable("string"), "needs_restart": _list({"type": "string"})}
         ),
     }
+
+
+def _alerts() -> Schema:
+    texts: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    alert = _object(
+        {
+            "name": {"enum": list(ALERTS)},
+            "state": {"enum": list(get_args(AlertState))},
+            "labels": texts,
+            "annotations": texts,
+            "value": {"type": "number"},
+            "since_ms": _time(),
+            "fired_ms": _nullable_time(),
+            "resolved_ms": _nullable_time(),
+            "is_kept": {"type": "boolean", "description": "It fires though its condition holds no more."},
+        }
+    )
+    receivers = {
+        "type": "object",
+        "additionalProperties": _nullable("string"),
+        "description": "By receiver, why it could not be told last; null when it could.",
+    }
+    return _object(
+        {
+            "evaluated_ms": _nullable_time(),
+            "evaluated": _list({"enum": list(ALERTS)}),
+            "alerts": _list(alert),
+            "receivers": receivers,
+        }
+    )
 
 
 def _target() -> Schema:

@@ -121,6 +121,7 @@ class Parent(Collector):
     async def run(self) -> None:
         """Gather and evaluate, each at its interval, until cancelled."""
         try:
+            await self._recall_alerts()
             await self.gather()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(watch_event_loop(self.telemetry))
@@ -131,6 +132,7 @@ class Parent(Collector):
             for pull in pulls:
                 pull.cancel()
             await asyncio.gather(*pulls, return_exceptions=True)
+            await self.alerts.close()
 
     async def discover(self) -> None:
         """Gather once, waiting for every shard."""

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple, Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import Figure
 from servescope.expressions import (
     Difference,
     Expression,
@@ -59,10 +58,33 @@ class _Step(NamedTuple):
     leaf: int
 
 
+class Derived(Protocol):
+    """What a program derives: an expression, for every value of a deployment's labels and of those in `by`.
+
+    A figure of the catalog is one. `exposed` is the name it has on `/metrics`, None for none.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called, as no other of the program is."""
+
+    @property
+    def expression(self) -> Expression:
+        """How it is computed."""
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The labels that tell its values of one deployment apart."""
+
+    @property
+    def exposed(self) -> str | None:
+        """Its name on `/metrics`."""
+
+
 class Program:
     """Figures, compiled; `leaves` are what it reads, `leaves_of` their numbers by the name of their series."""
 
-    def __init__(self, figures: Iterable[Figure]) -> None:
+    def __init__(self, figures: Iterable[Derived]) -> None:
         self.figures = tuple(figures)
         self._leaves: dict[Leaf, int] = {}
         self._steps: list[_Step] = []
@@ -112,7 +134,7 @@ class Program:
         return register
 
 
-def group_labels(figure: Figure) -> frozenset[str]:
+def group_labels(figure: Derived) -> frozenset[str]:
     """The labels of the groups a figure has a value for: a deployment's, and its own."""
     return frozenset((*DEPLOYMENT_LABELS, *figure.by))
 

@@ -74,6 +74,7 @@ def make_application(
         ("/api/v1/targets", pages.targets),
         ("/api/v1/catalog", pages.catalog),
         ("/api/v1/status", pages.status),
+        ("/api/v1/alerts", pages.alerts),
         ("/api/v1/openapi.json", pages.openapi),
         ("/api/v1/shard", pages.shard),
         ("/api/v1/scrapes", pages.scrapes),
@@ -281,6 +282,17 @@ class _Pages:
             "store": await self._reads.run(self._store_shown),
         }
         return json_answer(json_bytes(shown))
+
+    async def alerts(self, request: web.Request) -> web.Response:
+        check_parameters(request, ())
+        alerts, evaluation = self._collector.alerts, self._collector.evaluation
+        shown = {
+            "evaluated_ms": evaluation.at_ms if evaluation is not None else None,
+            "evaluated": alerts.evaluated,
+            "alerts": [asdict(each) for each in alerts.shown],
+            "receivers": alerts.sender.problems(),
+        }
+        return json_answer(await self._reads.run(json_bytes, shown))
 
     def _store_shown(self) -> dict[str, int | str | None]:
         """What the store holds; why it cannot be written, or read, in `problem`, None while it can."""

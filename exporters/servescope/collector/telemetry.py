@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
+from servescope.expressions import Vector
+from servescope.samples import make_labels
 
-STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "gather")
+STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "gather", "alert")
 """Where a fault of the collector's own can happen without ending it; in reading a text it is the outcome `internal`."""
 
 REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")
 """Why a client is turned away, or its connection ended."""
+
+NOTIFIED = ("sent", "failed", "dropped")
+"""What becomes of telling a receiver: a failed one is tried again, a dropped one was over before it could be told."""
 
 RELAYED = ("kept", "known", "overlapping", "future", "unlisted", "unreadable")
 """What becomes of a scrape that a shard relayed: only one after the target's last is kept."""
@@ -102,6 +107,7 @@ class Telemetry:
         )
         self._register_api(registry)
         self._register_pace(registry)
+        self._register_alerting(registry)
         build = Gauge("servescope_build_info", "1, with the version as label.", ["version"], registry=registry)
         build.labels(__version__).set(1)
 
@@ -160,6 +166,54 @@ class Telemetry:
         for reason in REFUSALS:
             self.api_refused.labels(reason)
         self.api_connections = Gauge("servescope_api_connections", "Connections of clients now.", registry=registry)
+
+    def _register_alerting(self, registry: CollectorRegistry) -> None:
+        """What is measured of alerts, and of telling them."""
+        self.alerting_seconds = Histogram(
+            "servescope_alerting_duration_seconds",
+            "Evaluating all alerts once.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._left_out = Counter(
+            "servescope_alerts_left_out",
+            "Alerts that were not taken up at an evaluation, since as many as may be were pending or firing.",
+            registry=registry,
+        )
+        self.notification_seconds = Histogram(
+            "servescope_notification_duration_seconds",
+            "Telling one receiver once, where that succeeded.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._notices = Counter(
+            "servescope_notifications",
+            "Alerts that receivers were told, or were to be told, by what became of it.",
+            ["receiver", "result"],
+            registry=registry,
+        )
+
+    def know_receiver(self, receiver: str) -> None:
+        """Have a receiver's counts begin at 0."""
+        for result in NOTIFIED:
+            self._notices.labels(receiver, result)
+
+    def count_notices(self, receiver: str, result: str, count: int) -> None:
+        """Book alerts that a receiver was told, or was to be told."""
+        self._notices.labels(receiver, result).inc(count)
+
+    def count_left_out(self, alerts: int) -> None:
+        """Book alerts that were too many."""
+        self._left_out.inc(alerts)
+
+    def read(self, names: Collection[str]) -> dict[str, Vector]:
+        """The values of some series by their labels; none for a name that there is not."""
+        found: dict[str, Vector] = {}
+        for family in self._registry.restricted_registry(names).collect():
+            for sample in family.samples:
+                if sample.name in names:
+                    found.setdefault(sample.name, {})[make_labels(sample.labels)] = float(sample.value)
+        return found
 
     def count_request(self, status: int, seconds: float) -> None:
         """Book one request to the collector."""

@@ -13,6 +13,7 @@ from servescope.collector.scrape import Limits, Scrape
 from servescope.collector.store import TargetStatus
 from servescope.collector.targets import Target
 from servescope.identity import Deployment
+from servescope.samples import Labels
 
 _logger = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ class Watched:
     ring: Ring
     status: TargetStatus = field(init=False)
     limits: Limits = field(init=False)
+    # Those of its series; made once, as all of them are looked at in every evaluation.
+    labels: Labels = field(init=False)
     task: asyncio.Task[None] | None = None
     # Set while the task waits for its next turn, so that it may be woken.
     resting: bool = False
@@ -38,6 +41,7 @@ class Watched:
 
     def __post_init__(self) -> None:
         self.status, self.limits = _unscraped(self.target), _limits(self.target)
+        self.labels = self.target.identity.labels()
 
     @property
     def deployment(self) -> Deployment:
@@ -47,7 +51,7 @@ class Watched:
     def change(self, target: Target) -> None:
         """Go by another address or pace from the next scrape on."""
         paced_anew = target.scraping != self.target.scraping
-        self.target, self.limits = target, _limits(target)
+        self.target, self.limits, self.labels = target, _limits(target), target.identity.labels()
         self.status = replace(self.status, url=target.url)
         if paced_anew and self.resting:
             # A scrape under way is not disturbed: what comes after it is at the new pace anyway.

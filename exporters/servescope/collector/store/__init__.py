@@ -3,6 +3,7 @@
 from servescope.collector.store.records import (
     AHEAD_MS,
     FigureTable,
+    KeptAlert,
     RecordedSettings,
     RefusedError,
     StoreError,
@@ -15,6 +16,7 @@ from servescope.collector.store.writer import Round, StoreWriter
 __all__ = [
     "AHEAD_MS",
     "FigureTable",
+    "KeptAlert",
     "RecordedSettings",
     "RefusedError",
     "Round",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from servescope.errors import ServescopeError
 from servescope.identity import Identity
+from servescope.samples import Labels
 
 AHEAD_MS: Final = 60_000
 """By how much what is stored may be ahead of its reader's clock and still be of now."""
@@ -66,6 +67,24 @@ class FigureTable:
 
     times: NDArray[np.int64]
     values: dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAlert:
+    """How an alert of one set of labels stands, times in milliseconds: see `servescope.alert_evaluation.Active`.
+
+    `resolved_ms` is when it was over. `told` says by receiver what it knows: since when it fires, `firing` or
+    `resolved`, and when it was told. `value` is that of when it was written, and makes no difference.
+    """
+
+    alert: str
+    labels: Labels
+    since_ms: int
+    fired_ms: int | None
+    kept_ms: int | None
+    resolved_ms: int | None
+    told: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
+    value: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ runs             stretches of up to `RUN_ROWS` former rows of one target, or dep
 shapes           what the numbers of a run are (`packing.Shape`); once per distinct one
 chunks           the packed numbers of a run, a few series over all its instants each (`codec.encode_block`)
 settings         how figures were derived, from when on
+sums             per instant, what the counters of objectives had counted by then (`alerts.Memory`)
+alerts           every alert that is pending, firing, or was resolved lately
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import IO, Final
 from servescope.collector.store.records import RefusedError, StoreError
 
 APPLICATION_ID: Final = 0x53565343  # "SVSC"
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 BUSY_SECONDS: Final = 5.0
 # A row's key is its target, or deployment, and its time in one number, so that those of one lie together on pages.
 TIME_BITS: Final = 42
@@ -43,6 +45,12 @@ RECENT: Final = {SCRAPES: "recent_scrapes", FIGURES: "recent_figures"}
 _PAGE_BYTES = 16384
 # The log is cut back to this after a long reader held it up.
 _LOG_BYTES = 64 * 1024 * 1024
+
+ALERT_TABLES: Final = (
+    "CREATE TABLE sums (time_ms INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "CREATE TABLE alerts (alert TEXT NOT NULL, labels TEXT NOT NULL, state TEXT NOT NULL)",
+)
+"""Those that schema 2 did not have."""
 
 TABLES: Final = (
     "CREATE TABLE deployments (id INTEGER PRIMARY KEY, labels TEXT NOT NULL UNIQUE)",
@@ -63,6 +71,7 @@ TABLES: Final = (
     "CREATE INDEX runs_by_end ON runs (end_ms)",
     "CREATE TABLE chunks (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "CREATE TABLE settings (time_ms INTEGER PRIMARY KEY, settings TEXT NOT NULL)",
+    *ALERT_TABLES,
 )
 
 

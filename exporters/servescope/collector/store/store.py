@@ -24,6 +24,7 @@ from typing import IO, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.collector.store.alerts import Memory, Sums
 from servescope.collector.store.layouts import Layouts
 from servescope.collector.store.owners import Owners
 from servescope.collector.store.packer import Owner, Packer
@@ -31,6 +32,7 @@ from servescope.collector.store.packing import Keys, Row
 from servescope.collector.store.recent import RecentRows
 from servescope.collector.store.records import (
     FigureTable,
+    KeptAlert,
     RecordedSettings,
     RefusedError,
     StoreError,
@@ -168,7 +170,7 @@ class Store:
                     f"store {self.path}: written by an older servescope (schema {version}, this one reads "
                     f"{SCHEMA_VERSION}); start `servescope collect` on it once, which upgrades it"
                 )
-            upgrade(self._connection, self.path, self._runs.write)
+            upgrade(self._connection, self.path, version, self._runs.write)
         except sqlite3.Error as error:
             self._disconnect()
             raise StoreError(
@@ -186,6 +188,7 @@ class Store:
     def _forget(self) -> None:
         """Forget all that was known of the file."""
         self._owners = Owners(self._connection, self.path)
+        self._memory = Memory(self._connection, self.path)
         self._layouts = Layouts(self._connection, self.path)
         self._runs = Runs(self._connection, self.path, self._layouts)
         self._recent = RecentRows(self._connection, self.path, self._layouts)
@@ -265,6 +268,21 @@ class Store:
             self._connection.execute(
                 "INSERT OR REPLACE INTO settings VALUES (?, ?)", (checked_time(time_ms), write_text(asdict(settings)))
             )
+
+    @_guarded
+    def write_alerts(self, alerts: Iterable[KeptAlert]) -> None:
+        """Keep how alerts stand, in place of how they stood."""
+        self._memory.write_alerts(alerts)
+
+    @_guarded
+    def append_sums(self, time_ms: int, sums: Sums) -> None:
+        """Keep what the counters of objectives counted up to an instant, in place of all that is not before it."""
+        self._memory.append_sums(time_ms, sums)
+
+    @_guarded
+    def forget_sums(self, times: Iterable[int]) -> None:
+        """Forget the sums of some instants."""
+        self._memory.forget_sums(times)
 
     # --- Retention ----------------------------------------------------------------------------------------------------
 
@@ -492,6 +510,18 @@ class Store:
         """How the figures of a time were derived; the first known when it is older, None when nothing is known."""
         with self._snapshot():
             return self._settings_at(time_ms) or self._first_settings()
+
+    @_guarded
+    def read_alerts(self) -> list[KeptAlert]:
+        """How alerts stood last; raises StoreError when that is damaged."""
+        with self._snapshot():
+            return self._memory.read_alerts()
+
+    @_guarded
+    def read_sums(self, *, until_ms: int) -> list[tuple[int, Sums]]:
+        """What the counters of objectives counted up to each instant that is kept, none after `until_ms`."""
+        with self._snapshot():
+            return self._memory.read_sums(until_ms)
 
     def _settings_at(self, time_ms: int) -> RecordedSettings | None:
         found = self._connection.execute(

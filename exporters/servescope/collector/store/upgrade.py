@@ -1,4 +1,7 @@
-"""Stores of schema 1, one deflated row a scrape, become stores of today, in one transaction: all of it, or nothing."""
+"""Former stores become stores of today, in one transaction: all of it, or nothing.
+
+Schema 1 had one deflated row a scrape; schema 2 nothing of alerts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 
 from servescope.collector.store.packing import RUN_ROWS, Keys, Row, parse_key
 from servescope.collector.store.records import StoreError
-from servescope.collector.store.schema import FIGURES, LATEST_MS, SCHEMA_VERSION, SCRAPES, TABLES
+from servescope.collector.store.schema import ALERT_TABLES, FIGURES, LATEST_MS, SCHEMA_VERSION, SCRAPES, TABLES
 
 _logger = logging.getLogger(__name__)
 
@@ -29,11 +32,15 @@ _FORMER_TIME_BITS: Final = 44
 _TOLD_EVERY = 0.1
 
 
-def upgrade(connection: sqlite3.Connection, path: Path, write_runs: WriteRuns) -> None:
-    """Rewrite a store of schema 1; when it fails, or the process ends, the store is as it was.
+def upgrade(connection: sqlite3.Connection, path: Path, version: int, write_runs: WriteRuns) -> None:
+    """Rewrite a store of this schema; when it fails, or the process ends, the store is as it was.
 
     Others may read the former store meanwhile. Raises StoreError for a row that cannot be read, and sqlite3.Error.
     """
+    if version > 1:
+        _add_tables(connection)
+        _logger.info("%s: upgraded from schema %d to %d", path, version, SCHEMA_VERSION)
+        return
     total = _count_rows(connection)
     _logger.info("%s: upgrading from schema 1 to %d: %d scrapes and figures", path, SCHEMA_VERSION, total)
     connection.execute("BEGIN IMMEDIATE")
@@ -60,6 +67,13 @@ def upgrade(connection: sqlite3.Connection, path: Path, write_runs: WriteRuns) -
         raise
     _shrink(connection, path)
     _logger.info("%s: upgraded", path)
+
+
+def _add_tables(connection: sqlite3.Connection) -> None:
+    """What schema 2 had stays as it is."""
+    connection.executescript(
+        f"BEGIN IMMEDIATE; {'; '.join(ALERT_TABLES)}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+    )
 
 
 def _shrink(connection: sqlite3.Connection, path: Path) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from servescope.collector.memory import release_freed_memory
-from servescope.collector.store.records import RecordedSettings, RefusedError, StoreError, TargetStatus
+from servescope.collector.store.alerts import Sums
+from servescope.collector.store.records import KeptAlert, RecordedSettings, RefusedError, StoreError, TargetStatus
 from servescope.collector.store.store import Store
 from servescope.identity import Deployment
 from servescope.samples import Snapshot
@@ -32,7 +33,8 @@ class Round:
     """What a scrape, or an evaluation, adds to the store.
 
     `listed` are all targets of the configuration, None to leave those known as they are. The last round that says so
-    decides what is kept: `keep_from_ms`, and `keep_bytes` at most, None for any size.
+    decides what is kept: `keep_from_ms`, and `keep_bytes` at most, None for any size. `alerts` are all there are, None
+    where they stay as they are; `sums` and the instants of `forgotten_sums` are those of `Store.append_sums`.
     """
 
     scrapes: list[tuple[str, int, Snapshot | None]] = field(default_factory=list)
@@ -40,6 +42,9 @@ class Round:
     targets: Sequence[TargetStatus] = ()
     listed: frozenset[str] | None = None
     settings: tuple[int, RecordedSettings] | None = None
+    alerts: Sequence[KeptAlert] | None = None
+    sums: tuple[int, Sums] | None = None
+    forgotten_sums: Sequence[int] = ()
     keep_from_ms: int | None = None
     keep_bytes: int | None = None
 
@@ -62,6 +67,12 @@ class Round:
             store.append_scrape(target_id, time_ms, snapshot)
         for deployment, time_ms, values in self.figures:
             store.append_figures(deployment, time_ms, values)
+        if self.alerts is not None:
+            store.write_alerts(self.alerts)
+        if self.sums is not None:
+            store.append_sums(*self.sums)
+        if self.forgotten_sums:
+            store.forget_sums(self.forgotten_sums)
 
 
 class StoreWriter:

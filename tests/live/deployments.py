@@ -18,6 +18,7 @@ REQUESTS_PER_SECOND: Final = 1.0
 _SPECULATION: Final = {"decoding_type": "Eagle", "speculative_model_dir": "/models/eagle", "max_draft_len": 3}
 # What fails stays so for some minutes, in place of being back within seconds.
 _SLOW_TO_RETURN: Final = {"first": "10m", "most": "10m"}
+_ROOMY: Final = {"min_replica": 4, "max_replica": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,13 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("down", tables={"back_off": _SLOW_TO_RETURN}),
         Deployed("frozen"),
         # So busy that there is a request in flight at every moment.
-        Deployed("frozen-scaler", share=4.0),
+        Deployed("frozen-scaler", share=3.0, tables={"autoscaling": _ROOMY}),
         Deployed("silent-scaler"),
     )),
     "users": Emulated((
         Deployed("errors"),
         # So busy that as many of them fail as ought to, give or take few.
-        Deployed("few-errors", share=4.0),
+        Deployed("few-errors", share=4.0, tables={"autoscaling": _ROOMY}),
         Deployed("late"),
         Deployed("briefly-late"),
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),

@@ -256,7 +256,7 @@ OF_ALL: Final = tuple(
     Episode(lane, "", how, make, alerts, everywhere=True)
     for lane, how, make, alerts in (
         (
-            "collector", "rows of the store are cut short while the collector restarts", harm.damage_store,
+            "collector", "the collector gets no more memory (`RLIMIT_AS`)", harm.deny_memory,
             ("ServescopeInternalErrors",),
         ),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import sqlite3
 import threading
@@ -148,14 +149,20 @@ def starve_collector(stack: LiveStack) -> Undo:
     return _until_undone(stop_and_go, ended)
 
 
-def damage_store(stack: LiveStack) -> Undo:
-    """End the collector, cut the latest rows of its store short as a failing disk may, and start it again."""
-    stack.collector.end()
-    connection = sqlite3.connect(stack.folder / "servescope.db", isolation_level=None, timeout=30)
-    connection.execute("UPDATE recent_scrapes SET body = substr(body, 1, 11) WHERE body IS NOT NULL")
-    connection.close()
-    _start_collector(stack)
-    return _nothing
+def deny_memory(stack: LiveStack) -> Undo:
+    """Let the collector have no more address space than it has; undone, it may grow again."""
+    process = stack.collector.process
+    if process is None:
+        raise ServescopeError("the collector does not run")
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    has_bytes = int(status.partition("VmSize:")[2].split()[0]) * 1024
+    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (has_bytes, hard))
+
+    def allow() -> None:
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
+
+    return allow
 
 
 def kill_collector(stack: LiveStack) -> Undo:

@@ -23,6 +23,7 @@ from servescope.catalog import (
     record_buckets,
 )
 from servescope.expressions import leaves
+from servescope.own_metrics import own_family
 from tests.conftest import ROOT
 from tests.drift.catalog import bounds, must_say, numbers_of_the_catalog, read_catalog
 from tests.drift.facts import BOARDS, PAGE, RULES, Facts, read_files, shown_series, tell_differences
@@ -176,7 +177,7 @@ def test_dashboards_show_every_figure_and_nothing_that_is_unknown() -> None:
         for window in (row.short, row.long)
     }
     known = {*SAMPLE_FAMILIES, *recorded, *objectives, *map(record_buckets, RECORDED_HISTOGRAMS), FIRING}
-    about_engines = {name for name in shown if not name.startswith(("servescope_", "prometheus_", "alertmanager_"))}
+    about_engines = {name for name in shown if own_family(name) is None}
 
     assert about_engines <= known
     assert {figure.name for record, figure in recorded.items() if record not in shown} <= NOT_SHOWN.keys()

@@ -14,7 +14,7 @@ from dashboards.queries import Query, compile_expression, compile_figure, histog
 from dashboards.readings import read_figure
 from servescope.alert_links import panel_id
 from servescope.catalog import FIGURES, METRICS, OUTCOMES, REPLICA_STATUSES, SAMPLE_FAMILIES, Band, Status, Unit
-from servescope.expressions import Expression, Quantile, Rate, leaves
+from servescope.expressions import Expression, FractionAbove, Quantile, Rate, leaves
 from servescope.own_metrics import UNSCRAPED, OwnUnit, own_family
 
 Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap"]
@@ -287,6 +287,8 @@ def absence(expression: Expression, *, idle: bool) -> NoData:
     """What the catalog says of an expression's metrics being absent; `idle` where no traffic has the same effect."""
     metrics = [METRICS[SAMPLE_FAMILIES[name]] for name in sorted(leaves(expression))]
     reasons = list(dict.fromkeys(metric.absent for metric in metrics if metric.absent != "not observed"))
+    if isinstance(expression, FractionAbove):
+        reasons.append(f"the engine's histogram has no bucket that ends at {expression.edge:g}")
     nothing = ["nothing happened in the window"] if idle else []
     if reasons:
         return NoData("off", "; or ".join([*reasons, *nothing]))

@@ -222,8 +222,13 @@ class _Asker:
             if all(METRICS[each].absent == _NEVER for each in metrics):
                 return Cell("idle", (), f"{_listed(names)} has not happened yet")
             return Cell("broken", (), f"{_listed(names)} is not there, though it is read")
-        if any(label in IDENTITY_LABELS for each in absent for label in _fixed_labels(each)):
-            return Cell("off", (), f"no series of {_listed(names)} is of the kind asked for")
+        asked = [(label, value) for each in absent for label, value in _fixed_labels(each)]
+        edges = [value for label, value in asked if label == "le"]
+        if edges:
+            return Cell("off", (), f"no bucket of {_listed(names)} ends at {edges[0]} s")
+        kinds = [f'`{label}="{value}"`' for label, value in asked if label in IDENTITY_LABELS]
+        if kinds:
+            return Cell("off", (), f"no series has {', '.join(dict.fromkeys(kinds))}")
         return Cell("idle", (), f"{_listed(names)} has not happened in the way asked for")
 
     def _supplies(self, engine: Engine, metric: str) -> bool:
@@ -272,9 +277,10 @@ def _whole(selector: str) -> str:
     return f"{_name(selector)}{{{deployment[0] if deployment else ''}}}"
 
 
-def _fixed_labels(selector: str) -> list[str]:
-    """The labels of which the selector asks for certain values, whatever is chosen on the dashboard."""
-    return re.findall(r'(\w+)=~?"(?!\.[*+]")[^"]*"', selector.replace("deployment_id", ""))
+def _fixed_labels(selector: str) -> list[tuple[str, str]]:
+    """The labels of which the selector asks for certain values, whatever is chosen on the dashboard, with these."""
+    found = re.findall(r'(\w+)=~?"(?!\.[*+])([^"]*)"', selector)
+    return [(label, value) for label, value in found if label != "deployment_id"]
 
 
 def _is_counter(name: str) -> bool:

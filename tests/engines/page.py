@@ -111,8 +111,8 @@ class _Notes:
         """A cell with the numbers of what it lacks."""
         numbers = [self._number(name) for name in cell.missing]
         if cell.found == "off" and not cell.missing:
-            self._kinds.add(line.no_data.text)
-            numbers = [self._number(line.no_data.text)]
+            self._kinds.add(cell.why)
+            numbers = [self._number(cell.why)]
         return f"{_SIGNS[cell.found]} {', '.join(map(str, sorted(numbers)))}".rstrip()
 
     def _number(self, name: str) -> int:
@@ -131,10 +131,14 @@ class _Notes:
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for name, number in self._numbers.items():
             if name in self._kinds:
-                yield str(number), "workers with a role of their own", "", name
+                yield str(number), "such series", ", ".join(self._titles(name)), name
                 continue
             for reason, titles in self._reasons(name).items():
                 yield str(number), f"`{name}`", ", ".join(titles), reason
+
+    def _titles(self, why: str) -> list[str]:
+        wanting = {name for line in self._matrix.lines for name, cell in line.cells.items() if cell.why == why}
+        return [engine.title for engine in COLUMNS if engine.name in wanting]
 
     def _reasons(self, metric: str) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

@@ -83,11 +83,13 @@ class _Server:
         if not request.block_ids and request.input_tokens == self._mix.oversized_tokens:
             finished("client_error")
             return
-        reusable = request.block_ids[: (request.input_tokens - 1) // BLOCK_TOKENS]
-        found = tuple(takewhile(self._cached.__contains__, reusable))
+        # What comes while the cache is being warmed is in no figure.
+        if self._clock.now >= _WARM_UP_SECONDS:
+            reusable = request.block_ids[: (request.input_tokens - 1) // BLOCK_TOKENS]
+            found = tuple(takewhile(self._cached.__contains__, reusable))
+            shared = count_shared(found, self._mix.applications)
+            self._served.append(_Served(self._clock.now, request, len(found), shared))
         self._cached.update(request.block_ids)
-        shared = count_shared(found, self._mix.applications)
-        self._served.append(_Served(self._clock.now, request, len(found), shared))
         patience = request.patience_seconds
         if patience is not None and patience < ANSWER_SECONDS:
             self._clock.schedule(patience, lambda: finished("client_abort"))
@@ -95,9 +97,8 @@ class _Server:
             self._clock.schedule(ANSWER_SECONDS, lambda: finished("ok"))
 
     def portray(self, seconds: float) -> Portrait:
-        """The figures of what came in the last seconds."""
-        began = self._clock.now - seconds
-        served = [each for each in self._served if each.seconds >= began]
+        """The figures of what came once the cache was warm, `seconds` ago."""
+        served = self._served
         inputs = [each.request.input_tokens for each in served]
         tens = Counter(int(each.seconds // 10) for each in served)
         return Portrait(

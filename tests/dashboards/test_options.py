@@ -141,7 +141,7 @@ def _titles(**options: Any) -> dict[str, set[str]]:
 
 
 def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
-    """vLLM alone tells of no transfers and no router's index, and keeps what it tells; our instruments fill everything."""
+    """vLLM alone tells of no transfers and no router's index, and keeps the rest; our instruments fill everything."""
     everything, vllm = _titles(), _titles(engines=["vllm"])
 
     assert "In flight by role" in vllm["phases"]

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := exporters app alerts benchmarks dashboards docs examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench soak real truth capture engines pictures clean
+.PHONY: help demo test check generate bench soak live real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
 soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; nothing of it may grow
 	$(BIN)/python -m tests.soak --minutes 60 --write
 
+live: $(VENV)/.develop  ## bring about every alert in a running stack, twenty times as fast, and write down whom it reached
+	$(BIN)/python -m tests.tools
+	$(BIN)/python -m tests.live --write
+
 real: $(VENV)/.develop  ## run real vLLM, real Dynamo and a real load generator on loopback and check the contract against the clients' counts
 	$(BIN)/python -m tests.real
 	$(BIN)/python -m tests.real.load
@@ -64,8 +68,9 @@ engines: $(VENV)/.develop  ## ask every panel of every captured engine, and writ
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.engines --write
 
-pictures: $(VENV)/.develop  ## take a picture of every page of the console, light and dark, to docs/pictures
+pictures: $(VENV)/.develop  ## take a picture of every page of the console and of every dashboard, light and dark, to docs/pictures
 	$(BIN)/python -m tests.pictures
+	$(BIN)/python -m tests.dashboards.pictures
 
 clean:  ## remove what the other commands made
 	rm -rf $(VENV) .cache build dist

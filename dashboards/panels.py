@@ -13,7 +13,17 @@ from typing import Literal
 from dashboards.options import Options
 from dashboards.queries import Query, compile_expression, compile_figure, legend
 from dashboards.readings import read_figure
-from servescope.catalog import FIGURES, METRICS, OUTCOMES, REPLICA_STATUSES, SAMPLE_FAMILIES, Band, Status, Unit
+from servescope.catalog import (
+    FIGURES,
+    INDEX_STATES,
+    METRICS,
+    OUTCOMES,
+    REPLICA_STATUSES,
+    SAMPLE_FAMILIES,
+    Band,
+    Status,
+    Unit,
+)
 from servescope.expressions import Expression, Quantile, Rate, leaves
 
 Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap"]
@@ -47,6 +57,7 @@ SERIES_COLORS: Mapping[str, str] = MappingProxyType(
     {
         **dict(zip(OUTCOMES, ("green", "blue", "purple", "orange", "red"), strict=True)),
         **dict(zip(REPLICA_STATUSES, ("blue", "green", "purple", "orange", "red"), strict=True)),
+        **dict(zip(INDEX_STATES, ("green", "orange", "blue"), strict=True)),
         "p50": "green",
         "p95": "blue",
         "p99": "purple",

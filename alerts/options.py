@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from alerts.feeding import can_hold, metrics_of
 from alerts.receivers import (
     DEFAULT_RECEIVERS,
     RECEIVER_SETTINGS,
@@ -37,6 +38,7 @@ from servescope.catalog import (
 from servescope.choices import CATALOG_CHOICES, Choices
 from servescope.collector.tables import Setting, Table
 from servescope.errors import ConfigurationError
+from servescope.sources import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
 """Where the secrets of the receivers are, one file each: none stands in the configuration."""
@@ -55,6 +57,7 @@ ALERT_SETTINGS: Final = (
     Setting("old_stack", f'"{CATALOG_CHOICES.old_stack}"'),
     Setting("new_stack", f'"{CATALOG_CHOICES.new_stack}"'),
     Setting("collector_job", f'"{CATALOG_CHOICES.collector_job}"'),
+    Setting("sources", "[]"),
     Setting("disabled", "[]"),
     Setting("secrets", f'"{SECRETS}"'),
     Setting("templates", f'"{TEMPLATES_FOLDER}"'),
@@ -82,7 +85,8 @@ class Options:
     """How the rules, the runbooks and Alertmanager's configuration are written.
 
     `common` is what the dashboards are told too. `runbooks` and `grafana` are where links lead, `secrets` and
-    `templates` the folders on Alertmanager's machine; `disabled` names alerts that are left out.
+    `templates` the folders on Alertmanager's machine; `disabled` names alerts that are left out. With `sources`, those
+    are left out too that none of these sources has the metrics for.
     """
 
     common: shared.Options = shared.DEFAULTS
@@ -91,6 +95,7 @@ class Options:
     team: str = TEAM
     evaluation_interval: str = "15s"
     choices: Choices = CATALOG_CHOICES
+    sources: tuple[str, ...] = ()
     disabled: frozenset[str] = frozenset()
     secrets: str = SECRETS
     templates: str = TEMPLATES_FOLDER
@@ -100,7 +105,14 @@ class Options:
     def alerts(self) -> Mapping[str, Alert]:
         """The alerts by name, with the numbers that are chosen, but for those disabled."""
         chosen = ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
-        return MappingProxyType({name: alert for name, alert in chosen.items() if name not in self.disabled})
+        had = metrics_of(self.sources)
+        return MappingProxyType(
+            {
+                name: alert
+                for name, alert in chosen.items()
+                if name not in self.disabled and can_hold(alert.condition, had)
+            }
+        )
 
     @property
     def scope(self) -> str:
@@ -156,6 +168,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
             new_stack=table.string("new_stack", CATALOG_CHOICES.new_stack),
             collector_job=table.string("collector_job", CATALOG_CHOICES.collector_job),
         ),
+        sources=_sources(table),
         disabled=_disabled(table),
         secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
         templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),
@@ -232,6 +245,16 @@ def _edge(table: Table, name: str) -> float:
     if isinstance(value, bool) or value not in edges:
         raise table.wrong("seconds", f"an edge of the histogram: {', '.join(f'{edge:g}' for edge in edges)}")
     return float(str(value))
+
+
+def _sources(table: Table) -> tuple[str, ...]:
+    names = table.strings("sources", [])
+    for name in names:
+        if name not in load_sources():
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('sources')}: no source {name!r}, there are: {', '.join(load_sources())}"
+            )
+    return tuple(names)
 
 
 def _disabled(table: Table) -> frozenset[str]:

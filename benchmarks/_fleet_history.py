@@ -39,6 +39,7 @@ _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "reason": ("saturated", "stale index"),
 }
 _FIRING = 12
+_OWN_SERIES = 24
 _OWN = re.compile(r"(?:servescope|prometheus|alertmanager|process)_|up\Z")
 _DEPLOYMENTS = (
     ("chat-v1", "v1", "llama-3.3-70b", ("aggregated",)),
@@ -74,11 +75,13 @@ class Fleet:
     def count(self, name: str, agrees: Callable[[Series], bool]) -> int:
         """How many of a name's series agree; raises LookupError when the fleet knows nothing of the name.
 
-        What programs tell of themselves is not written: it counts as if each process of the fleet had one such series,
-        which is more than there are of most.
+        What programs tell of themselves is not written: it counts as if there were so many of each, of what they tell
+        of targets one for every process of the fleet.
         """
-        if _OWN.match(name):
-            return self.replicas + 2 * len(_DEPLOYMENTS)
+        if is_own(name):
+            return self.replicas + 2 * len(_DEPLOYMENTS) if name.startswith("servescope_target_") else _OWN_SERIES
+        if name in METRICS and METRICS[name].kind == "histogram":
+            return 0  # what a native histogram would be called; these have buckets
         if name not in self._by_name:
             raise LookupError(f"no series {name!r} in the fleet's history")
         return sum(each.count for each in self._by_name[name] if agrees(each))
@@ -112,6 +115,11 @@ class Fleet:
                 yield Series(
                     "ALERTS", {**identity, "alertname": name, "alertstate": "firing", "severity": "warning"}, 1
                 )
+
+
+def is_own(name: str) -> bool:
+    """Whether a series is what a program tells of itself."""
+    return _OWN.match(name) is not None
 
 
 def _shows(role: str, metric: Metric, *, phased: bool) -> bool:

@@ -147,12 +147,12 @@ def make_link(title: str, uid: str) -> core.DashboardLink:
     )
 
 
-def make_annotation(name: str, query: Query, color: str, text: str) -> dict[str, Any]:
+def make_annotation(name: str, query: Query, color: str, text: str, *, enabled: bool = True) -> dict[str, Any]:
     """Marks where a query has a value; grafanalib has no modern form of it."""
     return {
         "name": name,
         "datasource": DATASOURCE,
-        "enable": True,
+        "enable": enabled,
         "hide": False,
         "iconColor": color,
         "target": {"expr": query.expression, "refId": "Anno", "interval": "60s", "legendFormat": ""},
@@ -258,8 +258,6 @@ def _colors(panel: Panel) -> list[dict[str, Any]]:
 
 
 def _overlay(panel: Panel) -> list[dict[str, Any]]:
-    if not panel.overlay:
-        return []
     properties = [
         {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
         {"id": "custom.fillOpacity", "value": 0},
@@ -267,7 +265,10 @@ def _overlay(panel: Panel) -> list[dict[str, Any]]:
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
         {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
     ]
-    return [{"matcher": {"id": "byRegexp", "options": f"/ {panel.overlay}$/"}, "properties": properties}]
+    return [
+        {"matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"}, "properties": properties}
+        for word in panel.overlay
+    ]
 
 
 def _names(panel: Panel, name: str) -> bool:

@@ -244,6 +244,22 @@ def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Pa
     assert run("--options", str(path)).returncode == 2
 
 
+def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
+    """By vLLM's own page there is no router and no autoscaler; with our instruments beside it, there is everything."""
+
+    def names(*sources: str) -> set[str]:
+        return set(make_options({"alerts": {"sources": list(sources)}}, origin="options.toml").alerts())
+
+    left_out = ALERTS.keys() - names("vllm")
+
+    assert {"ServescopeCacheChurn", "ServescopeAutoscalerPinned", "ServescopeNoActiveReplica"} <= left_out
+    assert not left_out & {
+        "ServescopeSpeculationBelowBreakEven", "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast",
+        "ServescopeSharesNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
+    }  # fmt: skip
+    assert names("vllm", "servescope") == names() == ALERTS.keys()
+
+
 # --- Alertmanager -----------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +308,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
     ({"alerts": {"runbooks": "a b"}}, "alerts.runbooks: 'a b' is wrong, expected a folder or a URL"),
     ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', there are: ServescopeSpeculation"),
+    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', there are: dynamo-frontend, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),
     ({"alerts": {"evaluation_interval": "10m"}}, "alerts.evaluation_interval: '10m' is wrong, expected a duration of "
      "at most 5m and at most window (5m)"),

@@ -205,13 +205,23 @@ _OF_MANY = ("table", "heatmap")
 def _panels(root: Path) -> Iterator[tuple[Key, object]]:
     for path in sorted((root / BOARDS).glob("*.json")):
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
-            read = [each for target in panel.get("targets", ()) for each in _selectors(target["expr"])]
-            recorded = {each.name for each in read if each.name.startswith("deployment:")}
-            if len(panel.get("targets", ())) == 1 and len(recorded) == 1 == len(read) and panel["type"] not in _OF_MANY:
-                defaults = panel["fieldConfig"]["defaults"]
-                about = f"{panel['title']}, of {recorded.pop()}"
-                yield (path.name, f"unit of {about}"), defaults["unit"]
-                yield (path.name, f"steps of {about}"), _steps(defaults["thresholds"]["steps"])
+            if panel["type"] in ("row", *_OF_MANY):
+                continue
+            defaults = panel["fieldConfig"]["defaults"]
+            steps = defaults["thresholds"]["steps"]
+            yield (path.name, f"numbers in steps of {panel['title']}"), frozenset(step["value"] for step in steps)
+            nodes = [_parse_query(target["expr"]) for target in panel["targets"]]
+            # Where a panel shows a recorded figure and nothing else, all of its look is the figure's.
+            match nodes:
+                case [Selector(name)] | [Call("topk", (_, Selector(name)))] | [Binary("and", Selector(name))] if (
+                    name.startswith("deployment:")
+                ):
+                    about = f"{panel['title']}, of {name}"
+                    yield (path.name, f"unit of {about}"), defaults["unit"]
+                    yield (path.name, f"steps of {about}"), _steps(steps)
+                # Beside it, what an alert compares it with.
+                case [Selector(name), _] if name.startswith("deployment:"):
+                    yield (path.name, f"unit of {panel['title']}, of {name}"), defaults["unit"]
 
 
 def shown_series(root: Path) -> frozenset[str]:
@@ -222,8 +232,11 @@ def shown_series(root: Path) -> frozenset[str]:
 
 
 def _selectors(expression: str) -> list[Selector]:
-    node = parse(re.sub(r"\$__rate_interval", "1m", expression))
-    return [each for each in walk(node) if isinstance(each, Selector)]
+    return [each for each in walk(_parse_query(expression)) if isinstance(each, Selector)]
+
+
+def _parse_query(expression: str) -> Node:
+    return parse(expression.replace("$__rate_interval", "1m"))
 
 
 def _steps(steps: list[dict[str, Any]]) -> tuple[tuple[float | None, str], ...]:

@@ -13,6 +13,8 @@ from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
 from dashboards.panels import NoData
 from dashboards.queries import ALERTS
+from dashboards.watched import LIMIT
+from servescope.alert_links import HEALTH
 from servescope.catalog import (
     BURN_WINDOWS,
     FIGURES,
@@ -123,9 +125,13 @@ def make_matrix(
         asker = _Asker(server, recorded)
         lines = tuple(
             Line(
-                name, panel["title"], _declared(name, panel), {each.name: asker.judge(panel, each) for each in columns}
+                name,
+                panel["title"],
+                _declared(name, panel),
+                {each.name: asker.judge(panel, each) for each in columns},
             )
             for name in dict.fromkeys(board for board, _ in _DECLARED)
+            if name != HEALTH
             for panel in panels(read_board(name))
             if _is_of_engines(panel)
         )
@@ -140,7 +146,9 @@ def _holding(prometheus: Path, promtool: Path, folder: Path, recorded: Recorded)
         yield server
 
 
-_IDLE_WORDS = ("nothing happened", _NEVER)
+_IDLE_WORDS = ("nothing happened", "fewer than", _NEVER)
+# A comparison with a number, or what is not to be: where an alert holds, or the traffic from which a share is told.
+_COMPARES = re.compile(r"(?:>=|==) \d| unless ")
 
 
 def _declared(board: str, panel: Any) -> NoData:
@@ -170,7 +178,9 @@ class _Asker:
 
     def judge(self, panel: Any, engine: Engine) -> Cell:
         """The panel's cell; raises AssertionError when Prometheus refuses a query or warns."""
-        answers = [self._judge_query(target["expr"], engine) for target in panel["targets"]]
+        # What an alert compares with, as the past or another stack, is not what the engine tells.
+        own = [target for target in panel["targets"] if not target["legendFormat"].endswith(f" {LIMIT}")]
+        answers = [self._judge_query(target["expr"], engine) for target in own]
         empty = [each for each in answers if each.found != "data"]
         if not empty:
             return Cell("data")
@@ -193,6 +203,8 @@ class _Asker:
         still = [each for each in counters if not self._finds(f"sum(increase({each}[{_RANGE}])) > 0")]
         if still:
             return Cell("idle", (), f"{_listed(map(_name, still))} did not rise")
+        if _COMPARES.search(expression):
+            return Cell("idle", (), "what it asks for does not hold, or there is less traffic than it asks for")
         return Cell("broken", (), f"{_listed(map(_name, read))} are there, and the query finds nothing")
 
     def _explain_absent(self, absent: Sequence[str], engine: Engine) -> Cell:

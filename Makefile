@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := exporters app alerts benchmarks dashboards docs examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench soak real truth capture engines pictures clean
+.PHONY: help demo test check generate bench soak live real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
 
 soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; nothing of it may grow
 	$(BIN)/python -m tests.soak --minutes 60 --write
+
+live: $(VENV)/.develop  ## bring about every alert in a running stack, twenty times as fast, and write down whom it reached
+	$(BIN)/python -m tests.tools
+	$(BIN)/python -m tests.live --write
 
 real: $(VENV)/.develop  ## run real vLLM, real Dynamo and a real load generator on loopback and check the contract against the clients' counts
 	$(BIN)/python -m tests.real

@@ -50,6 +50,8 @@ _DEPLOYMENTS = (
 # Samples of an hour go to Prometheus at once: it takes nothing that is older than that beside its newest.
 _HOUR = 3600
 _SERIES_AT_ONCE = 3000
+# What is compared with its own past looks so far back.
+_BEFORE_SECONDS = 7200
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +166,18 @@ def _label_sets(labels: Sequence[str]) -> Iterator[Mapping[str, str]]:
 
 
 def write_history(fleet: Fleet, port: int, *, end_seconds: int, range_seconds: int, scrape_seconds: int) -> int:
-    """Write what the fleet showed up to `end_seconds`, and ten minutes more than the range; the samples written.
+    """Write what the fleet showed up to `end_seconds`, over the range and two hours before it; the samples written.
 
     Raises RuntimeError when the Prometheus on this loopback port, which must receive remote write, refuses.
     """
-    start = end_seconds - range_seconds - 600
+    start = end_seconds - range_seconds - _BEFORE_SECONDS
     labels: dict[int, list[bytes]] = {}
     for each in fleet.series:
         interval = fleet.interval_seconds(each.name, scrape_seconds)
         labels.setdefault(interval, []).extend(_encode_each(each))
     written = 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    for hour in range(start, end_seconds, _HOUR):
+    for hour in range(start, end_seconds + 1, _HOUR):
         for interval, encoded in labels.items():
             first = -(-hour // interval) * interval
             until = min(hour + _HOUR, end_seconds + 1)

@@ -11,6 +11,7 @@ from dashboards.options import Options
 from dashboards.panels import Row
 from dashboards.queries import (
     ALERTS,
+    HISTOGRAMS,
     PRESENCE,
     RATE_INTERVAL,
     REPLICA,
@@ -71,6 +72,7 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
                 grafana.make_variable(variable.name, variable.title, variable_query(variable, options), variable.every)
                 for variable in board.variables
             ),
+            *([grafana.make_switch(HISTOGRAMS, "Histograms", _FORMS)] if _has_histograms(board) else []),
         ],
         links=[grafana.make_link(other.title, board_uid(other.name, options)) for other in others if other != board],
         annotations=(
@@ -80,6 +82,14 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
         time_from=options.time_from,
         timezone=options.timezone,
     )
+
+
+_FORMS = {"classic": "1", "native": "-1"}
+
+
+def _has_histograms(board: Board) -> bool:
+    panels = (panel for row in board.rows for panel in row.panels)
+    return any(f"${HISTOGRAMS}" in query.expression for panel in panels for query in panel.queries)
 
 
 def stamp() -> str:

@@ -29,7 +29,9 @@ _LEGACY_OF_PANEL: Final = ("cacheTimeout", "editable", "error", "height", "hideT
 
 
 class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
-    """A Prometheus query: grafanalib's has a resolution of its own and keys of Graphite."""
+    """A Prometheus query: grafanalib's has a resolution of its own, keys of Graphite, and no exemplars."""
+
+    exemplar = False
 
     def to_json_data(self) -> dict[str, Any]:
         """The query as Grafana's own editor writes it."""
@@ -40,6 +42,7 @@ class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
             "format": self.format,
             "instant": self.instant,
             "legendFormat": self.legendFormat,
+            **({"exemplar": True} if self.exemplar else {}),
             "range": not self.instant,
             "refId": self.refId,
         }
@@ -106,6 +109,23 @@ class Template(core.Template):  # type: ignore[misc]  # grafanalib has no types
                 "refresh": 1,
                 "skipUrlSync": False,
             }
+        if self.type == "custom":
+            pairs = [pair.split(" : ") for pair in self.query.split(",")]
+            options = [
+                {"selected": number == 0, "text": text, "value": value} for number, (text, value) in enumerate(pairs)
+            ]
+            return {
+                "name": self.name,
+                "label": self.label,
+                "type": "custom",
+                "query": self.query,
+                "current": options[0],
+                "options": options,
+                "hide": 0,
+                "includeAll": False,
+                "multi": False,
+                "skipUrlSync": False,
+            }
         return {
             "name": self.name,
             "label": self.label,
@@ -132,6 +152,13 @@ def make_datasource_variable(default: str, regex: str) -> core.Template:
     """The variable that says which Prometheus is asked."""
     return Template(
         name="datasource", label="Data source", type="datasource", query="prometheus", default=default, regex=regex
+    )
+
+
+def make_switch(name: str, title: str, choices: Mapping[str, str]) -> core.Template:
+    """A variable with values of its own by what they are called; the first is chosen."""
+    return Template(
+        name=name, label=title, query=",".join(f"{key} : {value}" for key, value in choices.items()), type="custom"
     )
 
 
@@ -227,13 +254,15 @@ def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.
 
 
 def _target(query: Query, number: int) -> core.Target:
-    return Target(
+    target = Target(
         expr=query.expression,
         format=query.format,
         instant=query.instant,
         legendFormat=query.legend,
         refId=chr(ord("A") + number),
     )
+    target.exemplar = query.exemplar
+    return target
 
 
 def _threshold(threshold: Threshold) -> dict[str, Any]:

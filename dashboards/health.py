@@ -192,6 +192,19 @@ def _evaluating(options: Options) -> tuple[Panel, ...]:
 def _sending(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
+            "Alerts the collector holds", level("servescope_alerts"), options, unit="events", by=("alertstate",),
+            normal="the Watchdog alone is `firing`.", first="the dashboard of what fires shows why.",
+        ),
+        _panel(
+            "Told by the collector", rate("servescope_notifications_total"), options, unit="events/s",
+            by=("receiver", "result"), normal="only `sent`; empty where Prometheus tells.",
+            first="the collector's log says what the receiver answered.",
+        ),
+        _quantiles(
+            "Evaluating alerts", "servescope_alerting_duration_seconds", options,
+            normal="far below the evaluation interval.", first="compare with the evaluation of figures.",
+        ),
+        _panel(
             "Alerts sent to Alertmanager", rate("prometheus_notifications_sent_total"), options, unit="events/s",
             by=("alertmanager",), normal="above 0 at all times: the Watchdog is sent again and again.",
             first="if it is 0, look whether rules are loaded and Alertmanagers known.",

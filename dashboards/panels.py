@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dashboards.options import Options
-from dashboards.queries import Query, compile_expression, compile_figure, legend
+from dashboards.queries import Query, compile_expression, compile_figure, histogram_queries, legend
 from dashboards.readings import read_figure
 from servescope.alert_links import panel_id
 from servescope.catalog import (
@@ -200,11 +200,15 @@ def expression_panel(
 
     `idle` where it is absent without traffic; `off` says of which deployments there is nothing, if the metric does not.
     """
-    text = compile_expression(expression, options, by=by, replica=replica)
+    text, instant = legend(options, *by), kind != "timeseries"
     return Panel(
         title=title,
         kind=kind,
-        queries=(Query(text, legend(options, *by), instant=kind != "timeseries"),),
+        queries=(
+            histogram_queries(expression, options, by=by, text=text, replica=replica, instant=instant)
+            if isinstance(expression, Quantile)
+            else (Query(compile_expression(expression, options, by=by, replica=replica), text, instant),)
+        ),
         unit=UNITS[unit],
         meaning=meaning,
         normal=normal,
@@ -261,8 +265,9 @@ def quantiles_panel(
         title=title,
         kind="timeseries",
         queries=tuple(
-            Query(compile_expression(Quantile(share, histogram), options, by=()), f"p{share * 100:g}")
+            query
             for share in (0.5, 0.95, 0.99)
+            for query in histogram_queries(Quantile(share, histogram), options, by=(), text=f"p{share * 100:g}")
         ),
         unit=UNITS[metric.unit],
         meaning=metric.help,
@@ -275,11 +280,11 @@ def quantiles_panel(
 def heatmap_panel(title: str, histogram: str, options: Options, *, normal: str, first: str) -> Panel:
     """How a histogram's observations spread over its buckets, moment by moment."""
     metric = METRICS[histogram]
-    buckets = compile_expression(Rate(f"{histogram}_bucket"), options, by=("le",))
+    buckets = Rate(f"{histogram}_bucket")
     return Panel(
         title=title,
         kind="heatmap",
-        queries=(Query(buckets, "{{le}}", format="heatmap"),),
+        queries=histogram_queries(buckets, options, by=("le",), text="{{le}}", format_="heatmap"),
         unit=UNITS[metric.unit],
         meaning=f"{metric.help} Each column is one moment, each cell how many observations a second fell into it.",
         normal=normal,

@@ -22,6 +22,7 @@ from servescope.expressions import (
     Ratio,
     leaves,
     matchers_promql,
+    native_rate_promql,
     promql,
     quantile_promql,
 )
@@ -78,12 +79,51 @@ HEALTH_VARIABLES = (PROGRAMS["collector"], WATCHED, PROGRAMS["prometheus"], PROG
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL query of a panel; `legend` names its series, `instant` asks for the last values only."""
+    """One PromQL query of a panel; `legend` names its series, `instant` asks for the last values only.
+
+    `exemplar` asks for the traces of single observations too, which only series that were scraped have.
+    """
 
     expression: str
     legend: str
     instant: bool = False
     format: Literal["time_series", "table", "heatmap"] = "time_series"
+    exemplar: bool = False
+
+
+HISTOGRAMS = "histograms"
+"""The variable that says which form of histograms is asked for: 1 for classic buckets, -1 for native ones."""
+
+
+def histogram_queries(
+    expression: Quantile | Rate,
+    options: Options,
+    *,
+    by: tuple[str, ...],
+    text: str,
+    replica: bool = False,
+    instant: bool = False,
+    format_: Literal["time_series", "heatmap"] = "time_series",
+) -> tuple[Query, ...]:
+    """A quantile, or the buckets themselves, of a classic histogram and of a native one; the variable lets one through.
+
+    Both are executed: a histogram that is there in the other form only costs a look-up and gives nothing.
+    """
+    labels = ", ".join(options.label(label) for label in by if label != "le")
+    histogram = expression.histogram if isinstance(expression, Quantile) else expression.name.removesuffix("_bucket")
+    classic = compile_expression(expression, options, by=by, replica=replica)
+    native = native_rate_promql(histogram, window=RATE_INTERVAL, by=labels, scope=scope(options, replica=replica))
+    if isinstance(expression, Quantile):
+        chosen = f"({quantile_promql(expression.quantile, native)}) < (${HISTOGRAMS} * -Inf)"
+    else:
+        # A histogram cannot be compared with a number; the number of its observations can.
+        chosen = f"{native} and histogram_count({native}) * 0 < (${HISTOGRAMS} * -1)"
+    # What is recorded has no exemplars.
+    traced = f"{histogram}_bucket{{" in classic
+    return (
+        Query(f"({classic}) < (${HISTOGRAMS} * Inf)", text, instant, format_, exemplar=traced and not instant),
+        Query(chosen, text, instant, format_, exemplar=not instant),
+    )
 
 
 def scope(

@@ -593,6 +593,32 @@ def test_a_fault_of_our_own_costs_one_evaluation(
     play(world, act)
 
 
+def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted where the alert on the collector's own faults looks; one that the target failed is not."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    async def act(world: World) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr("servescope.collector.reader.Reader.study", fail)
+            await world.step(0)
+        world.answers = {}
+        await world.step(15)
+        counted = {
+            sample.labels["stage"]: sample.value
+            for family in world.collector.telemetry.collect()
+            for sample in family.samples
+            if sample.name == "servescope_internal_errors_total" and sample.value
+        }
+        assert counted == {"scrape": 1}
+
+    play(world, act)
+
+
 def test_scrapes_are_spread_and_stay_in_place() -> None:
     """Targets are scraped at a moment of their own in every interval, the same after a restart."""
     offsets = [scrape_offset_ms(f"chat/aggregated/r{number}", 15_000) for number in range(200)]

@@ -15,11 +15,12 @@ import yaml
 
 from alerts.alertmanager import RECEIVERS, render_alertmanager
 from servescope.alerts import ALERTS
-from servescope.errors import UsageError
-from tests.live.campaign import run_lanes
+from servescope.errors import ServescopeError, UsageError
+from tests.live.campaign import Health, Outcome, run_lanes
 from tests.live.compression import compress_alertmanager, compress_promql, compress_rules, divided, milliseconds
 from tests.live.deployments import EMULATED, Emulated, find_emulator
 from tests.live.episodes import EPISODES, NOT_SHOWN, OF_ALL
+from tests.live.report import BEGIN, END, PAGE, Run, render, write
 from tests.live.stack import GENERATED, live_stack
 from tests.live.watch import Watch
 
@@ -105,8 +106,8 @@ def _without_durations(document: Any) -> Any:
 
 def test_every_alert_is_brought_about_or_has_a_reason() -> None:
     """An alert without an episode fails here; an episode names alerts and deployments that exist."""
-    shown = {name for episode in (*EPISODES, *OF_ALL) for name in episode.alerts}
-    muted = {name for episode in (*EPISODES, *OF_ALL) for name in episode.muted or {}}
+    shown = {place.alert for episode in (*EPISODES, *OF_ALL) for place in episode.places()}
+    muted = {episode.place(written).alert for episode in (*EPISODES, *OF_ALL) for written in episode.muted}
     assert shown | muted <= ALERTS.keys()
     assert not shown & NOT_SHOWN.keys()
     always = {name for name, alert in ALERTS.items() if alert.severity == "none"}
@@ -115,15 +116,74 @@ def test_every_alert_is_brought_about_or_has_a_reason() -> None:
         assert not episode.deployment or find_emulator(episode.deployment)
 
 
+def test_page_has_a_row_for_every_alert() -> None:
+    """An alert that was added since the table was written, and one that is no more, fail here: run `make live`."""
+    text = PAGE.read_text(encoding="utf-8")
+    table = text[text.index(BEGIN) : text.index(END)]
+    assert set(re.findall(r"(?m)^\| \[(\w+)\]", table)) == ALERTS.keys()
+    assert "**never**" not in table
+    assert "**nobody**" not in table
+
+
+# --- The table --------------------------------------------------------------------------------------------------------
+
+
+def _run_of(*outcomes: Outcome) -> Run:
+    health = Health(180.0, 200.0, fired=["ServescopeSpeculationNeedsTuning", "ServescopeWatchdog"])
+    return Run(20, 700.0, {"Prometheus": "2.42.0"}, health, outcomes, watchdogs=9, notifications=30)
+
+
+def test_row_tells_whom_an_alert_reached_and_when() -> None:
+    """Seconds of the wall clock, and what they are of the emulated time; what was muted, and what was told beside."""
+    (episode,) = [each for each in EPISODES if each.deployment == "down"]
+    place, _ = episode.places()
+    found = Outcome(
+        place, episode, "page", 24.9, 46.2, muted=["ServescopeReplicasFailed"], also=["ServescopeTargetGone"]
+    )
+    run = _run_of(found)
+    (row,) = [line for line in render(run).splitlines() if line.startswith("| [ServescopeNoActiveReplica]")]
+    assert row.endswith("| page | 25 s (8 min) | 46 s (15 min) | ReplicasFailed | TargetGone |")
+    assert "`replica-crash-loop:1000`" in row
+    assert run.failed == []
+    assert "nobody was called; for information: ServescopeSpeculationNeedsTuning" in render(run)
+
+
+def test_what_went_wrong_is_told_and_fails_the_run() -> None:
+    """An alert that reached nobody, and one that fired while all was well."""
+    episode = EPISODES[0]
+    run = _run_of(Outcome(episode.places()[0], episode, problems=["reached nobody within 90 s"]))
+    run.health.fired.append("ServescopeQueueGrowing")
+    assert run.failed == [
+        "ServescopeQueueGrowing fired in the healthy hour",
+        "ServescopeSpeculationBelowBreakEven: reached nobody within 90 s",
+    ]
+    assert "| **nobody** | **never** | **never** |" in render(run)
+    assert "tides: ServescopeQueueGrowing" in render(run)
+
+
+def test_table_is_written_between_its_markers(tmp_path: Path) -> None:
+    """The rest of the page stays; a page without the markers is refused."""
+    page = tmp_path / "alerts.md"
+    page.write_text(f"before\n{BEGIN}\nof the run before\n{END}\nafter\n", encoding="utf-8")
+    write(_run_of(), page)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{BEGIN}\n\n- Run: ")
+    assert text.endswith(f"\n{END}\nafter\n")
+    assert "of the run before" not in text
+    page.write_text("before\n", encoding="utf-8")
+    with pytest.raises(ServescopeError, match="expected the markers"):
+        write(_run_of(), page)
+
+
 # --- A running stack --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_faults_reach_whom_they_concern(tmp_path: Path, prometheus: Path, alertmanager: Path) -> None:
     """No active replica is a page, muting the ticket of its failed ones; those of another deployment are a ticket."""
-    chosen = [episode for episode in EPISODES if episode.deployment in ("down", "failing")]
+    chosen = [episode for episode in EPISODES if episode.deployment == "down"]
     emulated = {
-        "faults": Emulated(tuple(each for each in EMULATED["faults"].deployments if each.name in ("down", "failing")))
+        "scale": Emulated(tuple(each for each in EMULATED["scale"].deployments if each.name in ("down", "failing")))
     }
     with (
         live_stack(tmp_path, times=TIMES, prometheus=prometheus, alertmanager=alertmanager, emulated=emulated) as stack,

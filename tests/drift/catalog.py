@@ -227,23 +227,28 @@ def must_say(alert: Alert) -> frozenset[str]:
 
 def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
     figures = {figure.record(): figure for figure in FIGURES.values()}
+    objectives = {
+        objective.record(window)
+        for objective in OBJECTIVES.values()
+        for row in BURN_WINDOWS
+        for window in (row.short, row.long)
+    }
     numbers = _step_numbers()
     for key, said in files.items():
         kind, of, rest = key[1].partition(" of ")
         if not of or not key[0].endswith(".json"):
             continue
-        figure = figures.get(rest.rpartition(", of ")[2])
+        record = rest.rpartition(", of ")[2]
         if kind == "numbers in steps":
             yield key, said & numbers if isinstance(said, frozenset) else said
-        elif figure is None:
-            yield key, "no panel of it alone: nothing of the catalog says how it is to look"
+        elif record not in figures and record not in objectives:
+            yield key, f"nothing is recorded as {record}"
         elif kind == "unit":
-            yield key, _unit(figure.unit)
-        elif figure.band is not None:
-            yield key, _steps_of(figure.band)
+            yield key, _unit(figures[record].unit) if record in figures else _unit("ratio")
         else:
-            # Colours without a band are those of an alert; its numbers are looked at above.
-            yield key, said
+            band = figures[record].band if record in figures else None
+            # Colours without a band are those of an alert, whose numbers are looked at above.
+            yield key, _steps_of(band) if band is not None else said
 
 
 def _step_numbers() -> frozenset[float | None]:

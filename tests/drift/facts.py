@@ -210,18 +210,24 @@ def _panels(root: Path) -> Iterator[tuple[Key, object]]:
             defaults = panel["fieldConfig"]["defaults"]
             steps = defaults["thresholds"]["steps"]
             yield (path.name, f"numbers in steps of {panel['title']}"), frozenset(step["value"] for step in steps)
-            nodes = [_parse_query(target["expr"]) for target in panel["targets"]]
-            # Where a panel shows a recorded figure and nothing else, all of its look is the figure's.
-            match nodes:
-                case [Selector(name)] | [Call("topk", (_, Selector(name)))] | [Binary("and", Selector(name))] if (
-                    name.startswith("deployment:")
-                ):
-                    about = f"{panel['title']}, of {name}"
-                    yield (path.name, f"unit of {about}"), defaults["unit"]
-                    yield (path.name, f"steps of {about}"), _steps(steps)
-                # Beside it, what an alert compares it with.
-                case [Selector(name), _] if name.startswith("deployment:"):
-                    yield (path.name, f"unit of {panel['title']}, of {name}"), defaults["unit"]
+            shown = _shown(_parse_query(panel["targets"][0]["expr"]))
+            if shown is not None and shown.name.startswith("deployment:"):
+                about = f"{panel['title']}, of {shown.name}"
+                yield (path.name, f"unit of {about}"), defaults["unit"]
+                yield (path.name, f"steps of {about}"), _steps(steps)
+
+
+def _shown(node: Node) -> Selector | None:
+    """The series whose values a panel shows as they are: of a condition those that it is about."""
+    match node:
+        case Selector(_, _, ""):
+            return node
+        case Call("topk", (_, ranked)):
+            return _shown(ranked)
+        case Binary("and" | "unless" | "<" | "<=" | ">" | ">=" | "==" | "!=", left, _):
+            return _shown(left)
+        case _:
+            return None
 
 
 def shown_series(root: Path) -> frozenset[str]:

@@ -73,10 +73,11 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Subquery:
-    """What an expression was over `window`, at every step of it: `1h:15s`."""
+    """What an expression was over `window`, at every step of it: `1h:15s`; `offset` is into the past."""
 
     inner: Node
     window: str
+    offset: str = ""
 
 
 Node = Number | Selector | Call | Binary | Subquery
@@ -144,7 +145,13 @@ class _Reader:
         self._take("[")
         window = self._next()
         self._take("]")
-        return Subquery(node, window)
+        return Subquery(node, window, self._offset())
+
+    def _offset(self) -> str:
+        if self._peek() != "offset":
+            return ""
+        self._next()
+        return self._next()
 
     def _labels(self) -> tuple[str, ...]:
         self._take("(")
@@ -189,7 +196,7 @@ class _Reader:
         return tuple(arguments)
 
     def _selector(self, name: str) -> Selector:
-        matchers, window, offset = [], "", ""
+        matchers, window = [], ""
         if self._peek() == "{":
             self._take("{")
             while self._peek() != "}":
@@ -202,10 +209,7 @@ class _Reader:
             self._take("[")
             window = self._next()
             self._take("]")
-        if self._peek() == "offset":
-            self._next()
-            offset = self._next()
-        return Selector(name, tuple(sorted(matchers)), window, offset)
+        return Selector(name, tuple(sorted(matchers)), window, self._offset())
 
     def _peek(self) -> str:
         return self._tokens[self._at][1] if self._at < len(self._tokens) else ""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
 from dashboards.panels import NoData
-from dashboards.queries import ALERTS
+from dashboards.queries import ALERTS, HISTOGRAMS
 from dashboards.watched import LIMIT
 from servescope.alert_links import HEALTH
 from servescope.catalog import (
@@ -179,7 +179,12 @@ class _Asker:
     def judge(self, panel: Any, engine: Engine) -> Cell:
         """The panel's cell; raises AssertionError when Prometheus refuses a query or warns."""
         # What an alert compares with, as the past or another stack, is not what the engine tells.
-        own = [target for target in panel["targets"] if not target["legendFormat"].endswith(f" {LIMIT}")]
+        # Native histograms come from a Prometheus that makes them, not from the engine's text.
+        own = [
+            target
+            for target in panel["targets"]
+            if not target["legendFormat"].endswith(f" {LIMIT}") and f"${HISTOGRAMS} * -" not in target["expr"]
+        ]
         answers = [self._judge_query(target["expr"], engine) for target in own]
         empty = [each for each in answers if each.found != "data"]
         if not empty:
@@ -241,7 +246,7 @@ _WORSE = ("data", "partly", "idle", "off", "broken")
 
 def _choose(expression: str, engine: Engine) -> str:
     """The expression as Grafana sends it when the engine's deployment is chosen and everything of the rest."""
-    chosen = {"deployment": engine.name, "__rate_interval": _RATE_INTERVAL}
+    chosen = {"deployment": engine.name, "__rate_interval": _RATE_INTERVAL, HISTOGRAMS: "1"}
     return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], ".*"), expression)
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from servescope.alerts import ALERTS
 from servescope.errors import UsageError
 from tests import tools
-from tests.live.campaign import run_healthy_hour, run_lanes
+from tests.live.campaign import check_notifications, check_rendered, find_strays, run_healthy_hour, run_lanes
 from tests.live.deployments import EMULATED
-from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL
+from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode
+from tests.live.report import Run, read_version, render, write
 from tests.live.stack import live_stack
 from tests.live.watch import Watch
 from tests.proofs import run_in_folder
@@ -23,6 +25,8 @@ from tests.proofs import run_in_folder
 TIMES = 20
 """How many times as fast time passes."""
 LEAD, HOUR = "15m", "60m"
+GRACE = "60m"
+"""How long a deployment may still be told of after what was wrong with it is over."""
 
 
 def main() -> int:
@@ -46,13 +50,21 @@ def _prove(folder: Path, arguments: argparse.Namespace) -> int:
     unknown = sorted(set(arguments.only) - set(ALERTS))
     if unknown:
         raise UsageError(f"unknown alert {unknown[0]!r}, supported: {', '.join(ALERTS)}")
+    if arguments.only and arguments.write:
+        raise UsageError("--write goes with a whole run, not with --only")
+    run = _run(folder, arguments)
+    print(render(run))
+    for problem in run.failed:
+        print(f"not as it should be: {problem}", file=sys.stderr)
+    if arguments.write:
+        write(run)
+    return 1 if run.failed else 0
+
+
+def _run(folder: Path, arguments: argparse.Namespace) -> Run:
     prometheus, alertmanager = tools.prometheus_binary(), tools.alertmanager_binary()
     if prometheus is None or alertmanager is None:
         raise UsageError("prometheus or alertmanager not found: `python -m tests.tools` prepares them")
-    sides, whole = (
-        [each for each in episodes if not arguments.only or set(each.alerts) & set(arguments.only)]
-        for episodes in (EPISODES, OF_ALL)
-    )
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -60,24 +72,36 @@ def _prove(folder: Path, arguments: argparse.Namespace) -> int:
 
     with (
         live_stack(
-            folder,
-            times=arguments.times,
-            prometheus=prometheus,
-            alertmanager=alertmanager,
-            emulated=EMULATED,
+            folder, times=arguments.times, prometheus=prometheus, alertmanager=alertmanager, emulated=EMULATED,
             listed_by_hand=LISTED_BY_HAND,
         ) as stack,
         Watch(stack) as watch,
-    ):
+    ):  # fmt: skip
         say("the stack runs")
         health = run_healthy_hour(stack, watch, lead=arguments.lead, length=arguments.healthy)
-        say(f"healthy: {', '.join(health.fired)} fired; {', '.join(health.told) or 'nobody'} was called")
-        outcomes = [*run_lanes(stack, watch, sides, say), *run_lanes(stack, watch, whole, say)]
-        for outcome in outcomes:
-            say(f"{outcome.alert}: muted {outcome.muted}, also {outcome.also}, {outcome.problems}")
-        for failure in dict.fromkeys(watch.failures):
-            say(failure)
-    return 1 if health.problems or any(outcome.problems for outcome in outcomes) else 0
+        say(f"healthy: {', '.join(health.fired) or 'nothing'} fired")
+        outcomes = run_lanes(stack, watch, _choose(EPISODES, arguments.only), say)
+        outcomes += run_lanes(stack, watch, _choose(OF_ALL, arguments.only), say)
+        told = watch.told()
+        return Run(
+            times=arguments.times,
+            seconds=time.monotonic() - began,
+            programs={"Prometheus": read_version(prometheus), "Alertmanager": read_version(alertmanager)},
+            health=health,
+            outcomes=outcomes,
+            watchdogs=sum(each.receiver == "watchdog" for each in told),
+            notifications=len(stack.receivers.sent()),
+            problems=[
+                *check_notifications(watch),
+                *check_rendered(stack.receivers),
+                *find_strays(watch, outcomes, since=health.ended, grace=stack.seconds(GRACE)),
+                *(f"Alertmanager showed {name} no token" for name in sorted(set(stack.receivers.refused))),
+            ],
+        )
+
+
+def _choose(episodes: Sequence[Episode], only: Sequence[str]) -> list[Episode]:
+    return [each for each in episodes if not only or any(place.alert in only for place in each.places())]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,27 +13,37 @@ from alerts.alertmanager import RECEIVERS
 from servescope.alerts import ALERTS
 from servescope.errors import ServescopeError
 from tests.live.compression import milliseconds
-from tests.live.episodes import Episode
+from tests.live.episodes import Episode, Place
+from tests.live.receivers import Receivers
 from tests.live.stack import LiveStack
 from tests.live.watch import Told, Watch
 
 # For a machine that is busy: beyond what an alert may take by the emulated stack's time, on the wall clock.
 _PATIENCE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.2
+CALLING: Final = ("page", "ticket")
+"""The receivers that call somebody."""
 
 
 @dataclass(slots=True)
 class Outcome:
     """What became of one alert of an episode; times in seconds of the wall clock, None for what did not happen."""
 
-    alert: str
+    place: Place
     episode: Episode
     receiver: str = ""
     fired_after: float | None = None
     resolved_after: float | None = None
     muted: list[str] = field(default_factory=list)
     also: list[str] = field(default_factory=list)
+    began: float = 0.0
+    ended: float = 0.0
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def alert(self) -> str:
+        """The alert's name."""
+        return self.place.alert
 
 
 @dataclass(slots=True)
@@ -40,6 +51,7 @@ class Health:
     """The healthy hour: which alerts fired in Prometheus, and what people were told."""
 
     seconds: float
+    ended: float
     fired: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
@@ -54,9 +66,10 @@ def run_healthy_hour(stack: LiveStack, watch: Watch, *, lead: str, length: str) 
     time.sleep(stack.seconds(lead))
     began = time.monotonic()
     time.sleep(stack.seconds(length))
-    health = Health(time.monotonic() - began)
-    health.fired = sorted({name for name, _ in watch.fired(since=began, until=time.monotonic())})
-    health.told = sorted({told.name for told in watch.told(since=began) if told.receiver in ("page", "ticket")})
+    ended = time.monotonic()
+    health = Health(ended - began, ended)
+    health.fired = sorted({name for name, _ in watch.fired(since=began, until=ended)})
+    health.told = sorted({told.name for told in watch.told(since=began) if told.receiver in CALLING})
     return health
 
 
@@ -67,7 +80,10 @@ def run_lanes(stack: LiveStack, watch: Watch, episodes: Sequence[Episode], say: 
         lanes.setdefault(episode.lane, []).append(episode)
     outcomes: list[Outcome] = []
     threads = [
-        threading.Thread(target=_run_lane, args=(stack, watch, lane, outcomes, say), name=f"servescope-live-{name}")
+        # Daemons: whoever ends the run does not wait for what may still fire.
+        threading.Thread(
+            target=_run_lane, args=(stack, watch, lane, outcomes, say), name=f"servescope-live-{name}", daemon=True
+        )
         for name, lane in lanes.items()
     ]
     for thread in threads:
@@ -84,7 +100,7 @@ def _run_lane(
         try:
             found = run_episode(stack, watch, episode)
         except (ServescopeError, OSError) as error:
-            found = [Outcome(name, episode, problems=[str(error)]) for name in episode.alerts]
+            found = [Outcome(place, episode, problems=[str(error)]) for place in episode.places()]
         outcomes.extend(found)
         for outcome in found:
             say(_tell(outcome))
@@ -96,14 +112,14 @@ def _tell(outcome: Outcome) -> str:
 
     wrong = f"  WRONG: {'; '.join(outcome.problems)}" if outcome.problems else ""
     return (
-        f"{outcome.alert} ({outcome.episode.deployment}): {outcome.receiver or 'nobody'} after "
+        f"{outcome.alert} ({outcome.place.deployment or 'servescope'}): {outcome.receiver or 'nobody'} after "
         f"{seconds(outcome.fired_after)}, resolved after {seconds(outcome.resolved_after)}{wrong}"
     )
 
 
 def run_episode(stack: LiveStack, watch: Watch, episode: Episode) -> list[Outcome]:
     """Make the fault, wait for its alerts, undo it, wait until all are resolved; what became of each."""
-    outcomes = [Outcome(name, episode) for name in episode.alerts]
+    outcomes = [Outcome(place, episode) for place in episode.places()]
     began = time.monotonic()
     undo = episode.make(stack)
     try:
@@ -113,7 +129,9 @@ def run_episode(stack: LiveStack, watch: Watch, episode: Episode) -> list[Outcom
         undo()
     undone = time.monotonic()
     _await_resolved(stack, watch, outcomes, undone)
-    _note_others(watch, episode, outcomes, began)
+    _note_others(watch, episode, outcomes, began, undone)
+    for outcome in outcomes:
+        outcome.began, outcome.ended = began, time.monotonic()
     return outcomes
 
 
@@ -131,22 +149,23 @@ def _await_firing(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Se
 
 
 def _await_muted(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
-    for name, by in (episode.muted or {}).items():
-        until = began + _seconds(stack, ALERTS[name].wait, episode.fires_within)
-        while not _is_muted(watch, episode, name, by, began) and time.monotonic() < until:
+    for written, by in episode.muted.items():
+        place = episode.place(written)
+        until = began + _seconds(stack, ALERTS[place.alert].wait, episode.fires_within)
+        while not _is_muted(watch, place, by, began) and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
-        if not _is_muted(watch, episode, name, by, began):
-            outcomes[0].problems.append(f"{name} was not muted by {by}")
-        if any(told.name == name and told.deployment == episode.deployment for told in watch.told(since=began)):
-            outcomes[0].problems.append(f"{name} was told all the same")
+        if not _is_muted(watch, place, by, began):
+            outcomes[0].problems.append(f"{written} was not muted by {by}")
+        if any((told.name, told.deployment) == (place.alert, place.deployment) for told in watch.told(since=began)):
+            outcomes[0].problems.append(f"{written} was told all the same")
 
 
-def _is_muted(watch: Watch, episode: Episode, name: str, by: str, since: float) -> bool:
+def _is_muted(watch: Watch, place: Place, by: str, since: float) -> bool:
     if by not in ALERTS:
         # A window of time holds it back, which Alertmanager does not show: it fires, and nobody hears of it.
-        return watch.was_firing(name, episode.deployment, since=since)
+        return watch.was_firing(place.alert, place.deployment, since=since)
     return any(
-        each.name == name and each.deployment == episode.deployment and by in each.by
+        (each.name, each.deployment) == (place.alert, place.deployment) and by in each.by
         for each in watch.muted(since=since, until=time.monotonic())
     )
 
@@ -163,20 +182,77 @@ def _await_resolved(stack: LiveStack, watch: Watch, outcomes: Sequence[Outcome],
             outcome.resolved_after = told.at - undone
 
 
-def _note_others(watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
-    now = time.monotonic()
-    muted = {each.name for each in watch.muted(since=began, until=now) if each.deployment == episode.deployment}
-    also = {told.name for told in watch.told(since=began) if told.deployment == episode.deployment}
+def _note_others(watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float, undone: float) -> None:
+    """What else was told of the same deployment while the fault was on, and what was held back."""
+    muted = {each.name for each in watch.muted(since=began, until=undone) if each.deployment == episode.deployment}
+    also = {
+        told.name
+        for told in watch.told(since=began)
+        if told.deployment == episode.deployment and told.status == "firing" and told.at <= undone
+    }
+    proven = {place.alert for place in episode.places()}
     for outcome in outcomes:
-        outcome.muted = sorted(muted | set(episode.muted or {}))
-        outcome.also = sorted(also - set(episode.alerts))
+        outcome.muted = sorted(muted | {episode.place(written).alert for written in episode.muted})
+        outcome.also = sorted(also - proven) if episode.deployment else []
+
+
+def find_strays(watch: Watch, outcomes: Sequence[Outcome], *, since: float, grace: float) -> list[str]:
+    """Who was called for a deployment in which nothing was wrong, nor had been for `grace` seconds."""
+    found = []
+    for told in watch.told(since=since):
+        if told.status != "firing" or told.receiver not in CALLING:
+            continue
+        if not any(
+            (outcome.episode.everywhere or told.deployment in _deployments(outcome.episode))
+            and outcome.began <= told.at <= outcome.ended + grace
+            for outcome in outcomes
+        ):
+            found.append(f"{told.receiver} for {told.name} of {told.deployment or 'servescope'}")
+    return sorted(set(found))
+
+
+def _deployments(episode: Episode) -> set[str]:
+    return {episode.deployment, *(place.deployment for place in episode.places())}
+
+
+def check_notifications(watch: Watch) -> list[str]:
+    """What notifications lack of what whoever is called needs: what it is, of whom, what to do, where to look."""
+    found = set()
+    for told in watch.told():
+        for name in ("summary", "description", "runbook_url", "dashboard_url"):
+            text = told.annotations.get(name, "")
+            if not text or "{{" in text or "<no value>" in text:
+                found.add(f"{told.name}: {name} is {text!r}")
+        if told.deployment and told.deployment not in told.annotations.get("description", ""):
+            found.add(f"{told.name}: the description names no deployment")
+    return sorted(found)
+
+
+def check_rendered(receivers: Receivers) -> list[str]:
+    """What the messages of the templates lack: the headline, a line for each alert, and where to go from there."""
+    found = set()
+    summaries = {alert.summary for alert in ALERTS.values()}
+    messages = [attachment for sent in receivers.rendered() for attachment in sent.body["attachments"]]
+    for message in messages:
+        title, text = message["title"], message["text"]
+        if not any(summary in title for summary in summaries) or not title.startswith(("[FIRING", "[RESOLVED")):
+            found.add(f"a headline is {title!r}")
+        if not re.match(r"- (over )?since \d{4}-\d\d-\d\d [\d:]+ UTC: \S", text):
+            found.add(f"no line for an alert in {text!r}")
+        for name, form in (
+            ("Runbook", r"\S+/Servescope\w+\.md"), ("Dashboard", r"\S+/d/\S+"),
+            ("Silence", r"http://\S+/#/silences/new\?filter=\S+alertname\S+"),
+        ):  # fmt: skip
+            if not re.search(rf"(?m)^{name}: {form}$", text):
+                found.add(f"no {name.lower()} in {text!r}")
+    return sorted(found) if messages else ["no message was rendered by the templates"]
 
 
 def _await_told(watch: Watch, outcome: Outcome, status: str, *, since: float, until: float) -> Told | None:
     """The first time that a receiver is told so; None when that does not happen in time."""
     while True:
         for told in watch.told(since=since):
-            if (told.name, told.deployment, told.status) == (outcome.alert, outcome.episode.deployment, status):
+            if Place(told.name, told.deployment) == outcome.place and told.status == status:
                 return told
         if time.monotonic() > until:
             return None

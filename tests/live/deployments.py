@@ -14,10 +14,11 @@ from typing import Any, Final
 from servescope.catalog import NEW_STACK, OLD_STACK
 
 REQUESTS_PER_SECOND: Final = 1.0
-"""Of each deployment, on average; of the emulated time."""
+"""Of a deployment with a share of 1, on average; of the emulated time."""
 _SPECULATION: Final = {"decoding_type": "Eagle", "speculative_model_dir": "/models/eagle", "max_draft_len": 3}
 # What fails stays so for some minutes, in place of being back within seconds.
 _SLOW_TO_RETURN: Final = {"first": "10m", "most": "10m"}
+_ROOMY: Final = {"min_replica": 4, "max_replica": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Deployed:
     model: str = ""
     stack: str = NEW_STACK
     phase: str = ""
+    share: float = 1.0
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -57,7 +59,7 @@ class Deployed:
             },
             **({"llm_config": {"speculative_config": _SPECULATION}} if is_new else {}),
         }
-        lines = ["[[deployments]]", *_pairs(self.labels), "share = 1.0"]
+        lines = ["[[deployments]]", *_pairs(self.labels), f"share = {self.share}"]
         for name in (*usual, *(name for name in self.tables if name not in usual)):
             lines += ["", f"[deployments.{name}]", *_pairs({**usual.get(name, {}), **self.tables.get(name, {})})]
         return "\n".join(lines) + "\n"
@@ -73,7 +75,7 @@ class Emulated:
 
     def scenario(self) -> str:
         """Its scenario file."""
-        rate = round(self.requests_per_second * len(self.deployments), 3)
+        rate = round(self.requests_per_second * sum(each.share for each in self.deployments), 3)
         traffic = {"preset": "chat", "requests_per_second": rate, **self.traffic}
         return "\n".join(
             ["seed = 1", "", "[traffic]", *_pairs(traffic), "", *(each.toml() for each in self.deployments)]
@@ -92,34 +94,48 @@ def _value(value: Any) -> str:
 
 
 EMULATED: Final[Mapping[str, Emulated]] = {
-    "faults": Emulated((
+    "cache": Emulated((
         Deployed("draft"),
         Deployed("router"),
         Deployed("churn"),
         Deployed("balance"),
         # One replica's cache holds a third of what the three hold.
         Deployed("shrink", tables={
-            "engine": {"cache_blocks": 1200},
+            "engine": {"cache_blocks": 600},
             "autoscaling": {"min_replica": 3, "max_replica": 3, "target_in_flight_tokens": 400_000},
         }),
-        Deployed("pinned", tables={"autoscaling": {"max_replica": 4, "target_in_flight_tokens": 8_000}}),
+    )),
+    "scale": Emulated((
+        # As many as its lower bound, and more than one by its load.
+        Deployed("pinned", tables={"autoscaling": {
+            "min_replica": 4, "max_replica": 4, "target_in_flight_tokens": 5_000,
+        }}),
         Deployed("slow-start"),
         Deployed("stuck"),
         Deployed("failing", tables={"back_off": _SLOW_TO_RETURN}),
         Deployed("crashing"),
         Deployed("down", tables={"back_off": _SLOW_TO_RETURN}),
         Deployed("frozen"),
-        Deployed("queue", tables={"router": {"max_queued": 100_000}}),
+        # So busy that there is a request in flight at every moment.
+        Deployed("frozen-scaler", share=3.0, tables={"autoscaling": _ROOMY}),
+        Deployed("silent-scaler"),
+    )),
+    "users": Emulated((
         Deployed("errors"),
-        Deployed("few-errors"),
+        # So busy that as many of them fail as ought to, give or take few.
+        Deployed("few-errors", share=4.0, tables={"autoscaling": _ROOMY}),
         Deployed("late"),
         Deployed("briefly-late"),
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),
         Deployed("pair-v2", model="model-pair"),
         Deployed("targets"),
         Deployed("gone"),
+        Deployed("unlisted"),
+        Deployed("dark"),
         Deployed("promoting", phase="promoting", tables={"back_off": _SLOW_TO_RETURN}),
     )),
+    # Alone, as it has much to catch up with in the end.
+    "queue": Emulated((Deployed("queue", tables={"router": {"max_queued": 100_000}}),)),
     "surge": Emulated((
         Deployed("overshoot", tables={"autoscaling": {
             "max_replica": 8, "target_in_flight_tokens": 8_000, "autoscaling_window": "1m", "scale_down_delay": "30m",
@@ -134,6 +150,8 @@ EMULATED: Final[Mapping[str, Emulated]] = {
             },
         }),
     ), traffic={"burst_factor": 1.0, "day_amplitude": 0.0}),
+    # Of its own address, as the pace of scrapes is limited by address.
+    "slowly": Emulated((Deployed("seldom", tables={"autoscaling": {"min_replica": 6, "max_replica": 6}}),)),
 }  # fmt: skip
 """The emulators by name."""
 

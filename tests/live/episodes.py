@@ -7,7 +7,7 @@ each is resolved there. Those of one lane follow one another, lanes go on side b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from alerts.alertmanager import MIGRATION_WINDOW
@@ -21,13 +21,22 @@ Make = Callable[[LiveStack], Undo]
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """An alert, and the deployment it is told of: "" where it names none."""
+
+    alert: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
 class Episode:
     """One fault and what is told of it.
 
-    `how` says what is done, for whoever reads the table. `alerts` are those it proves, `muted` those that must fire
-    in Prometheus meanwhile and reach nobody, by why: Alertmanager names what inhibits them, unless it is the migration
-    window. `deployment` is where they are, "" for those of the collector's own. Times are of the emulated stack:
-    how long at most until an alert fires beyond its `for`, and until it is resolved beyond its `keep_firing_for`.
+    `how` says what is done, for whoever reads the table. `alerts` are those it proves. `muted` are those that must fire
+    in Prometheus meanwhile and reach nobody, by what holds them back: an alert, as Alertmanager names it, or the
+    migration window. Each is written `ALERT`, of the episode's `deployment`, or `ALERT@DEPLOYMENT`. Times are of the
+    emulated stack: how long at most until an alert fires beyond its `for`, and until it is resolved beyond its
+    `keep_firing_for`. What is done `everywhere` may be told of any deployment.
     """
 
     lane: str
@@ -35,9 +44,19 @@ class Episode:
     how: str
     make: Make
     alerts: tuple[str, ...]
-    muted: Mapping[str, str] | None = None
+    muted: Mapping[str, str] = field(default_factory=dict)
     fires_within: str = "45m"
     resolves_within: str = "45m"
+    everywhere: bool = False
+
+    def place(self, written: str) -> Place:
+        """An alert as it is written here."""
+        alert, at, deployment = written.partition("@")
+        return Place(alert, deployment if at else self.deployment)
+
+    def places(self) -> list[Place]:
+        """The alerts it proves."""
+        return [self.place(written) for written in self.alerts]
 
 
 def faults(*texts: str, then: str = "") -> tuple[str, Make]:
@@ -86,19 +105,16 @@ def _of_faults(
     texts: str | tuple[str, ...],
     *alerts: str,
     muted: Mapping[str, str] | None = None,
-    lane: str = "",
     fires_within: str = "45m",
     resolves_within: str = "45m",
 ) -> Episode:
-    """An episode of faults in one deployment, in the lane of its name."""
-    placed = [f"{text}@{deployment}" for text in ((texts,) if isinstance(texts, str) else texts)]
-    how, make = faults(*placed)
-    return Episode(
-        lane or deployment, deployment, how, make, alerts, muted, fires_within, resolves_within
-    )  # fmt: skip
+    """An episode of faults in one deployment, unless they name another place, in the lane of its name."""
+    listed = (texts,) if isinstance(texts, str) else texts
+    how, make = faults(*(text if "@" in text else f"{text}@{deployment}" for text in listed))
+    return Episode(deployment, deployment, how, make, alerts, muted or {}, fires_within, resolves_within)
 
 
-EPISODES: Final = (
+_CACHE: Final = (
     _of_faults("draft", "draft-misaligned:0.7", "ServescopeSpeculationBelowBreakEven"),
     _of_faults("draft", "draft-late-positions:0.9", "ServescopeDraftCollapsesLate"),
     _of_faults("draft", "draft-misaligned:0.25", "ServescopeSpeculationNeedsTuning"),
@@ -107,42 +123,28 @@ EPISODES: Final = (
     _of_faults("router", "router-deaf", "ServescopeCacheEventsMissed"),
     _of_faults("churn", "cache-churn", "ServescopeCacheChurn", "ServescopeCacheHitRateDropped"),
     _of_faults("balance", "router-balances", "ServescopeRoutingInefficient"),
+    _of_faults("shrink", "autoscaler-pinned:1", "ServescopeScaleDownLosesCache", resolves_within="75m"),
+)
+
+_SCALE: Final = (
     _of_faults("pinned", "autoscaler-pinned:1", "ServescopeAutoscalerPinned"),
-    _of_faults(
-        "shrink", "autoscaler-pinned:1", "ServescopeScaleDownLosesCache", resolves_within="75m"
-    ),
     _of_faults(
         "slow-start", ("replica-crash-loop:1", "cold-start-slow:1000"),
         "ServescopeReplicasBelowDesired", "ServescopeColdStartSlow",
     ),
-    _of_faults("failing", "replica-crash-loop:1", "ServescopeReplicasFailed"),
-    _of_faults("crashing", "replica-crash-loop:1", "ServescopeReplicaCrashLoop", resolves_within="75m"),
-    _of_faults(
-        "down", "replica-crash-loop:1000", "ServescopeNoActiveReplica",
-        muted={"ServescopeReplicasFailed": "ServescopeNoActiveReplica"},
-    ),
-    _of_faults("frozen", "engine-frozen", "ServescopeUpButNotServing"),
-    _of_faults("queue", "throughput-regression:0.97", "ServescopeQueueGrowing", fires_within="75m"),
-    _of_faults(
-        "errors", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
-        muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
-    ),
-    _of_faults(
-        "late", "latency-regression:8", "ServescopeTimeToFirstTokenBudgetBurnsFast",
-        "ServescopeTimePerOutputTokenBudgetBurnsFast", resolves_within="8h",
-    ),
-    _of_faults(
-        "pair-v2", "latency-regression:1", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower"
-    ),
-    Episode(
-        "few-errors", "few-errors", *burst("error-burst:0.03@few-errors", "5m"),
-        ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
-    ),
-    Episode(
-        "briefly-late", "briefly-late", *burst("latency-regression:12@briefly-late", "90s"),
-        ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
-    ),
     _of_faults("stuck", ("orchestrator-stuck", "autoscaler-pinned:1"), "ServescopeReplicasAboveDesired"),
+    # The same alert of two deployments: muted where nothing serves, and told where something does.
+    _of_faults(
+        "down", ("replica-crash-loop:1000", "replica-crash-loop:1@failing"),
+        "ServescopeNoActiveReplica", "ServescopeReplicasFailed@failing",
+        muted=dict.fromkeys(
+            ("ServescopeReplicasFailed", "ServescopeReplicasBelowDesired"), "ServescopeNoActiveReplica"
+        ),
+    ),
+    _of_faults("crashing", "replica-crash-loop:1", "ServescopeReplicaCrashLoop", resolves_within="75m"),
+    _of_faults("frozen", "engine-frozen", "ServescopeUpButNotServing"),
+    _of_faults("frozen-scaler", "autoscaler-frozen", "ServescopeAutoscalerFrozen"),
+    _of_faults("silent-scaler", "target-unreachable@silent-scaler/autoscaler-0", "ServescopeAutoscalerInactive"),
     Episode(
         "overshoot", "overshoot",
         "`traffic-surge:4` for 4m, over before the replicas it brings have started (`cold-start-slow:40`)",
@@ -157,45 +159,124 @@ EPISODES: Final = (
         lambda stack: harm.rise_and_fall(stack, "traffic-surge:3", "flapping", "5m"),
         ("ServescopeAutoscalerFlapping",), fires_within="90m", resolves_within="90m",
     ),
+)  # fmt: skip
+
+_USERS: Final = (
+    _of_faults("queue", "throughput-regression:0.97", "ServescopeQueueGrowing", fires_within="75m"),
+    _of_faults(
+        "errors", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
+        muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
+    ),
+    Episode(
+        "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
+        ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
+    ),
+    _of_faults(
+        "late", "latency-regression:8", "ServescopeTimeToFirstTokenBudgetBurnsFast",
+        "ServescopeTimePerOutputTokenBudgetBurnsFast", resolves_within="8h",
+    ),
+    Episode(
+        "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "2m"),
+        ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
+    ),
+    _of_faults(
+        "pair-v2", "latency-regression:4", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
+        "ServescopeNewStackSpeedLower",
+    ),
+    _of_faults("pair-v2", "error-burst:0.2", "ServescopeNewStackErrorsMore"),
+    Episode(
+        "pair-v2", "pair-v2", "the traffic is moved to v2, unplanned",
+        lambda stack: harm.move_traffic(stack, "pair-v2", 0.4), ("ServescopeSharesNotAsConfigured@",),
+    ),
+    # A ticket waits for the end of a migration that was planned, and a page does not.
     _of_faults(
         "promoting", ("replica-crash-loop:1", "error-burst:0.3"), "ServescopeRequestsBudgetBurnsFast",
         muted={"ServescopeReplicasFailed": MIGRATION_WINDOW}, resolves_within="8h",
     ),
-    _of_faults("targets", "target-unreachable", "ServescopeTargetDown"),
-    _of_faults("targets", "truncated-exposition", "ServescopeScrapesTruncated"),
-    _of_faults("targets", "metric-renamed", "ServescopeMetricsMissing"),
+)  # fmt: skip
+
+_TELEMETRY: Final = (
+    _of_faults("targets", "target-unreachable@targets/engine-0", "ServescopeTargetDown"),
+    _of_faults("targets", "truncated-exposition@targets/engine-0", "ServescopeScrapesTruncated@"),
+    _of_faults("targets", "metric-renamed@targets/engine-0", "ServescopeMetricsMissing"),
     Episode(
         "targets", "targets", "`metric-renamed`, then `target-unreachable`, in one replica",
         lambda stack: harm.rename_then_cut_off(stack, "targets", "engine-0"),
         ("ServescopeTargetDown",), muted={"ServescopeMetricsMissing": "ServescopeTargetDown"},
     ),
-    Episode(
-        "gone", "gone", "a target is taken off its list", lambda stack: harm.stop_listing(stack, "gone"),
-        ("ServescopeTargetGone",),
+    _of_faults(
+        "dark", "target-unreachable", "ServescopeDeploymentDown",
+        muted={"ServescopeTargetDown": "ServescopeDeploymentDown"},
     ),
     Episode(
-        "store", "", "another program holds the store's write lock", harm.lock_store, ("ServescopeStoreBehind",),
+        "gone", "gone", "a replica is taken off its list",
+        lambda stack: harm.stop_listing(stack, "gone", "engine-0"), ("ServescopeTargetGone",),
+    ),
+    Episode(
+        "unlisted", "unlisted", "all replicas are taken off their list",
+        lambda stack: harm.stop_listing(stack, "unlisted", "engine-0", "engine-1"), ("ServescopeDeploymentGone",),
+    ),
+)  # fmt: skip
+
+_SELF: Final = (
+    Episode("store", "", "another program holds the store's write lock", harm.lock_store, ("ServescopeStoreBehind",)),
+    Episode(
+        "exporter", "", "a target shows new series with every scrape", harm.overflow, ("ServescopeSamplesDropped",)
     ),
     Episode(
         "configuration", "", "a wrong value in the collector's configuration, then SIGHUP", harm.break_configuration,
         ("ServescopeConfigurationRefused",),
     ),
+    Episode(
+        "configuration", "seldom", "`max_scrapes_per_minute = 1` for eight targets of one address",
+        lambda stack: harm.slow_down_scrapes(stack, "seldom"), ("ServescopeTelemetryStale",), fires_within="4h",
+    ),
+    Episode(
+        "prometheus", "", "a key that does not exist in Prometheus' configuration, then SIGHUP", harm.break_prometheus,
+        ("ServescopePrometheusConfigurationRefused",),
+    ),
+    Episode(
+        "prometheus", "", "a rule is added that matches many with many", harm.add_failing_rule,
+        ("ServescopeRuleEvaluationFails",),
+    ),
+    Episode(
+        "alertmanager", "", "a receiver that there is not in Alertmanager's configuration, then SIGHUP",
+        harm.break_alertmanager, ("ServescopeAlertmanagerConfigurationRefused",),
+    ),
+    Episode(
+        "alertmanager", "", "the receiver of the watchdog answers 403",
+        lambda stack: harm.shut_receiver(stack, "watchdog"), ("ServescopeNotificationsFail",),
+    ),
 )  # fmt: skip
+
+EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TELEMETRY, *_SELF)
 """What is done, in the order of each lane."""
 
-OF_ALL: Final = (
-    Episode(
-        "collector",
-        "",
-        "rows of the store are cut short while the collector restarts",
-        harm.damage_store,
-        ("ServescopeInternalErrors",),
-    ),
-    Episode("collector", "", "the collector is killed", harm.kill_collector, ("ServescopeCollectorGone",)),
-)
+OF_ALL: Final = tuple(
+    Episode(lane, "", how, make, alerts, everywhere=True)
+    for lane, how, make, alerts in (
+        (
+            "collector", "the collector gets no more memory (`RLIMIT_AS`)", harm.deny_memory,
+            ("ServescopeInternalErrors",),
+        ),
+        (
+            "collector", "the collector is stopped for 0.7 s of every 1.4 s", harm.starve_collector,
+            ("ServescopeEventLoopLags",),
+        ),
+        (
+            "collector", "the collector is killed", harm.kill_collector,
+            ("ServescopeCollectorGone", "ServescopeCollectorDown"),
+        ),
+        ("alerts", "Prometheus is stopped for 3m", harm.pause_prometheus, ("ServescopeRuleEvaluationMissed",)),
+        (
+            "alerts", "Alertmanager is ended, and started again 3m later", harm.restart_alertmanager_late,
+            ("ServescopeAlertsUnsent",),
+        ),
+    )
+)  # fmt: skip
 """What all deployments suffer from, done after all else."""
 
-LISTED_BY_HAND: Final = ("gone",)
+LISTED_BY_HAND: Final = ("gone", "unlisted")
 """Deployments whose list of targets nobody writes but an episode."""
 
 NOT_SHOWN: Final[Mapping[str, str]] = {}

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import yaml
 
 from servescope.emulator.faults import parse_fault
+from servescope.errors import ServescopeError
 from tests.live.deployments import find_emulator
-from tests.live.stack import LiveStack
+from tests.live.stack import LiveStack, Program
 
 Undo = Callable[[], None]
+_STARVED_SECONDS: Final = 0.7
 
 
-def stop_listing(stack: LiveStack, deployment: str) -> Undo:
-    """Take the first target of a deployment off its list, which nobody else writes."""
+def stop_listing(stack: LiveStack, deployment: str, *replicas: str) -> Undo:
+    """Take these replicas of a deployment off its list, which nobody else writes."""
     path = stack.folder / "lists" / f"{deployment}.json"
     before = path.read_text(encoding="utf-8")
-    path.write_text(json.dumps(json.loads(before)[1:]), encoding="utf-8")
+    kept = [each for each in json.loads(before) if each["labels"]["replica"] not in replicas]
+    path.write_text(json.dumps(kept), encoding="utf-8")
 
     def list_again() -> None:
         path.write_text(before, encoding="utf-8")
@@ -42,26 +50,119 @@ def lock_store(stack: LiveStack) -> Undo:
 
 def break_configuration(stack: LiveStack) -> Undo:
     """Have the collector read a configuration with a wrong value."""
-    path = stack.configuration_path
+    return _reconfigure(
+        stack.collector, stack.folder / "servescope.toml", "scrape_interval = ", "scrape_interval = 0 # "
+    )
+
+
+def slow_down_scrapes(stack: LiveStack, deployment: str) -> Undo:
+    """Have the collector ask all targets of a deployment together once a minute."""
+    listed = f'/{deployment}.json"]\n'
+    return _reconfigure(
+        stack.collector, stack.folder / "servescope.toml", listed, f"{listed}max_scrapes_per_minute = 1\n"
+    )
+
+
+def break_prometheus(stack: LiveStack) -> Undo:
+    """Have Prometheus read a configuration with a key that does not exist."""
+    return _reconfigure(stack.server, stack.folder / "prometheus.yml", "global:\n", "global:\n  no_such_key: 1\n")
+
+
+def break_alertmanager(stack: LiveStack) -> Undo:
+    """Have Alertmanager read a configuration whose route leads to a receiver that there is not."""
+    return _reconfigure(
+        stack.alertmanager,
+        stack.folder / "alertmanager.yml",
+        "route:\n  receiver: ticket",
+        "route:\n  receiver: nobody",
+    )
+
+
+def _reconfigure(program: Program, path: Path, old: str, new: str) -> Undo:
     before = path.read_text(encoding="utf-8")
-    path.write_text(before.replace("scrape_interval = ", "scrape_interval = 0 # ", 1), encoding="utf-8")
-    stack.collector.signal(signal.SIGHUP)
+    if old not in before:
+        raise ServescopeError(f"{path.name} has no {old!r}")
+    path.write_text(before.replace(old, new, 1), encoding="utf-8")
+    program.signal(signal.SIGHUP)
 
     def mend() -> None:
         path.write_text(before, encoding="utf-8")
-        stack.collector.signal(signal.SIGHUP)
+        program.signal(signal.SIGHUP)
 
     return mend
 
 
-def damage_store(stack: LiveStack) -> Undo:
-    """End the collector, cut the latest rows of its store short as a failing disk may, and start it again."""
-    stack.collector.end()
-    connection = sqlite3.connect(stack.folder / "servescope.db", isolation_level=None, timeout=30)
-    connection.execute("UPDATE recent_scrapes SET body = substr(body, 1, 11) WHERE body IS NOT NULL")
-    connection.close()
-    _start_collector(stack)
-    return lambda: None
+def add_failing_rule(stack: LiveStack) -> Undo:
+    """Have Prometheus read a rule that fails whenever it is evaluated, as it matches many with many."""
+    path = stack.folder / "rules" / "failing.rules.yml"
+    rule = {"record": "live:targets:product", "expr": "up * on () servescope_target_up"}
+    path.write_text(yaml.safe_dump({"groups": [{"name": "failing", "rules": [rule]}]}), encoding="utf-8")
+    stack.server.signal(signal.SIGHUP)
+
+    def take_away() -> None:
+        path.unlink()
+        stack.server.signal(signal.SIGHUP)
+
+    return take_away
+
+
+def pause_prometheus(stack: LiveStack) -> Undo:
+    """Stop Prometheus for the time of several evaluations."""
+    stack.server.signal(signal.SIGSTOP)
+    time.sleep(stack.seconds("3m"))
+    stack.server.signal(signal.SIGCONT)
+    return _nothing
+
+
+def shut_receiver(stack: LiveStack, receiver: str) -> Undo:
+    """Let a receiver turn Alertmanager away."""
+    stack.receivers.shut.add(receiver)
+    return lambda: stack.receivers.shut.discard(receiver)
+
+
+def restart_alertmanager_late(stack: LiveStack) -> Undo:
+    """End Alertmanager, and start it again once Prometheus has failed to send it something."""
+    stack.alertmanager.end()
+    time.sleep(stack.seconds("3m"))
+    stack.alertmanager.start()
+    stack.alertmanager.wait_until_ready()
+    return _nothing
+
+
+def overflow(stack: LiveStack) -> Undo:
+    """Let a target show new series with every scrape."""
+    stack.exporter.overflows.set()
+    return stack.exporter.overflows.clear
+
+
+def starve_collector(stack: LiveStack) -> Undo:
+    """Stop the collector for half of all time, by turns, as on a machine that has no time for it."""
+    ended = threading.Event()
+
+    def stop_and_go() -> None:
+        while not ended.is_set():
+            stack.collector.signal(signal.SIGSTOP)
+            ended.wait(_STARVED_SECONDS)
+            stack.collector.signal(signal.SIGCONT)
+            ended.wait(_STARVED_SECONDS)
+
+    return _until_undone(stop_and_go, ended)
+
+
+def deny_memory(stack: LiveStack) -> Undo:
+    """Let the collector have no more address space than it has; undone, it may grow again."""
+    process = stack.collector.process
+    if process is None:
+        raise ServescopeError("the collector does not run")
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    has_bytes = int(status.partition("VmSize:")[2].split()[0]) * 1024
+    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (has_bytes, hard))
+
+    def allow() -> None:
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
+
+    return allow
 
 
 def kill_collector(stack: LiveStack) -> Undo:
@@ -74,7 +175,7 @@ def _start_collector(stack: LiveStack) -> None:
     # One that was killed is still to be waited for.
     stack.collector.end()
     stack.collector.start()
-    stack.collector.wait_until_ready(f"{stack.collector_url}/-/ready")
+    stack.collector.wait_until_ready()
 
 
 def rise_and_fall(stack: LiveStack, surge: str, deployment: str, every: str) -> Undo:
@@ -87,14 +188,19 @@ def rise_and_fall(stack: LiveStack, surge: str, deployment: str, every: str) -> 
             emulator.switch_on(fault.kind.name, fault.intensity, seconds=stack.seconds(every) * stack.times)
             ended.wait(2 * stack.seconds(every))
 
-    thread = threading.Thread(target=go_on, name="servescope-live-tide", daemon=True)
-    thread.start()
+    return _until_undone(go_on, ended)
 
-    def end() -> None:
-        ended.set()
-        thread.join()
 
-    return end
+def move_traffic(stack: LiveStack, deployment: str, share: float) -> Undo:
+    """Give a deployment another share of its emulator's traffic."""
+    emulator = stack.emulators[find_emulator(deployment)]
+    before = emulator.read_shares()
+    emulator.set_share(deployment, share)
+
+    def move_back() -> None:
+        emulator.set_share(deployment, before[deployment])
+
+    return move_back
 
 
 def start_too_late(stack: LiveStack, deployment: str, *, surge: str, surge_for: str, slow_start: str) -> Undo:
@@ -103,7 +209,11 @@ def start_too_late(stack: LiveStack, deployment: str, *, surge: str, surge_for: 
     number: int = emulator.switch_on(start.kind.name, start.intensity, deployment=deployment)["id"]
     more = parse_fault(surge)
     emulator.switch_on(more.kind.name, more.intensity, seconds=stack.seconds(surge_for) * stack.times)
-    return lambda: _quietly(emulator.switch_off(number))
+
+    def end() -> None:
+        emulator.switch_off(number)
+
+    return end
 
 
 def rename_then_cut_off(stack: LiveStack, deployment: str, replica: str) -> Undo:
@@ -120,5 +230,17 @@ def rename_then_cut_off(stack: LiveStack, deployment: str, replica: str) -> Undo
     return end
 
 
-def _quietly(_: object) -> None:
-    """Nothing is done with it."""
+def _until_undone(go_on: Callable[[], None], ended: threading.Event) -> Undo:
+    """Have something go on in a thread until `ended` is set by undoing it."""
+    thread = threading.Thread(target=go_on, name="servescope-live-harm", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join()
+
+    return end
+
+
+def _nothing() -> None:
+    """It is over already."""

@@ -16,7 +16,10 @@ _MOST_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One notification as a receiver got it; `at` is of `time.monotonic`."""
+    """One notification as a receiver got it; `at` is of `time.monotonic`.
+
+    Rendered by the templates it is what Slack would get; otherwise it is a webhook's, with `alerts`.
+    """
 
     at: float
     receiver: str
@@ -30,24 +33,41 @@ class Notification:
 
 @dataclass
 class Receivers:
-    """The receivers and all they were sent; `refused` are the calls without the token of the receiver called."""
+    """The receivers and all they were sent.
+
+    `refused` are the calls without the token of the receiver called; those in `shut` take no call.
+    """
 
     tokens: Mapping[str, str]
     port: int = 0
     refused: list[str] = field(default_factory=list)
+    shut: set[str] = field(default_factory=set)
     _sent: list[Notification] = field(default_factory=list)
+    _rendered: list[Notification] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def sent(self) -> list[Notification]:
-        """Every notification until now, in the order they came."""
+    def sent(self, first: int = 0) -> list[Notification]:
+        """Every notification until now, in the order they came, from the one of number `first` on."""
         with self._lock:
-            return list(self._sent)
+            return self._sent[first:]
 
-    def take(self, receiver: str, authorization: str, body: bytes) -> int:
-        """Take a call; the HTTP status to answer with."""
+    def rendered(self) -> list[Notification]:
+        """Every notification as the templates rendered it."""
+        with self._lock:
+            return list(self._rendered)
+
+    def take(self, path: str, authorization: str, body: bytes) -> int:
+        """Take a call at /NAME, or at /rendered/NAME of what is for people; the HTTP status to answer with."""
+        rendered, _, receiver = path.strip("/").rpartition("/")
+        if rendered:
+            with self._lock:
+                self._rendered.append(Notification(time.monotonic(), receiver, json.loads(body)))
+            return 200
         if authorization != f"Bearer {self.tokens.get(receiver)}":
             self.refused.append(receiver)
             return 401
+        if receiver in self.shut:
+            return 403
         with self._lock:
             self._sent.append(Notification(time.monotonic(), receiver, json.loads(body)))
         return 200
@@ -66,10 +86,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a call as the receivers say."""
         length = min(int(self.headers.get("Content-Length", 0)), _MOST_BYTES)
         body = self.rfile.read(length)
-        receiver = self.path.removeprefix("/")
-        self.send_response(self.server.receivers.take(receiver, self.headers.get("Authorization", ""), body))
-        self.send_header("Content-Length", "0")
+        self.send_response(self.server.receivers.take(self.path, self.headers.get("Authorization", ""), body))
+        self.send_header("Content-Length", "2")
         self.end_headers()
+        self.wfile.write(b"ok")
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import URLError
@@ -18,29 +18,38 @@ from urllib.request import urlopen
 
 import yaml
 
-from alerts.alertmanager import MIGRATION_WINDOW, RECEIVERS
+from alerts.alertmanager import MIGRATION_WINDOW, RECEIVERS, SECRETS
+from alerts.receivers import TEMPLATES_FOLDER, Receiver
 from servescope.emulator.control_client import ControlClient
 from servescope.errors import ServescopeError
 from tests.live.compression import compress_alertmanager, compress_rules, milliseconds
 from tests.live.deployments import Emulated
+from tests.live.exporter import Exporter, exporting
 from tests.live.receivers import Receivers, listening
-from tests.prometheus import Prometheus, free_port, running
+from tests.prometheus import Prometheus, free_port
 
 ROOT: Final = Path(__file__).parent.parent.parent
 GENERATED: Final = ROOT / "alerts" / "generated"
-SCRAPE_INTERVAL: Final = "30s"
-"""Of the collector and of Prometheus, before it is divided."""
+SCRAPE_INTERVAL, EVALUATION_INTERVAL = "1m", "1m"
+"""Of the collector and of Prometheus, and of its rules, before they are divided; slower than they would usually be, so
+that a machine of two cores keeps up."""
 _WINDOW, _RESEND, _LOOKBACK = "5m", "1m", "5m"
+_HELD_SERIES = 2_000
+"""Few, so that a target that shows new series all the time is soon at the limit."""
 _START_SECONDS, _END_SECONDS = 60.0, 20.0
 
 
 @dataclass(slots=True)
 class Program:
-    """A program of the stack: its command, and the process that runs it, None while it does not."""
+    """A program of the stack: its command, and the process that runs it, None while it does not.
+
+    It is ready when `ready_url` answers.
+    """
 
     name: str
     command: Sequence[str]
     folder: Path
+    ready_url: str
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -69,12 +78,12 @@ class Program:
             self.process.wait()
         self.process = None
 
-    def wait_until_ready(self, url: str) -> None:
-        """Wait until it answers at `url`; raises ServescopeError when it ends, or does not within a minute."""
+    def wait_until_ready(self) -> None:
+        """Wait until it is ready; raises ServescopeError when it ends, or does not within a minute."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                with urlopen(url, timeout=5):
+                with urlopen(self.ready_url, timeout=5):
                     return
             except (URLError, OSError):
                 pass
@@ -93,15 +102,12 @@ class LiveStack:
     emulators: Mapping[str, ControlClient]
     collector: Program
     collector_url: str
+    alertmanager: Program
     alertmanager_url: str
+    server: Program
     prometheus: Prometheus
     receivers: Receivers
-    programs: Mapping[str, Program] = field(default_factory=dict)
-
-    @property
-    def configuration_path(self) -> Path:
-        """The collector's configuration."""
-        return self.folder / "servescope.toml"
+    exporter: Exporter
 
     def seconds(self, duration: str) -> float:
         """How long a duration of the emulated stack lasts on the wall clock."""
@@ -136,40 +142,21 @@ def live_stack(
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_parts:
+        exporter = open_parts.enter_context(exporting())
         emulators = _start_emulators(folder, times, emulated, open_parts)
-        _write_collector_configuration(folder, times, emulated, listed_by_hand)
-        collector_port = free_port()
-        collector = Program(
-            "collector",
-            [
-                sys.executable, "-m", "servescope.cli", "collect", "--config", str(folder / "servescope.toml"),
-                "--listen", f"127.0.0.1:{collector_port}",
-            ],
-            folder,
-        )  # fmt: skip
-        collector.start()
-        open_parts.callback(collector.end)
-        collector_url = f"http://127.0.0.1:{collector_port}"
-        collector.wait_until_ready(f"{collector_url}/-/ready")
+        _write_collector_configuration(folder, times, emulated, listed_by_hand, exporter)
+        collector, collector_url = _collector(folder)
         tokens = {name: f"token-of-{name}" for name in RECEIVERS.values()}
         receivers = open_parts.enter_context(listening(tokens))
-        manager, manager_url = _start_alertmanager(folder, times, alertmanager, receivers)
-        open_parts.callback(manager.end)
-        manager.wait_until_ready(f"{manager_url}/-/ready")
-        server = open_parts.enter_context(
-            running(
-                prometheus,
-                folder / "prometheus",
-                _prometheus_configuration(folder, times, collector_url, manager_url),
-                options=[
-                    f"--query.lookback-delta={_divided(_LOOKBACK, times)}",
-                    f"--rules.alert.resend-delay={_divided(_RESEND, times)}",
-                ],
-            )
-        )
+        manager, manager_url = _alertmanager(folder, times, alertmanager, receivers)
+        server, port = _prometheus(folder, times, prometheus, collector_url, manager_url)
+        for program in (collector, manager, server):
+            program.start()
+            open_parts.callback(program.end)
+            program.wait_until_ready()
         yield LiveStack(
-            folder, times, emulators, collector, collector_url, manager_url, server, receivers,
-            {"collector": collector, "alertmanager": manager},
+            folder, times, emulators, collector, collector_url, manager, manager_url, server, Prometheus(port),
+            receivers, exporter,
         )  # fmt: skip
 
 
@@ -192,12 +179,13 @@ def _start_emulators(
                 "--speed-up", str(times), "--port", str(port), "--directory", str(folder / "emulated" / name),
             ],
             folder,
+            f"http://127.0.0.1:{port}/",
         )  # fmt: skip
         emulator.start()
         open_parts.callback(emulator.end)
         started.append((name, emulator, f"http://127.0.0.1:{port}"))
-    for name, emulator, url in started:
-        emulator.wait_until_ready(f"{url}/")
+    for name, emulator, _ in started:
+        emulator.wait_until_ready()
         deadline = time.monotonic() + _START_SECONDS
         # Written last: then the lists of targets are there.
         while not (folder / "emulated" / name / "servescope.toml").exists():
@@ -208,7 +196,7 @@ def _start_emulators(
 
 
 def _write_collector_configuration(
-    folder: Path, times: int, emulated: Mapping[str, Emulated], listed_by_hand: Sequence[str]
+    folder: Path, times: int, emulated: Mapping[str, Emulated], listed_by_hand: Sequence[str], exporter: Exporter
 ) -> None:
     interval = _divided(SCRAPE_INTERVAL, times)
     lines = [
@@ -220,6 +208,7 @@ def _write_collector_configuration(
         f'evaluation_interval = "{_divided(_WINDOW, times)}"',
         f'discovery_interval = "{interval}"',
         f'window = "{_divided(_WINDOW, times)}"',
+        f"max_held_series = {_HELD_SERIES}",
     ]
     (folder / "lists").mkdir(exist_ok=True)
     for emulator, scenario in emulated.items():
@@ -229,31 +218,75 @@ def _write_collector_configuration(
                 by_hand = folder / "lists" / f"{deployed.name}.json"
                 by_hand.write_bytes(listed.read_bytes())
                 listed = by_hand
-            labels = [f"{key} = {json.dumps(value)}" for key, value in deployed.labels.items()]
-            lines += ["", "[[deployments]]", *labels]
+            lines += ["", "[[deployments]]", *_assigned(deployed.labels)]
             lines += ["[[deployments.file_sd]]", f"files = [{json.dumps(str(listed))}]"]
+    lines += ["", "[[deployments]]", *_assigned(exporter.labels)]
+    lines += ["[[deployments.targets]]", f'url = "{exporter.url}"']
+    for (model_name, environment), shares in _pairs_of_stacks(emulated).items():
+        lines += ["", "[[shares]]", *_assigned({"model_name": model_name, "environment": environment})]
+        lines += ["stacks = { " + ", ".join(f"{stack} = {share}" for stack, share in shares.items()) + " }"]
     (folder / "servescope.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _prometheus_configuration(folder: Path, times: int, collector_url: str, manager_url: str) -> dict[str, Any]:
+def _assigned(values: Mapping[str, str]) -> list[str]:
+    return [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+
+
+def _pairs_of_stacks(emulated: Mapping[str, Emulated]) -> dict[tuple[str, str], dict[str, float]]:
+    """By model and environment with deployments of several stacks: the share of each, as the emulator has it."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for scenario in emulated.values():
+        for deployed in scenario.deployments:
+            labels = deployed.labels
+            key = (labels["model_name"], labels["environment"])
+            found.setdefault(key, {})[labels["inference_stack"]] = deployed.share
+    return {
+        key: {stack: share / sum(shares.values()) for stack, share in shares.items()}
+        for key, shares in found.items()
+        if len(shares) > 1
+    }
+
+
+def _collector(folder: Path) -> tuple[Program, str]:
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "servescope.cli", "collect", "--config", str(folder / "servescope.toml")]
+    program = Program("collector", [*command, "--listen", address], folder, f"http://{address}/-/ready")
+    return program, f"http://{address}"
+
+
+def _prometheus(folder: Path, times: int, binary: Path, collector_url: str, manager_url: str) -> tuple[Program, int]:
     rules = folder / "rules"
     rules.mkdir(exist_ok=True)
     for path in GENERATED.glob("*.rules.yml"):
         document = compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times)
+        for group in document["groups"]:
+            group["interval"] = _divided(EVALUATION_INTERVAL, times)
         (rules / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    interval = _divided(SCRAPE_INTERVAL, times)
-    return {
-        "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+    interval, port = _divided(SCRAPE_INTERVAL, times), free_port()
+    scraped = {"servescope": collector_url, "prometheus": f"http://127.0.0.1:{port}", "alertmanager": manager_url}
+    configuration = {
+        "global": {
+            "scrape_interval": interval,
+            "scrape_timeout": interval,
+            "evaluation_interval": _divided(EVALUATION_INTERVAL, times),
+        },
         "rule_files": [str(rules / "*.rules.yml")],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [_authority(manager_url)]}]}]},
         "scrape_configs": [
-            {"job_name": "servescope", "static_configs": [{"targets": [_authority(collector_url)]}]},
-            {"job_name": "alertmanager", "static_configs": [{"targets": [_authority(manager_url)]}]},
+            {"job_name": job, "static_configs": [{"targets": [_authority(url)]}]} for job, url in scraped.items()
         ],
     }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")
+    command = [
+        str(binary), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'prometheus'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
+        f"--query.lookback-delta={_divided(_LOOKBACK, times)}",
+        f"--rules.alert.resend-delay={_divided(_RESEND, times)}",
+    ]  # fmt: skip
+    return Program("prometheus", command, folder, f"http://127.0.0.1:{port}/-/ready"), port
 
 
-def _start_alertmanager(folder: Path, times: int, binary: Path, receivers: Receivers) -> tuple[Program, str]:
+def _alertmanager(folder: Path, times: int, binary: Path, receivers: Receivers) -> tuple[Program, str]:
     secrets = folder / "secrets"
     secrets.mkdir(exist_ok=True)
     for name, token in receivers.tokens.items():
@@ -261,21 +294,17 @@ def _start_alertmanager(folder: Path, times: int, binary: Path, receivers: Recei
     text = (GENERATED / "alertmanager.yml").read_text(encoding="utf-8")
     # Where it calls and where the tokens are is all that is this stack's own.
     text = text.replace("http://127.0.0.1:9095", f"http://127.0.0.1:{receivers.port}")
-    text = text.replace("/etc/alertmanager/secrets", str(secrets))
+    text = text.replace(SECRETS, str(secrets)).replace(TEMPLATES_FOLDER, str(GENERATED / "templates"))
     document = compress_alertmanager(yaml.safe_load(text), times)
     _open_migration_window(document)
+    _render_beside(document, secrets, receivers)
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     address = f"127.0.0.1:{free_port()}"
-    program = Program(
-        "alertmanager",
-        [
-            str(binary), f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'alertmanager'}",
-            f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=warn",
-        ],
-        folder,
-    )  # fmt: skip
-    program.start()
-    return program, f"http://{address}"
+    command = [
+        str(binary), f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=warn",
+    ]  # fmt: skip
+    return Program("alertmanager", command, folder, f"http://{address}/-/ready"), f"http://{address}"
 
 
 def _open_migration_window(document: dict[str, Any]) -> None:
@@ -283,6 +312,16 @@ def _open_migration_window(document: dict[str, Any]) -> None:
     for interval in document["time_intervals"]:
         if interval["name"] == MIGRATION_WINDOW:
             interval["time_intervals"] = [{"times": [{"start_time": "00:00", "end_time": "24:00"}]}]
+
+
+def _render_beside(document: dict[str, Any], secrets: Path, receivers: Receivers) -> None:
+    """Let people's receivers be called as Slack is, too, whose messages the templates render."""
+    for each in document["receivers"]:
+        name = each["name"]
+        if name != RECEIVERS["none"]:
+            slack = Receiver(name, "slack", {"channel": "#live"})
+            (secrets / slack.secret).write_text(f"http://127.0.0.1:{receivers.port}/rendered/{name}", encoding="utf-8")
+            each["slack_configs"] = slack.configuration(str(secrets))["slack_configs"]
 
 
 def _authority(url: str) -> str:

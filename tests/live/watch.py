@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.live.receivers import Notification
 from tests.live.stack import LiveStack
 
 _EVERY_SECONDS: Final = 0.4
@@ -44,6 +46,8 @@ class Watch:
         self._lock = threading.Lock()
         self._fired: dict[tuple[str, str], list[float]] = {}
         self._muted: list[Muting] = []
+        self._told: list[Told] = []
+        self._taken = 0
         self._ended = threading.Event()
         self.failures: list[str] = []
         self._thread = threading.Thread(target=self._look_regularly, name="servescope-live-watch", daemon=True)
@@ -58,20 +62,17 @@ class Watch:
 
     def told(self, *, since: float = 0.0) -> list[Told]:
         """What receivers were told, in the order they were told."""
-        return [
-            Told(
-                sent.at, sent.receiver, alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""),
-                alert["status"], alert["labels"], alert["annotations"],
-            )
-            for sent in self._stack.receivers.sent()
-            for alert in sent.alerts
-            if sent.at >= since
-        ]  # fmt: skip
+        with self._lock:
+            sent = self._stack.receivers.sent(self._taken)
+            self._taken += len(sent)
+            self._told += [told for each in sent for told in _read(each)]
+            return self._told[bisect_left(self._told, since, key=lambda told: told.at) :]
 
     def was_firing(self, name: str, deployment: str, *, since: float) -> bool:
         """Whether Prometheus has had the alert firing since then."""
         with self._lock:
-            return any(at >= since for at in self._fired.get((name, deployment), ()))
+            times = self._fired.get((name, deployment), [])
+            return bool(times) and times[-1] >= since
 
     def fired(self, *, since: float, until: float) -> set[tuple[str, str]]:
         """The alerts that Prometheus had firing in between, with their deployments."""
@@ -102,6 +103,14 @@ class Watch:
                 by = tuple(sorted({by_fingerprint.get(each, "") for each in alert["status"]["inhibitedBy"]} - {""}))
                 if by:
                     self._muted.append(Muting(now, *_key(alert["labels"]), by))
+
+
+def _read(sent: Notification) -> Iterator[Told]:
+    """What a notification tells of each of its alerts."""
+    for alert in sent.alerts:
+        yield Told(
+            sent.at, sent.receiver, *_key(alert["labels"]), alert["status"], alert["labels"], alert["annotations"]
+        )  # fmt: skip
 
 
 def _key(labels: Mapping[str, Any]) -> tuple[str, str]:

@@ -121,6 +121,8 @@ class Telemetry:
     def count_scrape(self, scrape: Scrape) -> None:
         """Book one scrape."""
         self._scrapes.labels(scrape.outcome).inc()
+        if scrape.outcome == "internal":
+            self.failures.labels("scrape").inc()
         self._scrape_seconds.observe(scrape.duration_seconds)
         self._samples.inc(scrape.native_samples)
         self.count_dropped(scrape.dropped)

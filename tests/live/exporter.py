@@ -1,0 +1,71 @@
+"""A target beside the emulated ones, which can be made to show new series with every scrape."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+LABELS: Final = {
+    "model_name": "model-exporter", "deployment_id": "exporter", "inference_stack": "v2", "environment": "live",
+}  # fmt: skip
+_NEW_SERIES: Final = 400
+
+
+@dataclass
+class Exporter:
+    """The target: `url` is its page, and while `overflows` is set each scrape finds 400 series it has not seen."""
+
+    url: str
+    labels: dict[str, str] = field(default_factory=lambda: dict(LABELS))
+    overflows: threading.Event = field(default_factory=threading.Event)
+    _served: int = 0
+
+    def page(self) -> bytes:
+        """What the next scrape gets."""
+        first = self._served * _NEW_SERIES
+        self._served += self.overflows.is_set()
+        engines = range(first, first + _NEW_SERIES) if self.overflows.is_set() else range(2)
+        identity = ",".join(f'{name}="{value}"' for name, value in self.labels.items())
+        lines = [f'output_tokens_total{{{identity},engine="{number}"}} 1' for number in engines]
+        return ("\n".join(lines) + "\n").encode()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    exporter: Exporter
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer a scrape."""
+        page = self.server.exporter.page()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def exporting() -> Iterator[Exporter]:
+    """The target on a free port of loopback."""
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.exporter = Exporter(f"http://127.0.0.1:{server.server_address[1]}/metrics")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server.exporter
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

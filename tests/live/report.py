@@ -1,0 +1,138 @@
+"""What a run found, as the table in `docs/alerts.md`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from servescope import __version__
+from servescope.alerts import ALERTS
+from servescope.errors import ServescopeError
+from tests.live.campaign import Health, Outcome
+from tests.live.episodes import NOT_SHOWN
+from tests.live.stack import EVALUATION_INTERVAL, ROOT, SCRAPE_INTERVAL
+
+PAGE: Final = ROOT / "docs" / "alerts.md"
+BEGIN: Final = "<!-- live: written by `make live`, do not edit -->"
+END: Final = "<!-- end of live -->"
+_RUNBOOKS: Final = "../alerts/generated/runbooks"
+
+
+@dataclass(slots=True)
+class Run:
+    """A whole run: what of it was well, what was brought about, and what else was wrong with it."""
+
+    times: int
+    seconds: float
+    programs: Mapping[str, str]
+    health: Health
+    outcomes: Sequence[Outcome]
+    watchdogs: int
+    notifications: int
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[str]:
+        """Everything that was not as it should be."""
+        return [
+            *(f"{name} fired in the healthy hour" for name in self.health.problems),
+            *(f"{each.alert}: {problem}" for each in self.outcomes for problem in each.problems),
+            *self.problems,
+        ]
+
+
+def read_version(binary: Path) -> str:
+    """The version that a program of Prometheus' family says it has."""
+    said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True, timeout=30)
+    found = re.search(r"version (\S+)", said.stdout + said.stderr)
+    return found[1] if found else "unknown"
+
+
+def render(run: Run) -> str:
+    """The head and the table, in Markdown; every alert has a row."""
+    return "\n".join([*_head(run), "", *_table(run)]) + "\n"
+
+
+def write(run: Run, page: Path = PAGE) -> None:
+    """Put the head and the table between the page's markers; raises ServescopeError when it has none."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ServescopeError(f"{page}: expected the markers {BEGIN!r} and {END!r}")
+    page.write_text(f"{before}{BEGIN}\n\n{render(run)}\n{END}{after}", encoding="utf-8")
+
+
+def _head(run: Run) -> list[str]:
+    health = run.health
+    told = [name for name in health.fired if ALERTS[name].severity == "info"]
+    information = f"; for information: {', '.join(told)}" if told else ""
+    called = ", ".join(health.problems) or "nobody was called"
+    return [
+        f"- Run: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {run.seconds / 60:.0f} minutes, {os.cpu_count()} cores, "
+        f"{platform.machine()}",
+        f"- Programs: servescope {__version__}, "
+        + ", ".join(f"{name} {version}" for name, version in run.programs.items()),
+        f"- Time: {run.times} times as fast, so every duration of rules and routes is a {_ordinal(run.times)}; "
+        f"scrapes every {SCRAPE_INTERVAL} and rules every {EVALUATION_INTERVAL} of that time",
+        f"- Healthy hour, under conversations that come in bursts and tides: {called}{information}",
+        f"- Notifications: {run.notifications}, {run.watchdogs} of them the watchdog's",
+        f"- Not as it should be: {'; '.join(run.failed) or 'nothing'}",
+    ]
+
+
+def _ordinal(times: int) -> str:
+    return f"{times}th"
+
+
+def _table(run: Run) -> list[str]:
+    rows = [
+        "| Alert | Severity | Brought about by | Reached | after | resolved after | muted meanwhile | told as well |",
+        "|---|---|---|---|---:|---:|---|---|",
+    ]
+    for name, alert in ALERTS.items():
+        link = f"[{name}]({_RUNBOOKS}/{name}.md)"
+        found = [outcome for outcome in run.outcomes if outcome.alert == name]
+        if alert.severity == "none":
+            rows.append(f"| {link} | {alert.severity} | nothing: it always fires | {_watchdog(run)} | | | | |")
+        for outcome in found:
+            rows.append(f"| {link} | {alert.severity} | {_row(outcome, run.times)} |")
+        if not found and alert.severity != "none":
+            rows.append(f"| {link} | {alert.severity} | not shown: {NOT_SHOWN.get(name, 'left out')} | | | | | |")
+    return rows
+
+
+def _watchdog(run: Run) -> str:
+    return "watchdog" if run.watchdogs else "**nobody**"
+
+
+def _row(outcome: Outcome, times: int) -> str:
+    where = "`" + outcome.place.deployment + "`" if outcome.place.deployment else ""
+    return " | ".join([
+        f"{outcome.episode.how}{f' in {where}' if where else ''}",
+        outcome.receiver or "**nobody**",
+        _both(outcome.fired_after, times),
+        _both(outcome.resolved_after, times),
+        ", ".join(map(_short, outcome.muted)),
+        ", ".join(map(_short, outcome.also)),
+    ])  # fmt: skip
+
+
+def _both(seconds: float | None, times: int) -> str:
+    """A time on the wall clock, and what it is of the emulated stack's."""
+    if seconds is None:
+        return "**never**"
+    minutes = seconds * times / 60
+    long = f"{minutes / 60:.0f} h {minutes % 60:.0f} min" if minutes >= 90 else f"{minutes:.0f} min"
+    return f"{seconds:.0f} s ({long})"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("Servescope")

@@ -10,6 +10,7 @@ import yaml
 from alerts.histograms import histogram_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
+from servescope.alert_links import dashboard_path
 from servescope.alerting import Alert, condition_promql
 from servescope.catalog import BURN_WINDOWS
 from servescope.expressions import promql
@@ -104,5 +105,5 @@ def annotations_of(alert: Alert, options: Options = DEFAULTS) -> dict[str, str]:
 
 
 def dashboard_url(alert: Alert, options: Options = DEFAULTS) -> str:
-    """The dashboard that shows the alert's figure; uids are those that `python -m dashboards` gives by file name."""
-    return f"{options.grafana}/d/{options.common.prefix}-{alert.dashboard}"
+    """The panel that shows the alert; ids are those that `python -m dashboards` gives with the same options."""
+    return f"{options.grafana}/d/{dashboard_path(alert, options.common.prefix)}"

@@ -102,6 +102,12 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
             "equal": deployment,
         },
         {
+            # Where no replica is active, no engine answers: one page is enough.
+            "source_matchers": ['alertname="ServescopeNoActiveReplica"'],
+            "target_matchers": ['alertname="ServescopeDeploymentDown"'],
+            "equal": deployment,
+        },
+        {
             # A target that cannot be scraped shows no metrics either.
             "source_matchers": ['alertname="ServescopeTargetDown"'],
             "target_matchers": ['alertname="ServescopeMetricsMissing"'],

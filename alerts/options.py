@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from alerts.feeding import can_hold, metrics_of
 from alerts.receivers import (
     DEFAULT_RECEIVERS,
     RECEIVER_SETTINGS,
@@ -37,6 +38,7 @@ from servescope.catalog import (
 from servescope.choices import CATALOG_CHOICES, Choices
 from servescope.collector.tables import Setting, Table
 from servescope.errors import ConfigurationError
+from servescope.sources import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
 """Where the secrets of the receivers are, one file each: none stands in the configuration."""
@@ -55,6 +57,7 @@ ALERT_SETTINGS: Final = (
     Setting("old_stack", f'"{CATALOG_CHOICES.old_stack}"'),
     Setting("new_stack", f'"{CATALOG_CHOICES.new_stack}"'),
     Setting("collector_job", f'"{CATALOG_CHOICES.collector_job}"'),
+    Setting("sources", "[]"),
     Setting("disabled", "[]"),
     Setting("secrets", f'"{SECRETS}"'),
     Setting("templates", f'"{TEMPLATES_FOLDER}"'),
@@ -64,6 +67,15 @@ ALERT_SETTINGS: Final = (
     Setting("migration_windows", "[]"),
 )
 """The keys of [alerts] with their defaults; the last four are tables."""
+
+TAKEN_LABELS: Final = tuple(
+    sorted(
+        {"alertname", "component", "family", "instance", "job", "le", "reason", "severity", "team"}.union(
+            *(metric.labels for metric in METRICS.values())
+        )
+    )
+)
+"""Labels that series and alerts have beside the identity's."""
 
 OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
 MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "required"))
@@ -82,7 +94,8 @@ class Options:
     """How the rules, the runbooks and Alertmanager's configuration are written.
 
     `common` is what the dashboards are told too. `runbooks` and `grafana` are where links lead, `secrets` and
-    `templates` the folders on Alertmanager's machine; `disabled` names alerts that are left out.
+    `templates` the folders on Alertmanager's machine; `disabled` names alerts that are left out. With `sources`, those
+    are left out too that none of these sources has the metrics for.
     """
 
     common: shared.Options = shared.DEFAULTS
@@ -91,6 +104,7 @@ class Options:
     team: str = TEAM
     evaluation_interval: str = "15s"
     choices: Choices = CATALOG_CHOICES
+    sources: tuple[str, ...] = ()
     disabled: frozenset[str] = frozenset()
     secrets: str = SECRETS
     templates: str = TEMPLATES_FOLDER
@@ -100,7 +114,14 @@ class Options:
     def alerts(self) -> Mapping[str, Alert]:
         """The alerts by name, with the numbers that are chosen, but for those disabled."""
         chosen = ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
-        return MappingProxyType({name: alert for name, alert in chosen.items() if name not in self.disabled})
+        had = metrics_of(self.sources)
+        return MappingProxyType(
+            {
+                name: alert
+                for name, alert in chosen.items()
+                if name not in self.disabled and can_hold(alert.condition, had)
+            }
+        )
 
     @property
     def scope(self) -> str:
@@ -141,6 +162,7 @@ def read_options(path: Path) -> Options:
 def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     """The options from a parsed document; `origin` is what errors call it."""
     common = shared.make_options(document, origin=origin)
+    _check_labels(common, origin)
     table = Table(document, origin, "").table(shared.ALERTS_TABLE, ALERT_SETTINGS)
     options = Options(
         common=common,
@@ -156,6 +178,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
             new_stack=table.string("new_stack", CATALOG_CHOICES.new_stack),
             collector_job=table.string("collector_job", CATALOG_CHOICES.collector_job),
         ),
+        sources=_sources(table),
         disabled=_disabled(table),
         secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
         templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),
@@ -166,6 +189,15 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         raise table.wrong("new_stack", f"another stack than old_stack ({options.choices.old_stack!r})")
     _check_scrape_interval(options, origin)
     return options
+
+
+def _check_labels(common: shared.Options, origin: str) -> None:
+    """An identity label may not be called as another label of the same series, or of the same alert."""
+    for label, name in common.labels.items():
+        if name in TAKEN_LABELS:
+            raise ConfigurationError(
+                f"{origin}: labels.{label} is {name!r}, expected a name that is not one of {', '.join(TAKEN_LABELS)}"
+            )
 
 
 def _matching(table: Table, key: str, default: str, form: re.Pattern[str], expected: str) -> str:
@@ -232,6 +264,16 @@ def _edge(table: Table, name: str) -> float:
     if isinstance(value, bool) or value not in edges:
         raise table.wrong("seconds", f"an edge of the histogram: {', '.join(f'{edge:g}' for edge in edges)}")
     return float(str(value))
+
+
+def _sources(table: Table) -> tuple[str, ...]:
+    names = table.strings("sources", [])
+    for name in names:
+        if name not in load_sources():
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('sources')}: no source {name!r}, there are: {', '.join(load_sources())}"
+            )
+    return tuple(names)
 
 
 def _disabled(table: Table) -> frozenset[str]:

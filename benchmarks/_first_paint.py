@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from benchmarks._fleet_history import Fleet, Series
 from dashboards.panels import COLUMNS
+from tests.drift.promql import Node, Selector, Subquery, parse, parts, walk
 
 SCREEN_PIXELS = 1920
 RANGE_SECONDS = 86_400
@@ -20,8 +20,6 @@ _ANNOTATION_STEP_SECONDS = 60
 # What Grafana rounds a step to, in seconds, each up to the edge before it: `rangeUtil.roundInterval` of @grafana/data.
 _STEPS = ((12.5, 10), (17.5, 15), (25, 20), (45, 30), (90, 60), (210, 120), (450, 300), (750, 600), (1050, 900))
 
-_SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\{((?:[^{}\"]|\"[^\"]*\")*)\}(?:\[([^\]]+)\])?")
-_MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 _DURATION_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 MOST_SAMPLES: Mapping[str, float] = MappingProxyType(
@@ -57,7 +55,7 @@ class Asked:
 
 def list_queries(board: Any, *, scrape_seconds: int) -> list[Asked]:
     """Every query of a dashboard's JSON as it is sent first, over a day, with everything chosen."""
-    every = {each["name"]: each.get("allValue", ".*") for each in board["templating"]["list"]}
+    every = _chosen_first(board)
     return list(_queries(board, every, scrape_seconds))
 
 
@@ -75,7 +73,7 @@ def _queries(board: Any, every: Mapping[str, str], scrape_seconds: int) -> Itera
 
 def list_variable_queries(board: Any) -> list[tuple[str, str]]:
     """The label and the selector of each variable's values, everything chosen of those before it."""
-    every = {each["name"]: each.get("allValue", ".*") for each in board["templating"]["list"]}
+    every = _chosen_first(board)
     found = []
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
@@ -84,6 +82,12 @@ def list_variable_queries(board: Any) -> list[tuple[str, str]]:
                 raise ValueError(f"variable {variable['name']!r} asks {variable['query']['query']!r}")
             found.append((asked[2], substitute(asked[1], every, 0)))
     return found
+
+
+def _chosen_first(board: Any) -> Mapping[str, str]:
+    """What each variable stands for when a dashboard is opened: everything, or the first of a few choices."""
+    variables = [each for each in board["templating"]["list"] if each["type"] in ("query", "custom")]
+    return {each["name"]: each["allValue"] if "allValue" in each else each["current"]["value"] for each in variables}
 
 
 def substitute(expression: str, every: Mapping[str, str], rate_window: int) -> str:
@@ -108,19 +112,33 @@ def tell_rate_window(step_seconds: int, *, scrape_seconds: int) -> int:
 def estimate_samples(asked: Asked, fleet: Fleet, *, scrape_seconds: int) -> int:
     """The samples that Prometheus 2 reads for a query, over each series and at each moment, as it counts them itself.
 
-    A range holds both its edges, and the samples lie on the moments asked for. Raises LookupError for a series that
-    the fleet knows nothing of.
+    A range holds both its edges, the samples lie on the moments asked for, and there are some of as long ago as is
+    looked at. Raises LookupError for a series that the fleet knows nothing of.
     """
-    total = 0
-    for name, matchers, window in _SELECTOR.findall(asked.expression):
-        interval = fleet.interval_seconds(name, scrape_seconds)
-        points = math.floor(_seconds(window) / interval) + 1 if window else 1
-        total += points * fleet.count(name, partial(_agrees, matchers))
-    return total * asked.moments
+    return asked.moments * _read(parse(asked.expression), fleet, scrape_seconds)
 
 
-def _agrees(matchers: str, series: Series) -> bool:
-    for label, operator, value in _MATCHER.findall(matchers):
+def _read(node: Node, fleet: Fleet, scrape_seconds: int) -> int:
+    """The samples read at one moment."""
+    match node:
+        case Selector(name, _, window):
+            interval = fleet.interval_seconds(name, scrape_seconds)
+            return _count(node, fleet) * (_seconds(window) // interval + 1 if window else 1)
+        case Subquery(inner, window):
+            # What it gives counts, not what it reads: it is evaluated once for all moments.
+            over, every = map(_seconds, window.split(":"))
+            most = max(_count(each, fleet) for each in walk(inner) if isinstance(each, Selector))
+            return most * (over // every + 1)
+        case _:
+            return sum(_read(each, fleet, scrape_seconds) for each in parts(node))
+
+
+def _count(selector: Selector, fleet: Fleet) -> int:
+    return fleet.count(selector.name, partial(_agrees, selector.matchers))
+
+
+def _agrees(matchers: tuple[tuple[str, str, str], ...], series: Series) -> bool:
+    for label, operator, value in matchers:
         own = series.labels.get(label, "")
         # A replica's name is not told apart here; nothing on a first paint asks for one.
         matches = own == value if operator in ("=", "!=") else re.fullmatch(value, own) is not None

@@ -39,6 +39,7 @@ _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "reason": ("saturated", "stale index"),
 }
 _FIRING = 12
+_OWN_SERIES = 24
 _OWN = re.compile(r"(?:servescope|prometheus|alertmanager|process)_|up\Z")
 _DEPLOYMENTS = (
     ("chat-v1", "v1", "llama-3.3-70b", ("aggregated",)),
@@ -49,6 +50,8 @@ _DEPLOYMENTS = (
 # Samples of an hour go to Prometheus at once: it takes nothing that is older than that beside its newest.
 _HOUR = 3600
 _SERIES_AT_ONCE = 3000
+# What is compared with its own past looks so far back.
+_BEFORE_SECONDS = 7200
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,13 @@ class Fleet:
     def count(self, name: str, agrees: Callable[[Series], bool]) -> int:
         """How many of a name's series agree; raises LookupError when the fleet knows nothing of the name.
 
-        What programs tell of themselves is not written: it counts as if each process of the fleet had one such series,
-        which is more than there are of most.
+        What programs tell of themselves is not written: it counts as if there were so many of each, of what they tell
+        of targets one for every process of the fleet.
         """
-        if _OWN.match(name):
-            return self.replicas + 2 * len(_DEPLOYMENTS)
+        if is_own(name):
+            return self.replicas + 2 * len(_DEPLOYMENTS) if name.startswith("servescope_target_") else _OWN_SERIES
+        if name in METRICS and METRICS[name].kind == "histogram":
+            return 0  # what a native histogram would be called; these have buckets
         if name not in self._by_name:
             raise LookupError(f"no series {name!r} in the fleet's history")
         return sum(each.count for each in self._by_name[name] if agrees(each))
@@ -112,6 +117,11 @@ class Fleet:
                 yield Series(
                     "ALERTS", {**identity, "alertname": name, "alertstate": "firing", "severity": "warning"}, 1
                 )
+
+
+def is_own(name: str) -> bool:
+    """Whether a series is what a program tells of itself."""
+    return _OWN.match(name) is not None
 
 
 def _shows(role: str, metric: Metric, *, phased: bool) -> bool:
@@ -156,18 +166,18 @@ def _label_sets(labels: Sequence[str]) -> Iterator[Mapping[str, str]]:
 
 
 def write_history(fleet: Fleet, port: int, *, end_seconds: int, range_seconds: int, scrape_seconds: int) -> int:
-    """Write what the fleet showed up to `end_seconds`, and ten minutes more than the range; the samples written.
+    """Write what the fleet showed up to `end_seconds`, over the range and two hours before it; the samples written.
 
     Raises RuntimeError when the Prometheus on this loopback port, which must receive remote write, refuses.
     """
-    start = end_seconds - range_seconds - 600
+    start = end_seconds - range_seconds - _BEFORE_SECONDS
     labels: dict[int, list[bytes]] = {}
     for each in fleet.series:
         interval = fleet.interval_seconds(each.name, scrape_seconds)
         labels.setdefault(interval, []).extend(_encode_each(each))
     written = 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    for hour in range(start, end_seconds, _HOUR):
+    for hour in range(start, end_seconds + 1, _HOUR):
         for interval, encoded in labels.items():
             first = -(-hour // interval) * interval
             until = min(hour + _HOUR, end_seconds + 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -38,8 +39,6 @@ _USUAL_SCRAPE_SECONDS = 15
 _START_SECONDS = 1_700_006_400
 _GENERATORS = ("alerts", "dashboards", "docs.generate")
 _MOST_SECONDS = 3.0
-"""For the rules, alerts, runbooks and dashboards together."""
-
 _END_SECONDS = _START_SECONDS + RANGE_SECONDS
 _OPTIONS = ("--web.enable-remote-write-receiver", "--storage.tsdb.retention.time=100y")
 
@@ -85,19 +84,19 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _time_generators() -> None:
-    print("writing what is generated, a fresh process each, best of 3:")
+    print("writing all that is generated, a fresh process each, best of 3; what takes CPU is not waiting for others:")
     took = {module: min(_run_generator(module) for _ in range(3)) for module in _GENERATORS}
-    for module, seconds in took.items():
-        print(f"  python -m {module:<14} {seconds:5.2f} s")
-    from_catalog = took["alerts"] + took["dashboards"]
-    verdict = "within" if from_catalog <= _MOST_SECONDS else "BEYOND"
-    print(f"  what is compiled from the catalog: {from_catalog:.2f} s, {verdict} {_MOST_SECONDS:g} s")
+    for module, (cpu, wall) in took.items():
+        print(f"  python -m {module:<14} {cpu:5.2f} s of CPU, {wall:5.2f} s")
+    total = sum(cpu for cpu, _ in took.values())
+    print(f"  together {total:.2f} s of CPU, {'within' if total <= _MOST_SECONDS else 'BEYOND'} {_MOST_SECONDS:g} s")
 
 
-def _run_generator(module: str) -> float:
-    started = time.perf_counter()
+def _run_generator(module: str) -> tuple[float, float]:
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-m", module, "--check"], check=True, capture_output=True)
-    return time.perf_counter() - started
+    wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
 
 
 def _fill(server: Prometheus, fleet: Fleet, scrape_seconds: int) -> None:

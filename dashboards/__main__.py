@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dashboards import cache, cutover, fleet, phases, requests, scale, speculation
+from dashboards import cache, cutover, fleet, health, phases, requests, scale, speculation
 from dashboards.board import Board, board_uid, render_board
 from dashboards.options import DEFAULTS, Options, read_options
 from dashboards.packaging import FORMATS, package
+from dashboards.watched import watch
 from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
 BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
-    module.make for module in (fleet, cutover, requests, speculation, cache, scale, phases)
+    watch(module.make) for module in (fleet, cutover, requests, speculation, cache, scale, phases, health)
 )
 
 

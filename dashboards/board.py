@@ -9,25 +9,49 @@ from importlib.metadata import version
 from dashboards import grafana
 from dashboards.options import Options
 from dashboards.panels import Row
-from dashboards.queries import ALERTS, PRESENCE, REPLICA, SCOPE, Query, Variable, legend, scope
+from dashboards.queries import (
+    ALERTS,
+    HISTOGRAMS,
+    PRESENCE,
+    RATE_INTERVAL,
+    REPLICA,
+    SCOPE,
+    Query,
+    Variable,
+    legend,
+    own_scope,
+    scope,
+)
 from servescope import catalog
+from servescope.catalog import METRICS
+from servescope.expressions import Level, promql
 from servescope.identity import ROLLOUT_PHASES
+from servescope.own_metrics import OWN_METRICS
+
+OWN_COMPONENTS = ("collector", "telemetry")
+"""The components of alerts that tell of the monitoring itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One dashboard; `name` is its file's, `by_replica` gives it a variable that chooses replicas."""
+    """One dashboard; `name` is its file's, `by_replica` gives it a variable that chooses replicas.
+
+    One that looks at no deployments has variables of its own, none of which narrows another. `marks_scale` shows from
+    the start where the autoscaler changed its mind, which else is there to be switched on.
+    """
 
     name: str
     title: str
     summary: str
     rows: tuple[Row, ...]
     by_replica: bool = False
+    own_variables: tuple[Variable, ...] = ()
+    marks_scale: bool = False
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """What narrows its queries, each by those before it."""
-        return (*SCOPE, REPLICA) if self.by_replica else SCOPE
+        return self.own_variables or ((*SCOPE, REPLICA) if self.by_replica else SCOPE)
 
 
 def board_uid(name: str, options: Options) -> str:
@@ -49,13 +73,24 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
                 grafana.make_variable(variable.name, variable.title, variable_query(variable, options), variable.every)
                 for variable in board.variables
             ),
+            *([grafana.make_switch(HISTOGRAMS, "Histograms", _FORMS)] if _has_histograms(board) else []),
         ],
         links=[grafana.make_link(other.title, board_uid(other.name, options)) for other in others if other != board],
-        annotations=_annotations(options),
+        annotations=(
+            _own_annotations(options) if board.own_variables else _annotations(options, by_scale=board.marks_scale)
+        ),
         refresh=options.refresh,
         time_from=options.time_from,
         timezone=options.timezone,
     )
+
+
+_FORMS = {"classic": "1", "native": "-1"}
+
+
+def _has_histograms(board: Board) -> bool:
+    panels = (panel for row in board.rows for panel in row.panels)
+    return any(f"${HISTOGRAMS}" in query.expression for panel in panels for query in panel.queries)
 
 
 def stamp() -> str:
@@ -68,15 +103,21 @@ def stamp() -> str:
 def variable_query(variable: Variable, options: Options) -> str:
     """The values a variable offers: a label's, among what the variables before it choose."""
     label = options.label(variable.label)
-    matchers = scope(options, replica=True, without=variable.name)
-    return f"label_values({PRESENCE}{{{matchers}}}, {label})" if matchers else f"label_values({PRESENCE}, {label})"
+    if variable in (*SCOPE, REPLICA):
+        matchers = scope(options, replica=True, without=variable.name)
+    else:
+        matchers = options.selector.rstrip(", ")
+    chosen = f"{{{matchers}}}" if matchers else ""
+    return f"label_values({variable.presence}{chosen}, {label})"
 
 
+_SENT = METRICS["autoscaler_rounded_desired_scale"].name
+_CONFIGURED = OWN_METRICS["servescope_configuration_reload_timestamp_seconds"].name
 _SETTLED = "|".join(phase for phase in ROLLOUT_PHASES if phase != "promoting")
 
 
-def _annotations(options: Options) -> list[dict[str, object]]:
-    """Marks on every graph: deployments that appear, phases of a rollout, alerts that begin to fire."""
+def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]:
+    """Marks on every graph: what appears, phases of a rollout, alerts that fire, changes of scale and configuration."""
     chosen = scope(options)
     deployment, phase = options.label("deployment_id"), options.label("rollout_phase")
     firing = f'{ALERTS}{{alertstate="firing",{chosen}}}'
@@ -102,4 +143,37 @@ def _annotations(options: Options) -> list[dict[str, object]]:
             "red",
             legend(options, "alertname", "deployment_id"),
         ),
+        grafana.make_annotation(
+            "Scale sent changes",
+            Query(f"changes({_SENT}{{{chosen}}}[{RATE_INTERVAL}]) > 0", ""),
+            "orange",
+            legend(options, "deployment_id"),
+            # Where it changes often it would hide the others.
+            enabled=by_scale,
+        ),
+        _configured(options, options.selector.rstrip(", ")),
     ]
+
+
+def _own_annotations(options: Options) -> list[dict[str, object]]:
+    """Marks where servescope itself is looked at: configurations that are taken up, and alerts about the monitoring."""
+    firing = Level(ALERTS, "max", (("alertstate", ("firing",)), ("component", OWN_COMPONENTS)))
+    return [
+        grafana.make_annotation(
+            "Alert fires",
+            Query(promql(firing, window=RATE_INTERVAL, by=("alertname",), scope=options.selector.rstrip(", ")), ""),
+            "red",
+            legend(options, "alertname"),
+        ),
+        _configured(options, own_scope(_CONFIGURED, options)),
+    ]
+
+
+def _configured(options: Options, chosen: str) -> dict[str, object]:
+    """A mark where a collector took a configuration up."""
+    return grafana.make_annotation(
+        "Configuration taken up",
+        Query(f"changes({_CONFIGURED}{f'{{{chosen}}}' if chosen else ''}[{RATE_INTERVAL}]) > 0", ""),
+        "green",
+        legend(options, "instance"),
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dashboards.board import Board
+from dashboards.composed import replica_share, replica_spread
 from dashboards.options import Options
-from dashboards.panels import Row, expression_panel, figure_panel, quantiles_panel
-from servescope.catalog import METRICS
-from servescope.expressions import Level, level, rate
+from dashboards.panels import Panel, Row, absence, expression_panel, figure_panel, quantiles_panel, query_panel
+from servescope.catalog import METRICS, PROMPT_TRAFFIC
+from servescope.expressions import Level, Ratio, level, rate
 
 NAME = "cache"
 
@@ -27,6 +30,7 @@ def make(options: Options) -> Board:
                     figure_panel("kv_cache_best_prefix_hit_rate", options, width=12),
                 ),
             ),
+            Row("Between replicas", _between_replicas(options)),
             Row(
                 "Room",
                 (
@@ -90,4 +94,33 @@ def make(options: Options) -> Board:
             ),
         ),
         by_replica=True,
+    )  # fmt: skip
+
+
+def _between_replicas(options: Options) -> tuple[Panel, ...]:
+    """Hit rates of replicas with enough traffic for a rate to say something, and how far they lie apart."""
+    reused, eligible = METRICS["kv_cache_reused_tokens_total"].name, METRICS["kv_cache_eligible_tokens_total"].name
+    floor = PROMPT_TRAFFIC.value
+    hits = absence(Ratio(rate(reused), rate(eligible)), idle=True)
+    nothing = replace(hits, text=f"{hits.text}; or every replica has fewer than {floor:g} prompt tokens a second")
+    return (
+        query_panel(
+            "Hit rate by replica", {"": replica_share(reused, eligible, floor, options)}, options, unit="ratio",
+            by=("deployment_id", "replica"), width=12,
+            meaning="Prompt tokens reused / prompt tokens routed, as told by each replica; those with fewer than "
+            f"{floor:g} prompt tokens a second are left out. Where a router tells the hits, the replica is the router.",
+            normal="about the same at all replicas of a deployment.",
+            first="for one that is low, look when it was started: its cache is cold for as long as it took others.",
+            no_data=nothing,
+        ),
+        query_panel(
+            "Hit rates apart", {"": replica_spread(reused, eligible, floor, options)}, options, unit="ratio",
+            by=("deployment_id", "inference_stack"), width=12,
+            meaning="How far the replicas' hit rates lie apart: √(Σ eligible × (hit rate − mean)² / Σ eligible), each "
+            f"replica weighted with its prompt tokens, those with fewer than {floor:g} a second left out. One replica "
+            "with hardly any traffic does not move it.",
+            normal="a few percent; 0 with one replica.",
+            first="look at the hit rate by replica: one apart is new or was restarted; many apart are badly routed.",
+            no_data=nothing,
+        ),
     )  # fmt: skip

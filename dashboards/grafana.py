@@ -29,7 +29,9 @@ _LEGACY_OF_PANEL: Final = ("cacheTimeout", "editable", "error", "height", "hideT
 
 
 class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
-    """A Prometheus query: grafanalib's has a resolution of its own and keys of Graphite."""
+    """A Prometheus query: grafanalib's has a resolution of its own, keys of Graphite, and no exemplars."""
+
+    exemplar = False
 
     def to_json_data(self) -> dict[str, Any]:
         """The query as Grafana's own editor writes it."""
@@ -40,6 +42,7 @@ class Target(core.Target):  # type: ignore[misc]  # grafanalib has no types
             "format": self.format,
             "instant": self.instant,
             "legendFormat": self.legendFormat,
+            **({"exemplar": True} if self.exemplar else {}),
             "range": not self.instant,
             "refId": self.refId,
         }
@@ -106,6 +109,23 @@ class Template(core.Template):  # type: ignore[misc]  # grafanalib has no types
                 "refresh": 1,
                 "skipUrlSync": False,
             }
+        if self.type == "custom":
+            pairs = [pair.split(" : ") for pair in self.query.split(",")]
+            options = [
+                {"selected": number == 0, "text": text, "value": value} for number, (text, value) in enumerate(pairs)
+            ]
+            return {
+                "name": self.name,
+                "label": self.label,
+                "type": "custom",
+                "query": self.query,
+                "current": options[0],
+                "options": options,
+                "hide": 0,
+                "includeAll": False,
+                "multi": False,
+                "skipUrlSync": False,
+            }
         return {
             "name": self.name,
             "label": self.label,
@@ -135,6 +155,13 @@ def make_datasource_variable(default: str, regex: str) -> core.Template:
     )
 
 
+def make_switch(name: str, title: str, choices: Mapping[str, str]) -> core.Template:
+    """A variable with values of its own by what they are called; the first is chosen."""
+    return Template(
+        name=name, label=title, query=",".join(f"{key} : {value}" for key, value in choices.items()), type="custom"
+    )
+
+
 def make_variable(name: str, title: str, query: str, every: str) -> core.Template:
     """A variable with the values of a label; it is asked again when the time changes."""
     return Template(name=name, label=title, query=query, allValue=every)
@@ -147,12 +174,12 @@ def make_link(title: str, uid: str) -> core.DashboardLink:
     )
 
 
-def make_annotation(name: str, query: Query, color: str, text: str) -> dict[str, Any]:
+def make_annotation(name: str, query: Query, color: str, text: str, *, enabled: bool = True) -> dict[str, Any]:
     """Marks where a query has a value; grafanalib has no modern form of it."""
     return {
         "name": name,
         "datasource": DATASOURCE,
-        "enable": True,
+        "enable": enabled,
         "hide": False,
         "iconColor": color,
         "target": {"expr": query.expression, "refId": "Anno", "interval": "60s", "legendFormat": ""},
@@ -227,13 +254,15 @@ def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.
 
 
 def _target(query: Query, number: int) -> core.Target:
-    return Target(
+    target = Target(
         expr=query.expression,
         format=query.format,
         instant=query.instant,
         legendFormat=query.legend,
         refId=chr(ord("A") + number),
     )
+    target.exemplar = query.exemplar
+    return target
 
 
 def _threshold(threshold: Threshold) -> dict[str, Any]:
@@ -258,8 +287,6 @@ def _colors(panel: Panel) -> list[dict[str, Any]]:
 
 
 def _overlay(panel: Panel) -> list[dict[str, Any]]:
-    if not panel.overlay:
-        return []
     properties = [
         {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
         {"id": "custom.fillOpacity", "value": 0},
@@ -267,7 +294,10 @@ def _overlay(panel: Panel) -> list[dict[str, Any]]:
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
         {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
     ]
-    return [{"matcher": {"id": "byRegexp", "options": f"/ {panel.overlay}$/"}, "properties": properties}]
+    return [
+        {"matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"}, "properties": properties}
+        for word in panel.overlay
+    ]
 
 
 def _names(panel: Panel, name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -11,17 +10,19 @@ from types import MappingProxyType
 from typing import Literal
 
 from dashboards.options import Options
-from dashboards.queries import Query, compile_expression, compile_figure, legend
+from dashboards.queries import Query, compile_expression, compile_figure, histogram_queries, legend
 from dashboards.readings import read_figure
+from servescope.alert_links import panel_id
 from servescope.catalog import FIGURES, METRICS, OUTCOMES, REPLICA_STATUSES, SAMPLE_FAMILIES, Band, Status, Unit
 from servescope.expressions import Expression, Quantile, Rate, leaves
+from servescope.own_metrics import UNSCRAPED, OwnUnit, own_family
 
 Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap"]
 Absence = Literal["off", "idle", "broken"]
 
 COLUMNS = 24
 
-UNITS: Mapping[Unit, str] = MappingProxyType(
+UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
     {
         "bytes": "bytes",
         "bytes/s": "Bps",
@@ -29,16 +30,18 @@ UNITS: Mapping[Unit, str] = MappingProxyType(
         "ratio": "percentunit",
         "requests/s": "reqps",
         "seconds": "s",
+        "state": "none",
         **{
             unit: f"count:{unit}"
             for unit in (
-                "decisions", "decisions/s", "events", "events/s", "preemptions", "preemptions/s", "recoveries",
-                "replicas", "requests", "tokens", "tokens/s", "workers",
+                "connections", "decisions", "decisions/s", "errors", "errors/s", "events", "events/s", "preemptions",
+                "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows", "samples", "samples/s",
+                "scrapes", "scrapes/s", "series", "targets", "tasks", "tokens", "tokens/s", "workers",
             )
         },
     }
 )  # fmt: skip
-"""The unit of Grafana for each of the catalog's."""
+"""The unit of Grafana for each of the catalog's, and of series about the monitoring."""
 
 STATUS_COLORS: Mapping[Status, str] = MappingProxyType({"good": "green", "warning": "orange", "critical": "red"})
 
@@ -80,7 +83,7 @@ class NoData:
 class Panel:
     """One panel: what it asks, how it looks, and what a reader is told about it.
 
-    Series whose name ends with `overlay` are lines across the stack, not part of it.
+    Series whose name ends with one of the words in `overlay` are dashed lines across the others, not part of a stack.
     """
 
     title: str
@@ -94,7 +97,7 @@ class Panel:
     thresholds: tuple[Threshold, ...] = NO_THRESHOLDS
     axis: tuple[float, float] | None = None
     stacked: bool = False
-    overlay: str = ""
+    overlay: tuple[str, ...] = ()
     colors: Mapping[str, str] = field(default_factory=lambda: SERIES_COLORS)
     columns: Mapping[str, Column] = field(default_factory=lambda: MappingProxyType({}))
     width: int = 8
@@ -109,7 +112,7 @@ class Panel:
     @property
     def panel_id(self) -> int:
         """Made of the title, so that links to a panel survive another one before it."""
-        return 1 + zlib.crc32(self.title.encode()) % 1_000_000
+        return panel_id(self.title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +189,15 @@ def expression_panel(
 
     `idle` where it is absent without traffic; `off` says of which deployments there is nothing, if the metric does not.
     """
-    text = compile_expression(expression, options, by=by, replica=replica)
+    text, instant = legend(options, *by), kind != "timeseries"
     return Panel(
         title=title,
         kind=kind,
-        queries=(Query(text, legend(options, *by), instant=kind != "timeseries"),),
+        queries=(
+            histogram_queries(expression, options, by=by, text=text, replica=replica, instant=instant)
+            if isinstance(expression, Quantile)
+            else (Query(compile_expression(expression, options, by=by, replica=replica), text, instant),)
+        ),
         unit=UNITS[unit],
         meaning=meaning,
         normal=normal,
@@ -199,6 +206,39 @@ def expression_panel(
         axis=(0.0, 1.0) if unit == "ratio" else None,
         stacked=stacked,
         colors=STACK_COLORS if by == ("inference_stack",) else SERIES_COLORS,
+        width=width,
+    )
+
+
+def query_panel(
+    title: str,
+    queries: Mapping[str, str],
+    options: Options,
+    *,
+    unit: Unit,
+    by: tuple[str, ...],
+    no_data: NoData,
+    meaning: str,
+    normal: str,
+    first: str,
+    thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
+    axis: tuple[float, float] | None = None,
+    width: int = 8,
+) -> Panel:
+    """Queries, each under the word that ends its series' names; "" for none."""
+    return Panel(
+        title=title,
+        kind="timeseries",
+        queries=tuple(
+            Query(text, " ".join(filter(None, (legend(options, *by), word)))) for word, text in queries.items()
+        ),
+        unit=UNITS[unit],
+        meaning=meaning,
+        normal=normal,
+        first=first,
+        no_data=no_data,
+        thresholds=thresholds,
+        axis=axis or ((0.0, 1.0) if unit == "ratio" else None),
         width=width,
     )
 
@@ -214,8 +254,9 @@ def quantiles_panel(
         title=title,
         kind="timeseries",
         queries=tuple(
-            Query(compile_expression(Quantile(share, histogram), options, by=()), f"p{share * 100:g}")
+            query
             for share in (0.5, 0.95, 0.99)
+            for query in histogram_queries(Quantile(share, histogram), options, by=(), text=f"p{share * 100:g}")
         ),
         unit=UNITS[metric.unit],
         meaning=metric.help,
@@ -228,11 +269,11 @@ def quantiles_panel(
 def heatmap_panel(title: str, histogram: str, options: Options, *, normal: str, first: str) -> Panel:
     """How a histogram's observations spread over its buckets, moment by moment."""
     metric = METRICS[histogram]
-    buckets = compile_expression(Rate(f"{histogram}_bucket"), options, by=("le",))
+    buckets = Rate(f"{histogram}_bucket")
     return Panel(
         title=title,
         kind="heatmap",
-        queries=(Query(buckets, "{{le}}", format="heatmap"),),
+        queries=histogram_queries(buckets, options, by=("le",), text="{{le}}", format_="heatmap"),
         unit=UNITS[metric.unit],
         meaning=f"{metric.help} Each column is one moment, each cell how many observations a second fell into it.",
         normal=normal,
@@ -253,6 +294,14 @@ def absence(expression: Expression, *, idle: bool) -> NoData:
         return NoData("idle", nothing[0])
     names = " and ".join(f"`{metric.name}`" for metric in metrics)
     return NoData("broken", f"{names} is not scraped: look at the targets")
+
+
+def absent_own(name: str) -> NoData:
+    """What it means that a series about the monitoring itself is absent."""
+    metric = own_family(name)
+    if metric is None or metric.absent == UNSCRAPED:
+        return NoData("broken", f"`{name}` is not scraped: look at the collector and at Prometheus' page of targets")
+    return NoData("off", metric.absent)
 
 
 def steps(band: Band | None) -> tuple[Threshold, ...]:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, assert_never
 
 from dashboards.options import Options
 from servescope.catalog import FIGURES, METRICS, RECORDED_HISTOGRAMS, record_buckets
+from servescope.errors import UsageError
 from servescope.expressions import (
     Difference,
     Expression,
     FractionAbove,
     Increase,
     Level,
+    Matchers,
     Quantile,
     Rate,
     Ratio,
+    leaves,
+    matchers_promql,
+    native_rate_promql,
     promql,
     quantile_promql,
 )
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.own_metrics import OWN_METRICS, Program, own_family
 
 RATE_INTERVAL = "$__rate_interval"
 PRESENCE = METRICS["concurrent_requests"].name
@@ -33,12 +41,13 @@ FIRING = Level(ALERTS, "max", (("alertstate", ("firing",)),))
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that narrows every query: `label` is the identity label, `every` the regex of All."""
+    """A variable that narrows queries: `label` is the label, `every` the regex of All, `presence` whose it is."""
 
     name: str
     title: str
     label: str
     every: str
+    presence: str = PRESENCE
 
 
 # A model, stack or deployment is never empty, which keeps other programs' `requests_total` out; the others may be.
@@ -50,41 +59,137 @@ SCOPE = (
 )
 REPLICA = Variable("replica", "Replica", "replica", ".*")
 
+PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
+    {
+        "collector": Variable("collector", "Collector", "instance", ".*", OWN_METRICS["servescope_build_info"].name),
+        "prometheus": Variable("prometheus", "Prometheus", "instance", ".*", OWN_METRICS["prometheus_build_info"].name),
+        "alertmanager": Variable(
+            "alertmanager", "Alertmanager", "instance", ".*", OWN_METRICS["alertmanager_build_info"].name
+        ),
+    }
+)
+"""Which of the programs that monitor is looked at, by the address that Prometheus scrapes it under."""
+
+WATCHED = Variable("deployment", "Deployment", "deployment_id", ".+", OWN_METRICS["servescope_targets"].name)
+"""Whose targets are looked at, where a collector's series tells of targets."""
+
+HEALTH_VARIABLES = (PROGRAMS["collector"], WATCHED, PROGRAMS["prometheus"], PROGRAMS["alertmanager"])
+"""The variables of what is looked at from without: none narrows another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL query of a panel; `legend` names its series, `instant` asks for the last values only."""
+    """One PromQL query of a panel; `legend` names its series, `instant` asks for the last values only.
+
+    `exemplar` asks for the traces of single observations too, which only series that were scraped have.
+    """
 
     expression: str
     legend: str
     instant: bool = False
     format: Literal["time_series", "table", "heatmap"] = "time_series"
+    exemplar: bool = False
 
 
-def scope(options: Options, *, replica: bool = False, without: str = "") -> str:
+HISTOGRAMS = "histograms"
+"""The variable that says which form of histograms is asked for: 1 for classic buckets, -1 for native ones."""
+
+
+def histogram_queries(
+    expression: Quantile | Rate,
+    options: Options,
+    *,
+    by: tuple[str, ...],
+    text: str,
+    replica: bool = False,
+    instant: bool = False,
+    format_: Literal["time_series", "heatmap"] = "time_series",
+) -> tuple[Query, ...]:
+    """A quantile, or the buckets themselves, of a classic histogram and of a native one; the variable lets one through.
+
+    Both are executed: a histogram that is there in the other form only costs a look-up and gives nothing.
+    """
+    labels = ", ".join(options.label(label) for label in by if label != "le")
+    histogram = expression.histogram if isinstance(expression, Quantile) else expression.name.removesuffix("_bucket")
+    classic = compile_expression(expression, options, by=by, replica=replica)
+    native = native_rate_promql(histogram, window=RATE_INTERVAL, by=labels, scope=scope(options, replica=replica))
+    if isinstance(expression, Quantile):
+        chosen = f"({quantile_promql(expression.quantile, native)}) < (${HISTOGRAMS} * -Inf)"
+    else:
+        # A histogram cannot be compared with a number; the number of its observations can.
+        chosen = f"{native} and histogram_count({native}) * 0 < (${HISTOGRAMS} * -1)"
+    # What is recorded has no exemplars.
+    traced = f"{histogram}_bucket{{" in classic
+    return (
+        Query(f"({classic}) < (${HISTOGRAMS} * Inf)", text, instant, format_, exemplar=traced and not instant),
+        Query(chosen, text, instant, format_, exemplar=not instant),
+    )
+
+
+def scope(
+    options: Options, *, replica: bool = False, without: str = "", variables: tuple[Variable, ...] = SCOPE
+) -> str:
     """Matchers for what the variables choose; `without` leaves one variable and those after it out."""
-    variables = (*SCOPE, REPLICA) if replica else SCOPE
-    names = [variable.name for variable in variables]
-    kept = variables[: names.index(without)] if without else variables
-    matchers = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in kept]
-    return ",".join([options.selector.rstrip(", "), *matchers] if options.selector else matchers)
+    variables = (*variables, REPLICA) if replica and REPLICA not in variables else variables
+    narrowing = [variable for variable in variables if variable.label in IDENTITY_LABELS]
+    names = [variable.name for variable in narrowing]
+    return _chosen(narrowing[: names.index(without)] if without else narrowing, options)
+
+
+def _chosen(variables: Iterable[Variable], options: Options) -> str:
+    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in variables]
+    return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
+
+
+def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ()) -> str:
+    """Matchers for what the dashboard's variables choose of a series about the monitoring itself."""
+    metric = own_family(name)
+    if metric is None:
+        raise UsageError(f"no series {name!r} about the monitoring, there are: {', '.join(OWN_METRICS)}")
+    narrowing = [
+        variable
+        for variable in variables or HEALTH_VARIABLES
+        if variable == PROGRAMS[metric.program] or variable.label in metric.labels
+    ]
+    return _chosen(narrowing, options)
+
+
+def compile_own(expression: Expression, options: Options, *, by: tuple[str, ...], window: str = RATE_INTERVAL) -> str:
+    """An expression over series about the monitoring itself, per value of the labels in `by`."""
+    (chosen,) = {own_scope(name, options) for name in leaves(expression)}
+    labels = tuple(options.label(label) for label in by)
+    return promql(expression, window=window, by=labels, scope=chosen)
 
 
 def compile_expression(
-    expression: Expression, options: Options, *, by: tuple[str, ...], replica: bool = False, window: str = RATE_INTERVAL
+    expression: Expression,
+    options: Options,
+    *,
+    by: tuple[str, ...],
+    replica: bool = False,
+    window: str = RATE_INTERVAL,
+    where: Matchers = (),
+    variables: tuple[Variable, ...] = SCOPE,
 ) -> str:
-    """The expression over what is in scope, per value of the labels in `by`.
+    """The expression over what is in scope and `where` keeps, per value of the labels in `by`.
 
     It is computed over the raw series. Only the buckets of histograms are read from their recording rules where they
     are not told apart by replica: there are hundreds of raw ones for each that is recorded.
     """
     labels = tuple(options.label(label) for label in by)
+    # `where` is said in the braces of every selector, before the scope.
+    chosen = matchers_promql(relabel(where, options), scope(options, replica=replica, variables=variables))[1:-1]
     recorded = None if replica or options.figures == "raw" else _recorded_buckets(expression, by)
     if recorded is not None:
         groups = tuple(dict.fromkeys((*labels, "le")))
-        buckets = promql(Level(record_buckets(recorded, options.window)), window="", by=groups, scope=scope(options))
+        buckets = promql(Level(record_buckets(recorded, options.window)), window="", by=groups, scope=chosen)
         return quantile_promql(expression.quantile, buckets) if isinstance(expression, Quantile) else buckets
-    return promql(_relabel(expression, options), window=window, by=labels, scope=scope(options, replica=replica))
+    return promql(_relabel(expression, options), window=window, by=labels, scope=chosen)
+
+
+def relabel(where: Matchers, options: Options) -> Matchers:
+    """Matchers with identity labels under the names they have here."""
+    return tuple((options.label(label), values) for label, values in where)
 
 
 def _recorded_buckets(expression: Expression, by: tuple[str, ...]) -> str | None:
@@ -103,7 +208,7 @@ def _relabel(expression: Expression, options: Options) -> Expression:
     """The expression with identity labels under the names they have here."""
     match expression:
         case Rate(where=where) | Increase(where=where) | Level(where=where):
-            return replace(expression, where=tuple((options.label(label), values) for label, values in where))
+            return replace(expression, where=relabel(where, options))
         case Ratio(above, below):
             return Ratio(_relabel(above, options), _relabel(below, options))
         case Difference(left, right):
@@ -114,18 +219,28 @@ def _relabel(expression: Expression, options: Options) -> Expression:
             assert_never(expression)
 
 
-def compile_figure(name: str, options: Options, *, nameless: bool = False) -> str:
+def compile_figure(
+    name: str,
+    options: Options,
+    *,
+    nameless: bool = False,
+    where: Matchers = (),
+    variables: tuple[Variable, ...] = SCOPE,
+) -> str:
     """The figure per deployment: its recorded series, or computed over the raw ones where the options say so.
 
-    `nameless` takes the recorded series' name off, as computed ones have none: tables join figures by their labels.
+    `where` keeps some of its series. `nameless` takes the recorded series' name off, as computed ones have none: tables
+    join figures by their labels.
     """
     figure = FIGURES[name]
     by = (*DEPLOYMENT_LABELS, *figure.by)
     if options.figures == "raw":
-        return compile_expression(figure.expression, options, by=by)
+        return compile_expression(figure.expression, options, by=by, where=where, variables=variables)
     if nameless:
-        return compile_expression(Level(figure.record(options.window)), options, by=by)
-    return f"{figure.record(options.window)}{{{scope(options)}}}"
+        recorded = Level(figure.record(options.window))
+        return compile_expression(recorded, options, by=by, where=where, variables=variables)
+    chosen = matchers_promql(relabel(where, options), scope(options, variables=variables))
+    return f"{figure.record(options.window)}{chosen}"
 
 
 def legend(options: Options, *labels: str) -> str:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
+
 from dashboards.board import Board
+from dashboards.composed import attainment, budget_left
 from dashboards.options import Options
-from dashboards.panels import Row, expression_panel, figure_panel, heatmap_panel, quantiles_panel
+from dashboards.panels import (
+    STATUS_COLORS,
+    UNITS,
+    Column,
+    NoData,
+    Panel,
+    Row,
+    Threshold,
+    absence,
+    expression_panel,
+    figure_panel,
+    heatmap_panel,
+    quantiles_panel,
+    query_panel,
+)
+from dashboards.queries import Query, legend
+from dashboards.watched import holding_panel
+from servescope.catalog import OBJECTIVES
 from servescope.expressions import Quantile, level, rate
+from servescope.identity import DEPLOYMENT_LABELS
 
 NAME = "requests"
 
@@ -59,6 +81,7 @@ def make(options: Options) -> Board:
                     ),
                 ),
             ),
+            Row("Promises", (*_attained(options), _budgets(options))),
             Row(
                 "Tokens",
                 (
@@ -72,6 +95,10 @@ def make(options: Options) -> Board:
             Row(
                 "Replicas",
                 (
+                    holding_panel(
+                        "ServescopeUpButNotServing", options, unit="requests",
+                        normal="empty; each line is a replica that has requests and computes nothing.",
+                    ),
                     expression_panel(
                         "In flight by replica", level("concurrent_requests"), options, unit="requests",
                         by=("deployment_id", "replica"), replica=True,
@@ -98,3 +125,60 @@ def make(options: Options) -> Board:
         ),
         by_replica=True,
     )  # fmt: skip
+
+
+def _attained(options: Options) -> tuple[Panel, ...]:
+    """How far each promise is kept, beside the share that was promised."""
+    return tuple(
+        query_panel(
+            f"{objective.title}: promise kept",
+            {window: attainment(objective, window, options) for window in ("5m", "1h")}, options,
+            unit="ratio", by=("deployment_id",),
+            meaning=f"The share that kept the promise, over five minutes and over an hour: {objective.promise}.",
+            normal=f"from {objective.goal * 100:g} %.",
+            first="look at the panel of its bad share: it shows whether the budget burns fast enough to call somebody.",
+            no_data=_unrecorded(absence(objective.bad, idle=True)),
+            thresholds=(Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal)),
+        )
+        for objective in OBJECTIVES.values()
+    )  # fmt: skip
+
+
+def _unrecorded(no_data: NoData) -> NoData:
+    return replace(no_data, text=f"{no_data.text}; or the objectives' rules are not loaded")
+
+
+def _budgets(options: Options) -> Panel:
+    """What each deployment kept of each promise over three days, and what is left of its budget of thirty."""
+    deployment = options.label("deployment_id")
+    columns = {deployment: Column("Deployment"), options.label("inference_stack"): Column("Stack")}
+    columns |= {options.label(label): Column(label, hidden=True) for label in DEPLOYMENT_LABELS[3:]}
+    columns |= {options.label("model_name"): Column("Model")}
+    queries: list[Query] = []
+    for objective in OBJECTIVES.values():
+        kept = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal))
+        left = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], 0.0))
+        for title, text, thresholds in (
+            (f"{objective.title}, 3 days", attainment(objective, "3d", options), kept),
+            (f"{objective.title}, budget left", budget_left(objective, options), left),
+        ):
+            columns[f"Value #{chr(ord('A') + len(queries))}"] = Column(title, UNITS["ratio"], thresholds)
+            queries.append(Query(text, legend(options, "deployment_id"), True, "table"))
+    return Panel(
+        title="Budgets",
+        kind="table",
+        queries=tuple(queries),
+        unit="none",
+        meaning="The share of three days that kept each promise, and what is left of the budget of thirty days, in "
+        "which each ten minutes count alike, however many requests it had.",
+        normal="green: the promise is kept, and something is left.",
+        first="where a budget is spent, put off what is risky until it has come back.",
+        no_data=_unrecorded(
+            NoData(
+                "off", "; or ".join(dict.fromkeys(absence(each.bad, idle=True).text for each in OBJECTIVES.values()))
+            )
+        ),
+        columns=MappingProxyType(columns),
+        width=24,
+        height=7,
+    )

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dashboards.board import Board
+from dashboards.composed import share_of_time_above
 from dashboards.options import Options
-from dashboards.panels import Panel, Row, expression_panel, figure_panel
+from dashboards.panels import NoData, Panel, Row, expression_panel, figure_panel, query_panel
 from dashboards.queries import Query, compile_figure, legend
+from servescope.catalog import METRICS
 from servescope.expressions import level
 
 NAME = "scale"
+
+_SENT = "autoscaler_rounded_desired_scale"
 
 
 def make(options: Options) -> Board:
@@ -28,6 +32,17 @@ def make(options: Options) -> Board:
                     figure_panel("autoscaler_desired_scale", options),
                     figure_panel("autoscaler_policy_desired_scale", options),
                     figure_panel("autoscaler_avg_num_workers", options),
+                    query_panel(
+                        "Time at the limit",
+                        {"": share_of_time_above("autoscaler_desired_scale", _SENT, "1h", options)}, options,
+                        unit="ratio", by=("deployment_id", "inference_stack"),
+                        meaning="Share of the last hour in which the load asked for more replicas than the autoscaler "
+                        "sent: the raw desired scale was above the scale sent, which only the upper bound can do. The "
+                        "contract has no series of the bounds themselves, so there are no lines for them.",
+                        normal="0.",
+                        first="raise max_replica, or limit the traffic; see the alert ServescopeAutoscalerPinned.",
+                        no_data=NoData("off", METRICS[_SENT].absent),
+                    ),
                 ),
             ),
             Row(
@@ -56,6 +71,7 @@ def make(options: Options) -> Board:
             ),
         ),
         by_replica=True,
+        marks_scale=True,
     )  # fmt: skip
 
 
@@ -63,7 +79,7 @@ def _replicas(options: Options) -> Panel:
     """Replicas by status, with the scale that was sent across them."""
     replicas = figure_panel("replica_count_by_status", options, width=12, stacked=True)
     desired = Query(
-        compile_figure("autoscaler_rounded_desired_scale", options),
+        compile_figure(_SENT, options),
         legend(options, "deployment_id", "inference_stack") + " desired",
     )
-    return replace(replicas, queries=(*replicas.queries, desired), overlay="desired")
+    return replace(replicas, queries=(*replicas.queries, desired), overlay=("desired",))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dashboards.board import Board
+from dashboards.composed import above_floor, acceptance_length
 from dashboards.options import Options
-from dashboards.panels import Row, expression_panel, figure_panel
+from dashboards.panels import NoData, Panel, Row, expression_panel, figure_panel, query_panel
+from dashboards.queries import compile_expression
+from servescope.catalog import DRAFT_TRAFFIC
 from servescope.expressions import Ratio, rate
 
 NAME = "speculation"
@@ -23,23 +28,38 @@ def make(options: Options) -> Board:
             Row(
                 "Does the draft agree?",
                 (
-                    figure_panel("speculation_rate", options, kind="gauge", title="Speculation rate now"),
-                    figure_panel("speculation_rate", options, width=16),
+                    _above_floor(
+                        figure_panel("speculation_rate", options, kind="gauge", title="Speculation rate now"), options
+                    ),
+                    _above_floor(figure_panel("speculation_rate", options, width=16), options),
                 ),
             ),
             Row(
                 "How far, and how much",
                 (
-                    figure_panel("spec_decode_accepted_tokens_per_second", options, width=12),
-                    expression_panel(
-                        "Drafted", _DRAFTED, options, unit="tokens/s", by=("deployment_id", "inference_stack"),
-                        meaning="Draft tokens proposed a second.", normal="follows output tokens.",
-                        first="read the speculation rate only where something is drafted.", width=6,
+                    query_panel(
+                        "Mean acceptance length", {"": acceptance_length(options)}, options, unit="tokens",
+                        by=("deployment_id", "inference_stack"),
+                        meaning="Tokens that come of one draft and its verification: "
+                        "1 + accepted / drafted × positions of the draft. The contract counts no drafts: all are "
+                        "taken to be as long as there are positions with accepted tokens, so where lengths vary the "
+                        "truth is lower.",
+                        normal="well above 1; at 1 no draft helps.",
+                        first="compare with the positions beside this: what is drafted beyond them costs time.",
+                        no_data=NoData("off", "speculation is off; or nothing happened in the window"),
                     ),
-                    expression_panel(
-                        "Accepted", _ACCEPTED, options, unit="tokens/s", by=("deployment_id", "inference_stack"),
-                        meaning="Draft tokens accepted by the main model a second.", normal="follows those drafted.",
-                        first="compare with those drafted; the difference was computed for nothing.", width=6,
+                    figure_panel("spec_decode_accepted_tokens_per_second", options),
+                    query_panel(
+                        "Drafted and accepted",
+                        {
+                            word: compile_expression(expression, options, by=("model_name", "deployment_id"))
+                            for word, expression in (("drafted", _DRAFTED), ("accepted", _ACCEPTED))
+                        },
+                        options, unit="tokens/s", by=("model_name", "deployment_id"),
+                        meaning="Draft tokens proposed, and those of them the main model accepted, a second.",
+                        normal="both follow output tokens.",
+                        first="the difference was computed for nothing: read it together with the speculation rate.",
+                        no_data=NoData("off", "speculation is off"),
                     ),
                 ),
             ),
@@ -60,3 +80,13 @@ def make(options: Options) -> Board:
         ),
         by_replica=True,
     )  # fmt: skip
+
+
+def _above_floor(panel: Panel, options: Options) -> Panel:
+    """The panel, empty where next to nothing is drafted: a rate of a few tokens says nothing."""
+    queries = tuple(
+        replace(query, expression=above_floor(query.expression, _DRAFTED, DRAFT_TRAFFIC.value, options))
+        for query in panel.queries
+    )
+    told = f"{panel.no_data.text}; or fewer than {DRAFT_TRAFFIC.value:g} token a second is drafted"
+    return replace(panel, queries=queries, no_data=replace(panel.no_data, text=told))

@@ -24,7 +24,8 @@ from servescope.catalog import (
     Verdict,
 )
 from servescope.expressions import promql
-from servescope.identity import IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.own_metrics import OWN_METRICS, OwnMetric
 
 PAGE = Path(__file__).parent / "metrics.md"
 DESCRIPTION = Path(__file__).parent / "openapi.json"
@@ -34,6 +35,11 @@ COMPONENTS: Mapping[str, str] = {
     "engine": "Engine",
     "router": "Router",
     "autoscaler": "Autoscaler",
+}
+PROGRAMS: Mapping[str, str] = {
+    "collector": "Of the collector",
+    "prometheus": "Of Prometheus",
+    "alertmanager": "Of Alertmanager",
 }
 _STATUS_SIGNS = {"good": "🟢 good", "warning": "🟡 warning", "critical": "🔴 critical"}
 
@@ -68,7 +74,7 @@ def render_description() -> str:
 
 def render_metrics() -> str:
     """The page of metrics, figures, bands and histogram edges."""
-    lines = [*_introduction(), *_metrics(), *_figures(), *_bands(), *_edges()]
+    lines = [*_introduction(), *_metrics(), *_figures(), *_bands(), *_edges(), *_monitoring()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -87,6 +93,7 @@ def _introduction() -> Iterator[str]:
         f"- [Figures](#figures): {_links(GROUPS)}",
         "- [Bands](#bands)",
         "- [Histogram edges](#histogram-edges)",
+        "- [The monitoring itself](#the-monitoring-itself)",
         "",
         "Every metric carries the identity labels; empty ones are left out:",
         f"{_codes(IDENTITY_LABELS)}.",
@@ -224,6 +231,41 @@ def _metrics_by_edges() -> dict[tuple[float, ...], list[str]]:
         if metric.edges is not None:
             found.setdefault(metric.edges, []).append(metric.name)
     return found
+
+
+# --- The monitoring itself --------------------------------------------------------------------------------------------
+
+
+def _monitoring() -> Iterator[str]:
+    yield from (
+        "## The monitoring itself",
+        "",
+        "What a collector shows of itself on its `/metrics`, and what alerts and the dashboard `health` read of the "
+        "Prometheus and the Alertmanager beside it.",
+        "A `state` is 1 or 0.",
+        "",
+    )
+    for program, title in PROGRAMS.items():
+        yield from (f"### {title}", "")
+        yield from _table(
+            ("Metric", "Type", "Unit", "Labels", "Meaning", "When it is missing"),
+            (_own_row(metric) for metric in OWN_METRICS.values() if metric.program == program),
+        )
+
+
+def _own_row(metric: OwnMetric) -> tuple[str, ...]:
+    return (
+        f"`{metric.name}`", metric.kind, metric.unit, _own_labels(metric.labels), metric.help,
+        _sentence(metric.absent),
+    )  # fmt: skip
+
+
+def _own_labels(labels: tuple[str, ...]) -> str:
+    """Those of a target or a deployment in two words."""
+    for whole, words in ((IDENTITY_LABELS, "the target's"), (DEPLOYMENT_LABELS, "the deployment's")):
+        if set(whole) <= set(labels):
+            return "<br>".join((words, *(f"`{label}`" for label in labels if label not in whole)))
+    return "<br>".join(f"`{label}`" for label in labels) or "–"
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------

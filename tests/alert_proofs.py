@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote_plus
 
 from alerts.alerting import annotations_of
 from servescope.alerting import Alert
@@ -225,6 +226,7 @@ def notation(values: Sequence[float | None]) -> str:
 def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     """An annotation as Prometheus renders it."""
     text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
+    text = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda match: quote_plus(labels.get(match[1], "")), text)
     text = text.replace("{{ $value | humanizePercentage }}", f"{_general(value * 100)}%")
     text = text.replace("{{ $value | humanize }}", _humanized(value))
     text = text.replace("{{ $value | humanizeDuration }}", _duration(value))
@@ -292,11 +294,11 @@ _CONFIGURED = [
 ]
 
 
-def _started(old: float, new: float, other: float) -> dict[str, float | str]:
-    """Requests started a second on three stacks of a model; the new one has two deployments."""
+def _ended(old: float, new: float, other: float) -> dict[str, float | str]:
+    """Requests that end a second on three stacks of a model; the new one has two deployments."""
     shared = {"a": (OLD_STACK, old), "c": ("v0", other), "d": (NEW_STACK, new * 0.75), "d2": (NEW_STACK, new * 0.25)}
     return {
-        metric("requests_started_total", deployment_id=deployment, inference_stack=stack, replica="r0"): value
+        metric("requests_total", outcome="ok", deployment_id=deployment, inference_stack=stack, replica="r0"): value
         for deployment, (stack, value) in shared.items()
     }
 
@@ -616,18 +618,18 @@ PROOFS: Mapping[str, Proof] = {
         "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR, far=1.0,
     ),
     "ServescopeSharesNotAsConfigured": Proof(
-        {**_started(2.5, 5.0, 2.5), **dict(zip(_CONFIGURED, (0.25, 0.5, 0.25), strict=True))},
-        _started(2.0, 5.0 + 10 * SHARE_MARGIN.value * _HAIR, 1.99), 0.5 + SHARE_MARGIN.value * _HAIR,
+        {**_ended(2.5, 5.0, 2.5), **dict(zip(_CONFIGURED, (0.25, 0.5, 0.25), strict=True))},
+        _ended(2.0, 5.0 + 10 * SHARE_MARGIN.value * _HAIR, 1.99), 0.5 + SHARE_MARGIN.value * _HAIR,
         {
-            "at the upper boundary": _started(2.0, 5.0 + 10 * SHARE_MARGIN.value, 2.0),
-            "at the lower boundary": _started(3.0, 5.0 - 10 * SHARE_MARGIN.value, 3.0),
-            "hardly any traffic": _started(0.1, 0.79, 0.1),
-            "nothing is configured": {**_started(0.1, 9.8, 0.1), **dict.fromkeys(_CONFIGURED)},
+            "at the upper boundary": _ended(2.0, 5.0 + 10 * SHARE_MARGIN.value, 2.0),
+            "at the lower boundary": _ended(3.0, 5.0 - 10 * SHARE_MARGIN.value, 3.0),
+            "hardly any traffic": _ended(0.1, 0.79, 0.1),
+            "nothing is configured": {**_ended(0.1, 9.8, 0.1), **dict.fromkeys(_CONFIGURED)},
         },
         also={
-            "traffic at its floor": (_started(0.1875, 0.625, 0.1875), 0.625),
+            "traffic at its floor": (_ended(0.1875, 0.625, 0.1875), 0.625),
             "too few": (
-                _started(3.0, 5.0 - 10 * SHARE_MARGIN.value * _HAIR, 3.01), 0.5 - SHARE_MARGIN.value * _HAIR
+                _ended(3.0, 5.0 - 10 * SHARE_MARGIN.value * _HAIR, 3.01), 0.5 - SHARE_MARGIN.value * _HAIR
             ),
         },
         labels={label: DEPLOYMENT[label] for label in ("model_name", "environment", "inference_stack")},

@@ -22,6 +22,7 @@ from servescope.samples import Labels, make_labels
 _START_SECONDS = 30.0
 _END_SECONDS = 20.0
 _QUERY_SECONDS = 60.0
+OWN_ADDRESS = "prometheus.itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,13 @@ class Prometheus:
 def running(binary: Path, folder: Path, config: dict[str, Any], *, options: Sequence[str] = ()) -> Iterator[Prometheus]:
     """A Prometheus with this configuration on a free loopback port, ready when the block begins and ended after it.
 
-    Its data stay in `folder / "data"`: another `running` over the same folder goes on with them.
+    `OWN_ADDRESS` in the configuration is the address it gets. Its data stay in `folder / "data"`: another `running`
+    over the same folder goes on with them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
     port = free_port()
+    text = yaml.safe_dump(config).replace(OWN_ADDRESS, f"127.0.0.1:{port}")
+    (folder / "prometheus.yml").write_text(text, encoding="utf-8")
     command = [
         str(binary),
         f"--config.file={folder / 'prometheus.yml'}",

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ model_name = "served_model"
 deployment_id = "release"
 inference_stack = "engine"
 environment = "env"
-rollout_phase = "phase"
+rollout_phase = "stage"
 replica = "pod"
 role = "part"
 
@@ -244,6 +245,22 @@ def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Pa
     assert run("--options", str(path)).returncode == 2
 
 
+def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
+    """By vLLM's own page there is no router and no autoscaler; with our instruments beside it, there is everything."""
+
+    def names(*sources: str) -> set[str]:
+        return set(make_options({"alerts": {"sources": list(sources)}}, origin="options.toml").alerts())
+
+    left_out = ALERTS.keys() - names("vllm")
+
+    assert {"ServescopeCacheChurn", "ServescopeAutoscalerPinned", "ServescopeNoActiveReplica"} <= left_out
+    assert not left_out & {
+        "ServescopeSpeculationBelowBreakEven", "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast",
+        "ServescopeSharesNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
+    }  # fmt: skip
+    assert names("vllm", "servescope") == names() == ALERTS.keys()
+
+
 # --- Alertmanager -----------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +309,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
     ({"alerts": {"runbooks": "a b"}}, "alerts.runbooks: 'a b' is wrong, expected a folder or a URL"),
     ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', there are: ServescopeSpeculation"),
+    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', there are: dynamo-frontend, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),
     ({"alerts": {"evaluation_interval": "10m"}}, "alerts.evaluation_interval: '10m' is wrong, expected a duration of "
      "at most 5m and at most window (5m)"),
@@ -299,6 +317,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"new_stack": "v1"}}, "alerts.new_stack: 'v1' is wrong, expected another stack than old_stack ('v1')"),
     ({"scrape_interval": "2m", "refresh": "2m", "window": "10m"}, "scrape_interval is '2m', expected at most 75s"),
     ({"labels": {"model": "m"}}, "labels: no identity label 'model', there are: model_name, "),
+    ({"labels": {"rollout_phase": "phase"}}, "labels.rollout_phase is 'phase', expected a name that is not one of "),
+    ({"labels": {"replica": "severity"}}, "labels.replica is 'severity', expected a name that is not one of alertname"),
     ({"thresholds": {"speculation_rate": [0.8, 0.4]}}, "is [0.8, 0.4], expected ascending numbers"),
     ({"alerts": {"bounds": {"worse_time": 2}}}, "unknown key 'alerts.bounds.worse_time'; did you mean 'worse_times'?"),
     ({"alerts": {"bounds": {"worse_times": 0.5}}}, "alerts.bounds.worse_times: 0.5 is wrong, expected a number of at "
@@ -349,6 +369,17 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="not TOML"):
         read_options(tmp_path / "bad.toml")
+
+
+def test_the_example_of_the_page_is_taken() -> None:
+    """As it stands, and by the dashboards too."""
+    page = (ROOT / "docs" / "alert-rules.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    options = make_options(tomllib.loads(example), origin="alert-rules.md")
+
+    assert options.label("replica") == "pod"
+    assert options.receivers["page"].kind == "pagerduty"
+    assert len(options.migration_windows) == 1
 
 
 def test_the_reference_lists_every_key() -> None:

@@ -17,6 +17,7 @@ from alerts.alerting import alert_rule, annotations_of, objective_group, render_
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.options import DEFAULTS
 from alerts.runbooks import queries_of
+from servescope.alert_links import panel_title
 from servescope.alerting import Alert, Badness, Shown, condition_promql, labels_of, terms
 from servescope.alerts import ALERTS
 from servescope.catalog import (
@@ -31,11 +32,14 @@ from servescope.catalog import (
     SPECULATION_BAND,
     Step,
 )
+from servescope.own_metrics import OWN_METRICS
 from tests.alert_proofs import minutes
 from tests.prometheus import running
 
 DASHBOARDS = {
-    json.loads(path.read_text())["uid"] for path in (GENERATED.parents[1] / "dashboards" / "generated").glob("*.json")
+    board["uid"]: board
+    for path in (GENERATED.parents[1] / "dashboards" / "generated").glob("*.json")
+    for board in (json.loads(path.read_text(encoding="utf-8")),)
 }
 SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "False positives")
 PAGES = {
@@ -72,8 +76,39 @@ def test_a_notification_says_what_where_and_what_to_do(alert: Alert) -> None:
     assert set(re.findall(r"\$labels\.(\w+)", told["description"])) <= set(labels_of(alert.condition))
     assert all("humanize" in value for value in re.findall(r"{{ (\$value.*?) }}", told["description"]))
     assert told["runbook_url"].endswith(f"/{alert.name}.md")
-    assert told["dashboard_url"].split("/d/")[1] in DASHBOARDS
-    assert alert.figure in FIGURES or alert.figure.startswith("servescope_")
+    assert alert.figure in FIGURES or alert.figure in OWN_METRICS
+
+
+def test_an_alert_leads_to_the_panel_that_shows_it(alert: Alert) -> None:
+    """The dashboard and its panel are there, and so is each variable that is set, from a label the alert has."""
+    url = annotations_of(alert)["dashboard_url"]
+    uid, panel, chosen = re.fullmatch(r".+/d/([\w-]+)\?viewPanel=panel-(\d+)(.*)", url).groups()  # type: ignore[union-attr]
+    board = DASHBOARDS[uid]
+    set_to = dict(re.findall(r"&var-(\w+)={{ \$labels\.(\w+) \| urlquery }}", chosen))
+    variables = {variable["name"]: variable["query"] for variable in board["templating"]["list"]}
+
+    assert panel_title(alert) in [each["title"] for each in board["panels"] if each["id"] == int(panel)]
+    assert "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in set_to.items()) == chosen
+    assert set(set_to.values()) <= set(labels_of(alert.condition))
+    for name, label in set_to.items():
+        assert variables[name]["query"].endswith(f", {label})")
+    assert "from=" not in url
+
+
+def test_links_set_what_the_alert_is_told_of() -> None:
+    """The deployment and, where it is one, the replica; of a cutover, both stacks stay on the screen."""
+    told = {name: annotations_of(ALERTS[name])["dashboard_url"] for name in ALERTS}
+    deployment = "var-deployment={{ $labels.deployment_id | urlquery }}"
+    replica = "var-replica={{ $labels.replica | urlquery }}"
+
+    assert deployment in told["ServescopeQueueGrowing"]
+    assert replica not in told["ServescopeQueueGrowing"]
+    assert deployment in told["ServescopeUpButNotServing"]
+    assert replica in told["ServescopeUpButNotServing"]
+    assert deployment in told["ServescopeTargetDown"]
+    assert deployment not in told["ServescopeNewStackFirstTokenSlower"]
+    assert "var-model={{ $labels.model_name | urlquery }}" in told["ServescopeNewStackFirstTokenSlower"]
+    assert "var-" not in told["ServescopeWatchdog"]
 
 
 def test_the_runbook_has_every_section_and_number(alert: Alert) -> None:
@@ -244,6 +279,15 @@ def test_information_and_the_watchdog_call_nobody() -> None:
     assert by_severity['severity="info"']["receiver"] == "chat"
     assert by_severity['severity="none"']["receiver"] == "watchdog"
     assert by_severity['severity="none"']["repeat_interval"] == "1m"
+
+
+def test_notifications_are_grouped_by_alert_and_deployment() -> None:
+    """One for all replicas of a deployment, none for two deployments; each wait of a group is set."""
+    route = configuration()["route"]
+
+    assert route["group_by"] == ["alertname", "environment", "model_name", "deployment_id"]
+    assert {"group_wait", "group_interval", "repeat_interval"} <= route.keys()
+    assert all("repeat_interval" in each for each in route["routes"] if "mute_time_intervals" not in each)
 
 
 def test_no_secret_stands_in_the_configuration() -> None:

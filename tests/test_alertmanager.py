@@ -80,6 +80,28 @@ def test_a_budget_that_burns_fast_mutes_only_its_own_slow_one(url: str) -> None:
     assert _muted(url) == {"fast": False, "slow": True, "other objective": False, "elsewhere": False}
 
 
+def test_a_deployment_that_is_down_is_told_once(url: str) -> None:
+    """Its targets follow from it, and it from having no replica; of another deployment, and alone, it is told."""
+    down, other = _deployment("down"), _deployment("other")
+    _send(
+        url,
+        {
+            "no replica": ("ServescopeNoActiveReplica", down),
+            "down": ("ServescopeDeploymentDown", down),
+            "target there": ("ServescopeTargetDown", down),
+            "other down": ("ServescopeDeploymentDown", other),
+            "target of other": ("ServescopeTargetDown", other),
+            "shares": ("ServescopeSharesNotAsConfigured", down),
+            "prometheus": ("ServescopeRuleEvaluationFails", {}),
+        },
+    )
+
+    assert _muted(url) == {
+        "no replica": False, "down": True, "target there": True, "other down": False, "target of other": True,
+        "shares": False, "prometheus": False,
+    }  # fmt: skip
+
+
 def _deployment(name: str) -> dict[str, str]:
     return {"model_name": "m", "deployment_id": name, "inference_stack": "v2", "replica": "r0", "role": "aggregated"}
 

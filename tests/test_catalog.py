@@ -26,6 +26,7 @@ from servescope.catalog import (
 )
 from servescope.expressions import Difference, Expression, Increase, Level, Matchers, Quantile, Rate, Ratio, leaves
 from servescope.identity import IDENTITY_LABELS
+from servescope.own_metrics import own_family
 from tests.conftest import ROOT
 
 DOCUMENTED = (
@@ -211,10 +212,16 @@ KNOWN_NAMES = {
 }
 # Of vLLM's API server, which the emulator can look like.
 OTHERS_NAMES = {"http_requests_total"}
+# Of instruments about themselves, which no collector needs.
+INSTRUMENTS_NAMES = {"servescope_instrument_errors_total", "servescope_group_processes_ended_total"}
 METRIC_LIKE = re.compile(r"[a-z][a-z0-9_]*_(?:total|bucket)")
 THRESHOLDS = {abs(step.start) for figure in FIGURES.values() if figure.band is not None for step in figure.band.steps}
 # Where they belong: the records, and their compilers.
-HOME = tuple(f"exporters/servescope/{name}.py" for name in ("catalog", "expressions", "alerting"))
+HOME = (
+    *(f"exporters/servescope/{name}.py" for name in ("catalog", "own_metrics", "expressions", "alerting")),
+    "dashboards/conditions.py",
+    "dashboards/composed.py",
+)
 
 
 def slips(source: str) -> list[str]:
@@ -238,7 +245,7 @@ def slips(source: str) -> list[str]:
 
 
 def _is_known(name: str) -> bool:
-    return name in KNOWN_NAMES or name.startswith("servescope_") or name in OTHERS_NAMES
+    return name in KNOWN_NAMES | OTHERS_NAMES | INSTRUMENTS_NAMES or own_family(name) is not None
 
 
 def _number(node: ast.expr) -> float | None:

@@ -284,6 +284,7 @@ def test_names_say_level_metric_and_operation() -> None:
         assert groups == ", ".join((*DEPLOYMENT_LABELS, *own))
         assert not metric.endswith("_total")
         assert re.fullmatch(r"sum|avg|max|(?:\w+_)?rate\d+[mhd]", operation)
+        assert set(re.findall(r"\[(\w+)\]", rule["expr"])) == set(re.findall(r"rate(\d+[mhd])$", operation))
 
 
 def test_a_rules_series_are_bounded_by_its_labels() -> None:

@@ -212,8 +212,9 @@ class Alert:
 
     `wait` and `keep` are Prometheus' `for` and `keep_firing_for`, "" for none. `summary` names the condition and ends
     in a period; `description` may use `{{ $labels.… }}` of the condition's labels and `{{ $value }}`. `family` names
-    what a critical alert mutes the warnings of. `figure` is shown by a panel of `dashboard`. `waits_less` says why
-    `wait` is below five minutes, where it is.
+    what a critical alert mutes the warnings of. `figure` is shown by a panel of `dashboard`, the one with the title
+    `panel` where that is given (`servescope.alert_links` says which otherwise). `waits_less` says why `wait` is below
+    five minutes, where it is.
     """
 
     name: str
@@ -229,6 +230,7 @@ class Alert:
     wait: str = "10m"
     keep: str = ""
     waits_less: str = ""
+    panel: str = ""
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -70,7 +70,7 @@ def _serving_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Take it out of routing and restart it; keep a dump of its stacks.",
                 "An engine that books its tokens only at a request's end, on requests of more than ten minutes.",
             ),
-            "requests", "concurrent_requests", wait="5m", keep="5m",
+            "requests", "concurrent_requests", wait="5m", keep="5m", panel="Up but not serving",
         ),
         Alert(
             "ServescopeQueueGrowing", "warning", "engine", "serving",

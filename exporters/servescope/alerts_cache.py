@@ -122,9 +122,8 @@ def cache_alerts(its: Choices) -> tuple[Alert, ...]:
             f"The router of {WHO} predicts {PERCENT} of the prompt tokens more than workers reuse; "
             f"beyond {signed_share(churn.start)} the caches churn.",
             Runbook(
-                "What the router predicts as cached is gone when the request is served: blocks are evicted in "
-                "between, or "
-                "the router does not hear that they were.",
+                f"Of all prompt tokens more than {share(churn.start)} are predicted as cached and gone when the "
+                "request is served: blocks are evicted in between, or the router does not hear that they were.",
                 "Requests are sent where their prefix is no more: first tokens come later, and prompts are computed "
                 "twice.",
                 "Look at KV cache use and preemptions: near full, blocks are evicted for want of room. If there is "
@@ -142,7 +141,8 @@ def cache_alerts(its: Choices) -> tuple[Alert, ...]:
             f"The router of {WHO} predicts {PERCENT} of the prompt tokens beyond what workers reuse; "
             f"below {signed_share(behind.start)} it misses cache events.",
             Runbook(
-                "The router's index knows less than the workers have: it does not get their events, or not all.",
+                f"Workers reuse more than {share(abs(behind.start))} of the prompt tokens without the router having "
+                "predicted it: its index does not get their events, or not all.",
                 "Requests are not sent where their prefix is cached: hits that are there are missed.",
                 "Look at event gaps, drops and the index's state; at the network between workers and router.",
                 SKEW_BAND.lowest.advice,
@@ -187,8 +187,8 @@ def cache_alerts(its: Choices) -> tuple[Alert, ...]:
             f"Workers of {WHO} reuse {PERCENT} of what the best placed ones have cached; "
             f"from {share(efficient.start)} that is normal.",
             Runbook(
-                "Requests go to workers other than those with their longest prefix, or find less there than was "
-                "cached.",
+                f"Of what the best placed workers have cached less than {share(efficient.start)} is reused: requests "
+                "go to others than those with their longest prefix, or find less there than was cached.",
                 "Prompts are computed that were cached elsewhere: first tokens come later, at a higher load.",
                 "Look at the skew first: if that is large, see its alerts. Otherwise compare the load of the "
                 "workers: one "

@@ -93,10 +93,9 @@ def _slower(its: Choices, name: str, figure: str, what: str) -> Alert:
     )  # fmt: skip
 
 
-_STARTED = rate("requests_started_total")
-_SHARE = Quotient(
-    Measured(_STARTED, ("inference_stack",), level=_MODEL_LABELS), Measured(_STARTED, level=_MODEL_LABELS)
-)
+# Ended ones: not every engine shows how many began.
+_ENDED = rate("requests_total")
+_SHARE = Quotient(Measured(_ENDED, ("inference_stack",), level=_MODEL_LABELS), Measured(_ENDED, level=_MODEL_LABELS))
 _CONFIGURED = Own("servescope_configured_share", (*_MODEL_LABELS, "inference_stack"))
 
 
@@ -110,13 +109,13 @@ def cutover_alerts(its: Choices) -> tuple[Alert, ...]:
                     Compare(_SHARE, ">", Shifted(_CONFIGURED, its.value(SHARE_MARGIN))),
                     Compare(_SHARE, "<", Shifted(_CONFIGURED, -its.value(SHARE_MARGIN))),
                 )),
-                Compare(Measured(_STARTED, level=_MODEL_LABELS), ">=", its.value(SHARE_TRAFFIC)),
+                Compare(Measured(_ENDED, level=_MODEL_LABELS), ">=", its.value(SHARE_TRAFFIC)),
             )),
             "The traffic is not shared between the stacks as configured.",
             "Stack {{ $labels.inference_stack }} gets " + PERCENT + " of the requests of {{ $labels.model_name }}, "
             f"more than {share(its.value(SHARE_MARGIN))} of all off its configured share.",
             Runbook(
-                "Of the requests started on a model, a stack gets a share that is more than "
+                "Of the requests of a model that end, a stack gets a share that is more than "
                 f"{share(its.value(SHARE_MARGIN))} of "
                 "all away from the share that `[[shares]]` of the collector's configuration gives it.",
                 "More users than planned meet the new stack, or fewer, and then the cutover does not go on.",

@@ -43,7 +43,7 @@ def autoscaling_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Free or add capacity; mend the image or the volume that replicas start from.",
                 "A cold start that always takes longer than fifteen minutes.",
             ),
-            "scale", "replica_count_by_status", wait="15m", keep="5m",
+            "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
         ),
         Alert(
             "ServescopeReplicasAboveDesired", "info", "autoscaler", "scaling",
@@ -57,7 +57,7 @@ def autoscaling_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Tell the orchestrator; look for a second one who scales by hand.",
                 "Replicas added by hand on purpose.",
             ),
-            "scale", "replica_count_by_status", wait="15m", keep="5m",
+            "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
         ),
         Alert(
             "ServescopeAutoscalerOvershoots", "warning", "autoscaler", "scaling",

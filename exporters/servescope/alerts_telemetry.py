@@ -65,7 +65,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend what that says: the address, credentials, a longer timeout, a proxy that cuts bodies off.",
                 "A replica that was taken away and is still listed.",
             ),
-            "fleet", "servescope_target_up", wait="5m", keep="5m",
+            "health", "servescope_target_up", wait="5m", keep="5m",
         ),
         Alert(
             "ServescopeTargetGone", "info", "telemetry", "telemetry",
@@ -80,7 +80,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend the list, or the relabelling that drops it.",
                 "A rollout, in which each replica is replaced by one of another name; scaling down by hand.",
             ),
-            "fleet", "servescope_target_up", wait="5m",
+            "health", "servescope_target_up", wait="5m",
         ),
         Alert(
             "ServescopeTelemetryStale", "warning", "telemetry", "telemetry",
@@ -101,7 +101,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Raise the limit or the interval; start the shard; give the collector more CPU.",
                 "A target with a scrape interval about as long.",
             ),
-            "fleet", "servescope_target_scrape_age_seconds", wait="5m", keep="5m",
+            "health", "servescope_target_scrape_age_seconds", wait="5m", keep="5m",
         ),
         Alert(
             "ServescopeDeploymentDown", "critical", "telemetry", "telemetry",
@@ -120,7 +120,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "scrapes fail.",
                 "A network policy, a certificate or credentials that shut out the collector alone.",
             ),
-            "fleet", "servescope_target_up", wait="5m", keep="5m",
+            "health", "servescope_target_up", wait="5m", keep="5m",
         ),
         Alert(
             "ServescopeDeploymentGone", "warning", "telemetry", "telemetry",
@@ -140,7 +140,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend the list, or the relabelling that drops its targets; start the deployment if it should run.",
                 "A deployment that was taken down on purpose.",
             ),
-            "fleet", "servescope_target_up", wait="5m",
+            "health", "servescope_target_up", wait="5m",
         ),
         Alert(
             "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",
@@ -155,7 +155,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Name the new version's source map in the target's list, or write one.",
                 "A feature that was switched off, such as speculation.",
             ),
-            "fleet", "servescope_target_missing_metrics", keep="5m",
+            "health", "servescope_target_missing_metrics", keep="5m",
         ),
         Alert(
             "ServescopeScrapesTruncated", "warning", "telemetry", "telemetry",
@@ -172,7 +172,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Raise that limit, or scrape the target without the proxy.",
                 "A target that is killed while it answers.",
             ),
-            "fleet", "servescope_target_up", wait="5m",
+            "health", "servescope_scrapes_total", wait="5m",
         ),
     )  # fmt: skip
 
@@ -192,7 +192,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Start it, or mend the scrape configuration.",
                 "None known.",
             ),
-            "fleet", "servescope_build_info", wait="5m",
+            "health", "servescope_build_info", wait="5m", panel="Collectors",
         ),
         Alert(
             "ServescopeInternalErrors", "warning", "collector", "servescope",
@@ -206,7 +206,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Report it with the log; the version before may not have it.",
                 "None known.",
             ),
-            "fleet", "servescope_internal_errors", wait="5m",
+            "health", "servescope_internal_errors_total", wait="5m",
         ),
         Alert(
             "ServescopeStoreBehind", "warning", "collector", "servescope",
@@ -220,7 +220,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Free the disk, or move the store to a faster one.",
                 "A backup that reads the file.",
             ),
-            "fleet", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
+            "health", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
         ),
         Alert(
             "ServescopeConfigurationRefused", "warning", "collector", "servescope",
@@ -234,7 +234,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend the file and reload.",
                 "None known.",
             ),
-            "fleet", "servescope_configuration_reload_success", wait="5m",
+            "health", "servescope_configuration_reload_success", wait="5m",
         ),
         Alert(
             "ServescopeCollectorDown", "warning", "collector", "servescope",
@@ -248,7 +248,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Start it, or mend address, credentials or certificate in the scrape configuration.",
                 "A collector that was taken away and is still listed.",
             ),
-            "fleet", "servescope_build_info", wait="5m", keep="5m",
+            "health", SCRAPED_UP, wait="5m", keep="5m",
         ),
         Alert(
             "ServescopeEventLoopLags", "warning", "collector", "servescope",
@@ -271,7 +271,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Give it more CPU, lengthen the scrape interval, or divide the targets among shards.",
                 "A machine that was suspended.",
             ),
-            "fleet", "servescope_event_loop_lag_seconds", wait="5m", keep="5m",
+            "health", "servescope_event_loop_lag_seconds", wait="5m", keep="5m",
         ),
         Alert(
             "ServescopeSamplesDropped", "warning", "collector", "servescope",
@@ -292,7 +292,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Raise max_held_series or drop labels at the target; free the store's disk.",
                 "A rollout that brings all series anew within one window.",
             ),
-            "fleet", "servescope_dropped_samples", wait="5m",
+            "health", "servescope_dropped_samples_total", wait="5m",
         ),
         Alert(
             "ServescopeRuleEvaluationFails", "warning", "prometheus", "servescope",
@@ -306,7 +306,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend what the error names, mostly two collectors that show the same deployment with the same labels.",
                 "Rules of others in the same Prometheus; theirs are counted too.",
             ),
-            "fleet", "servescope_build_info", wait="5m",
+            "health", RULE_FAILURES, wait="5m",
         ),
         Alert(
             "ServescopeRuleEvaluationMissed", "warning", "prometheus", "servescope",
@@ -320,7 +320,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Give Prometheus more CPU; evaluate the rules at a longer interval.",
                 "A machine that was suspended.",
             ),
-            "fleet", "servescope_build_info", wait="5m",
+            "health", RULES_MISSED, wait="5m",
         ),
         Alert(
             "ServescopeAlertsUnsent", "warning", "prometheus", "servescope",
@@ -334,7 +334,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Start it, or mend its address.",
                 "An Alertmanager that restarts.",
             ),
-            "fleet", "servescope_build_info", wait="5m",
+            "health", ALERTS_UNSENT, wait="5m",
         ),
         Alert(
             "ServescopeNotificationsFail", "warning", "alertmanager", "servescope",
@@ -348,7 +348,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend the receiver or its secret; watch that the Watchdog arrives again.",
                 "One outage of the receiver's, which Alertmanager tries again.",
             ),
-            "fleet", "servescope_build_info", wait="5m",
+            "health", NOTIFICATIONS_FAILED, wait="5m",
         ),
         Alert(
             "ServescopePrometheusConfigurationRefused", "warning", "prometheus", "servescope",
@@ -362,7 +362,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend the file and reload.",
                 "None known.",
             ),
-            "fleet", "servescope_build_info", wait="5m",
+            "health", PROMETHEUS_RELOADED, wait="5m",
         ),
         Alert(
             "ServescopeAlertmanagerConfigurationRefused", "warning", "alertmanager", "servescope",
@@ -376,7 +376,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend the file and reload.",
                 "None known.",
             ),
-            "fleet", "servescope_build_info", wait="5m",
+            "health", ALERTMANAGER_RELOADED, wait="5m",
         ),
         Alert(
             "ServescopeWatchdog", "none", "collector", "watchdog",
@@ -390,6 +390,6 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Mend the part of the path that is broken.",
                 "None: it always fires.",
             ),
-            "fleet", "servescope_build_info", wait="", waits_less="it always fires",
+            "health", "servescope_build_info", wait="", waits_less="it always fires", panel="Collectors",
         ),
     )  # fmt: skip

@@ -187,6 +187,11 @@ def quantile_promql(quantile: float, buckets: str) -> str:
     return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
 
 
+def native_rate_promql(histogram: str, *, window: str, by: str, scope: str = "") -> str:
+    """The rate of a native histogram, or of a classic one that Prometheus converts, summed over a group."""
+    return f"sum by ({by}) (rate({histogram}{matchers_promql((), scope)}[{window}]))"
+
+
 def matchers_promql(where: Matchers, scope: str = "") -> str:
     """The matchers of a selector in their braces, "" for none; `scope` is more of them as PromQL text."""
     matchers = [_matcher(label, values) for label, values in where]

@@ -15,6 +15,7 @@ from alerts.recording import INTERVAL
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload import GeneratedTraffic, Mix
 from servescope.exposition import render
+from servescope.identity import Deployment
 from tests.prometheus import Prometheus, running
 
 START_SECONDS = 1_700_000_000
@@ -40,7 +41,7 @@ def make_stack() -> EmulatedStack:
 @contextmanager
 def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack) -> Iterator[Prometheus]:
     """A Prometheus over the stack's scrapes and the committed recording rules, evaluated over them."""
-    fill(prometheus, promtool, folder, (*scrape(stack, SECONDS), _alert()), seconds=SECONDS)
+    fill(prometheus, promtool, folder, (*scrape(stack, SECONDS), *_beside(), _alert()), seconds=SECONDS)
     with running(prometheus, folder, {}, options=RETENTION) as server:
         yield server
 
@@ -58,7 +59,7 @@ def fill(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes
                 f"--end={START_SECONDS + seconds}", f"--eval-interval={INTERVAL}",
                 f"--output-dir={folder / 'recorded'}",
                 f"--url=http://127.0.0.1:{server.port}",
-                *(str(RULES / name) for name in ("recording.rules.yml", "histograms.rules.yml")),
+                *(str(RULES / f"{name}.rules.yml") for name in ("recording", "histograms", "objectives")),
             ]
         )  # fmt: skip
     for block in (folder / "recorded").iterdir():
@@ -87,6 +88,36 @@ def scrape(stack: EmulatedStack, seconds: int, appears: Mapping[str, int] = Mapp
                 continue
             page = render(target.instruments)
             yield b"".join(b"%s %s %s\n" % (series, value, timestamp) for series, value in _SAMPLE.findall(page))
+
+
+def _beside() -> Iterator[bytes]:
+    """What a collector tells of its configuration, and a deployment whose replicas lie apart."""
+    for after in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
+        timestamp = str(START_SECONDS + after).encode()
+        yield from (_share(deployment, share, timestamp) for deployment, share in _CONFIGURED.items())
+        yield from _uneven(after, timestamp)
+
+
+# What a collector would tell of its configuration.
+_CONFIGURED = {V1.identity: 0.5, V2.identity: 0.5}
+
+
+def _share(identity: Deployment, share: float, timestamp: bytes) -> bytes:
+    labels = ",".join(
+        f'{name}="{getattr(identity, name)}"' for name in ("model_name", "environment", "inference_stack")
+    )
+    return f"servescope_configured_share{{{labels}}} {share} ".encode() + timestamp + b"\n"
+
+
+UNEVEN = {"r0": (50.0, 100.0), "r1": (320.0, 400.0), "r2": (0.0, 1.0)}
+"""Prompt tokens a second that each replica of the deployment `uneven` reuses, and those it gets."""
+
+
+def _uneven(after: int, timestamp: bytes) -> Iterator[bytes]:
+    for replica, rates in UNEVEN.items():
+        labels = f'model_name="m",deployment_id="uneven",inference_stack="v2",replica="{replica}"'
+        for name, per_second in zip(("reused", "eligible"), rates, strict=True):
+            yield f"kv_cache_{name}_tokens_total{{{labels}}} {after * per_second} ".encode() + timestamp + b"\n"
 
 
 def _alert() -> bytes:

@@ -1,7 +1,8 @@
 """Takes the pictures of the dashboards: `make pictures` writes every one, light and dark, to docs/pictures/.
 
 Each is drawn by Grafana's own components (`renderer/`) of the committed file and of what a real Prometheus answers over
-an emulated hour. No Grafana runs. Fails when a panel is blank, or when the browser complains.
+an emulated hour; that of the monitoring itself, over some minutes in which it runs. No Grafana runs. Fails when a panel
+is blank, or when the browser complains.
 """
 
 from __future__ import annotations
@@ -12,28 +13,50 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from PIL import Image
 
 from dashboards.__main__ import GENERATED
+from servescope.alert_links import HEALTH
 from tests import tools
 from tests.dashboards.files import NAMES, panels, read_board
 from tests.dashboards.hour import END_SECONDS, serving_hour
+from tests.dashboards.monitoring import running_monitoring
 from tests.pictures import PICTURES, THEMES, open_browser, open_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Response
 
+PICTURED: Final = tuple(name for name in NAMES if name != HEALTH)
+"""The dashboards of deployments: the emulated hour has no collector, and no Prometheus that scrapes itself."""
+
 WIDE: Final = (1600, 900)
 # A flat line across the narrowest of panels has more.
 LEAST_PIXELS: Final = 40
 MOST_BYTES: Final = 400_000
-EMPTY_HERE: Final = frozenset({"CPU", "Memory", "Cache events dropped", "Decisions without the index"})
-"""What the emulated hour does not have: these panels say so, and any other must show something."""
+EMPTY_HERE: Final = frozenset(
+    {
+        # The emulator has no processes of its own, and its routers know their caches.
+        "CPU", "Memory", "Cache events dropped", "Decisions without the index",
+        # Nothing of the kind happens in that hour.
+        "Up but not serving", "Autoscaler inactive",
+        # One collector without shards, whose lists lose nothing and whose targets show what it can read.
+        "Samples left out", "Samples dropped", "Shards that answer", "Shards' clocks", "Target gone", "Deployment gone",
+    }
+)  # fmt: skip
+"""Panels that have nothing to show of what is pictured: they say so, and any other must show something."""
+
+OF_MONITORING: Final = ("health",)
+"""Dashboards of what watches, which an emulated hour does not have: they show minutes in which it runs."""
+
+MINUTES: Final = 2
 
 _RENDERER = Path(__file__).parent / "renderer"
 _SECONDS = 60
@@ -75,13 +98,40 @@ def build_page(modules: Path, folder: Path) -> None:
         )
 
 
-def take_picture(address: str, browser: Browser, name: str, theme: str) -> tuple[bytes, list[Drawn], list[str]]:
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a page is served, and what it shows: so many minutes up to `end_seconds`, or as many as the file says."""
+
+    port: int
+    end_seconds: int
+    minutes: int | None = None
+
+    def address(self, name: str, theme: str) -> str:
+        """The page of a dashboard."""
+        minutes = "" if self.minutes is None else f"&minutes={self.minutes}"
+        return f"http://127.0.0.1:{self.port}/user/?board={name}&theme={theme}&end={self.end_seconds}{minutes}"
+
+
+# A table measures itself before it shows its rows.
+_ALL_SHOWN = """
+Object.keys(window.panels).filter(id => window.panels[id].state === "drawn").every(
+    id => window.drawn[id] !== undefined || document.querySelector(`[data-content="${id}"]`)?.innerText)
+"""
+_SETTLE_MS = 10_000
+
+
+def take_picture(view: View, browser: Browser, name: str, theme: str) -> tuple[bytes, list[Drawn], list[str]]:
     """A dashboard as a PNG, what became of its panels, and what the browser complains of."""
+    from playwright.sync_api import TimeoutError as NotInTime
+
     page = open_page(browser, theme, WIDE)
     complaints = _listen(page)
-    page.goto(f"{address}/user/?board={name}&theme={theme}&end={END_SECONDS}")
+    page.goto(view.address(name, theme))
     wanted = panels(read_board(name))
     page.wait_for_function(f"Object.keys(window.panels).length >= {len(wanted)}", timeout=_SECONDS * 1000)
+    # What never shows anything is told panel by panel.
+    with suppress(NotInTime):
+        page.wait_for_function(_ALL_SHOWN, timeout=_SETTLE_MS)
     page.wait_for_timeout(500)
     drawn = [_look_at(page, name, panel) for panel in wanted]
     image = page.screenshot(full_page=True)
@@ -117,7 +167,7 @@ def _look_at(page: Page, name: str, panel: Mapping[str, Any]) -> Drawn:
     match found["state"]:
         case "no data":
             declared = panel["fieldConfig"]["defaults"]["noValue"]
-            problem = "" if title in EMPTY_HERE and found["text"] == declared else "no data in an hour that has some"
+            problem = "" if title in EMPTY_HERE and found["text"] == declared else "shows no data, though there is some"
             return Drawn(name, title, found["text"], problem)
         case "drawn" if panel["type"] in ("timeseries", "heatmap"):
             problem = "" if found["pixels"] >= LEAST_PIXELS else "no line and no cell to be seen"
@@ -147,43 +197,55 @@ def picture_path(folder: Path, name: str, theme: str) -> Path:
 
 def take_pictures(names: Sequence[str], folder: Path, binaries: Mapping[str, Path]) -> Iterator[str]:
     """Write the pictures of dashboards to `folder`; what is wrong with one comes as a line each."""
-    with tempfile.TemporaryDirectory() as made:
+    of_hour = [name for name in names if name not in OF_MONITORING]
+    of_monitoring = [name for name in names if name in OF_MONITORING]
+    with tempfile.TemporaryDirectory() as made, open_browser(binaries["chromium"]) as browser, ExitStack() as running:
         page = Path(made) / "page"
         page.mkdir()
         build_page(binaries["components"], page)
-        with (
-            serving_hour(
-                binaries["prometheus"], binaries["promtool"], Path(made) / "hour", f"--web.user-assets={page}"
-            ) as server,
-            open_browser(binaries["chromium"]) as browser,
-        ):
-            for name in names:
-                for theme in THEMES:
-                    image, drawn, complaints = take_picture(f"http://127.0.0.1:{server.port}", browser, name, theme)
-                    path = picture_path(folder, name, theme)
-                    write_small(image, path)
-                    print(f"{path}: {len(drawn)} panels, {path.stat().st_size // 1000} kB")
-                    for each in drawn if theme == THEMES[0] else ():
-                        print(f"  {each.title}: {each.outcome}")
-                    if path.stat().st_size >= MOST_BYTES:
-                        yield f"{name} ({theme}): {path.stat().st_size} bytes, expected less than {MOST_BYTES}"
-                    yield from (f"{name} ({theme}): {each.title}: {each.problem}" for each in drawn if each.problem)
-                    yield from (f"{name} ({theme}): {complaint}" for complaint in complaints)
+        asset = f"--web.user-assets={page}"
+        prometheus, promtool, alertmanager = (binaries[name] for name in ("prometheus", "promtool", "alertmanager"))
+        if of_monitoring:
+            watching = running.enter_context(
+                running_monitoring(prometheus, alertmanager, Path(made) / "monitoring", asset)
+            )
+            since = time.monotonic()
+        if of_hour:
+            with serving_hour(prometheus, promtool, Path(made) / "hour", asset) as server:
+                yield from _take(View(server.port, END_SECONDS), browser, of_hour, folder)
+        if of_monitoring:
+            time.sleep(max(60 * (MINUTES + 1) - (time.monotonic() - since), 0))
+            yield from _take(View(watching.port, int(time.time()), MINUTES), browser, of_monitoring, folder)
+
+
+def _take(view: View, browser: Browser, names: Sequence[str], folder: Path) -> Iterator[str]:
+    for name, theme in product(names, THEMES):
+        image, drawn, complaints = take_picture(view, browser, name, theme)
+        path = picture_path(folder, name, theme)
+        write_small(image, path)
+        print(f"{path}: {len(drawn)} panels, {path.stat().st_size // 1000} kB")
+        for each in drawn if theme == THEMES[0] else ():
+            print(f"  {each.title}: {each.outcome}")
+        problems = [f"{each.title}: {each.problem}" for each in drawn if each.problem]
+        if path.stat().st_size >= MOST_BYTES:
+            problems.append(f"{path.stat().st_size} bytes, expected less than {MOST_BYTES}")
+        yield from (f"{name} ({theme}): {problem}" for problem in (*problems, *complaints))
 
 
 def main() -> int:
     """Take the pictures; 1 when one of them is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("boards", nargs="*", metavar="BOARD", help=f"which dashboards (default: {', '.join(NAMES)})")
+    parser.add_argument("boards", nargs="*", metavar="BOARD", help=f"which dashboards (default: {', '.join(PICTURED)})")
     parser.add_argument("--folder", type=Path, default=PICTURES, help="where the pictures go")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.boards) - set(NAMES))
+    unknown = sorted(set(arguments.boards) - set(PICTURED))
     if unknown:
-        parser.error(f"no dashboard {unknown[0]!r}, there are: {', '.join(NAMES)}")
+        parser.error(f"no dashboard {unknown[0]!r}, there are: {', '.join(PICTURED)}")
     tools.prepare(tools.COMPONENTS)
     binaries = {
         "prometheus": tools.prometheus_binary(),
         "promtool": tools.promtool_binary(),
+        "alertmanager": tools.alertmanager_binary(),
         "chromium": tools.chromium_binary(),
         "components": tools.grafana_components(),
     }
@@ -193,7 +255,7 @@ def main() -> int:
         return 1
     arguments.folder.mkdir(parents=True, exist_ok=True)
     there = {name: found for name, found in binaries.items() if found is not None}
-    problems = list(take_pictures(arguments.boards or NAMES, arguments.folder, there))
+    problems = list(take_pictures(arguments.boards or PICTURED, arguments.folder, there))
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ import pytest
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
 from dashboards.panels import Panel
-from dashboards.queries import ALERTS, SCOPE, compile_expression, compile_figure
+from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE, compile_expression, compile_figure
+from dashboards.watched import LIMIT
+from servescope.alert_links import HEALTH, panel_title
+from servescope.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.catalog import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.expressions import Quantile
-from tests.dashboards.emulated import END_MS, PLAIN, holding, make_stack
+from tests.dashboards.emulated import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_stack
 from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
 from tests.prometheus import Prometheus
 
@@ -31,16 +35,25 @@ DECLARED = {
 }
 
 # What ten healthy minutes of the emulated stack do not have.
-NEVER_HERE = {"CPU", "Memory", "Decisions without the index", "Cache events dropped"}
+NEVER_HERE = {
+    "CPU", "Memory", "Decisions without the index", "Cache events dropped", "Up but not serving",
+    "Autoscaler inactive",
+}  # fmt: skip
+
+OF_DEPLOYMENTS = [name for name in NAMES if name != HEALTH]
+each_board = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 
 # Of a deployment that neither speculates, nor keeps an index of caches, nor scales on tokens, nor has phases.
 OFF_WHEN_PLAIN = {
-    "Speculation rate now", "Speculation rate", "Accepted by draft position", "Drafted", "Accepted",
+    "Speculation rate now", "Speculation rate", "Accepted by draft position", "Drafted and accepted",
+    "Mean acceptance length", "Time at the limit",
     "Speculation rate by replica", "Hit rate skew", "Routing efficiency", "Best possible hit rate", "Index state",
     "Cache event gaps", "Decision time", "Queued at the router", "Index recoveries", "Desired scale, sent",
     "Desired scale, raw",
     "Desired scale, after policy", "Healthy workers, average", "Tokens in flight", "Tokens in flight, average",
-    "Requests in flight, average", "Firing alerts",
+    "Requests in flight, average", "Firing alerts", "Router index degraded", "Draft collapses late",
+    "Autoscaler flapping", "Autoscaler frozen",
+    *(panel_title(alert) for alert in ALERTS_BY_NAME.values() if alert.name.startswith("ServescopeNewStack")),
 }  # fmt: skip
 
 
@@ -56,7 +69,11 @@ def filled(
 
 def substitute(expression: str, **chosen: str) -> str:
     """The expression as Grafana sends it, everything chosen but what is given."""
-    every = {variable.name: variable.every for variable in SCOPE} | {"replica": ".*", "__rate_interval": "1m"}
+    every = {variable.name: variable.every for variable in SCOPE} | {
+        "replica": ".*",
+        "__rate_interval": "1m",
+        HISTOGRAMS: "1",
+    }
     return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], every[found[1]]), expression)
 
 
@@ -71,21 +88,32 @@ def ask(server: Prometheus, expression: str) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+def is_silent(expression: str) -> bool:
+    """Whether a query finds nothing in these data: of native histograms, or of what was before the data begin."""
+    return f"${HISTOGRAMS} * -" in expression or looks_beyond(expression)
+
+
+def looks_beyond(expression: str) -> bool:
+    """Whether a query asks for what was before the data begin."""
+    return any(60 * int(minutes) >= SECONDS for minutes in re.findall(r"offset (\d+)m", expression))
+
+
+@each_board
 def test_every_panel_shows_the_emulated_stack(filled: Prometheus, name: str) -> None:
     """No query fails, warns or is empty, but those of what ten healthy minutes do not have."""
     for panel in panels(read_board(name)):
         for target in panel["targets"]:
             found = ask(filled, substitute(target["expr"]))
-            assert bool(found) != (panel["title"] in NEVER_HERE), f"{panel['title']}: {target['expr']}"
+            absent = panel["title"] in NEVER_HERE or is_silent(target["expr"])
+            assert bool(found) != absent, f"{panel['title']}: {target['expr']}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_board
 def test_every_panel_draws_a_line(filled: Prometheus, name: str) -> None:
     """A graph's query gives several points when it is asked for over a range, as Grafana asks."""
     for panel in panels(read_board(name)):
         for target in panel["targets"]:
-            if target["instant"] or panel["title"] in NEVER_HERE:
+            if target["instant"] or panel["title"] in NEVER_HERE or is_silent(target["expr"]):
                 continue
             lines = filled.query_range(
                 substitute(target["expr"]), start_ms=END_MS - 240_000, end_ms=END_MS, step_ms=15_000
@@ -93,7 +121,7 @@ def test_every_panel_draws_a_line(filled: Prometheus, name: str) -> None:
             assert max(len(line.times) for line in lines) > 10, panel["title"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_board
 def test_no_data_means_what_is_declared(filled: Prometheus, name: str) -> None:
     """Where a feature is off its panels are empty, with no false zero; a panel that must never be empty is not."""
     for panel in panels(read_board(name)):
@@ -102,13 +130,16 @@ def test_no_data_means_what_is_declared(filled: Prometheus, name: str) -> None:
             continue
         for target in panel["targets"]:
             found = ask(filled, substitute(target["expr"], deployment=PLAIN))
+            if target["legendFormat"].endswith(f" {LIMIT}") or is_silent(target["expr"]):
+                # What an alert compares with, as another stack's latency: not the panel's own.
+                continue
             desired = target["legendFormat"].endswith("desired")
             off = name == "phases" or panel["title"] in OFF_WHEN_PLAIN or desired
             assert bool(found) != off, f"{panel['title']}: {found}"
             assert found or declared.no_data.absence != "broken", panel["title"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_board
 def test_every_annotation_is_executed(filled: Prometheus, name: str) -> None:
     """Deployments that appear, phases and firing alerts are found; nothing appears in the last five minutes."""
     found = {
@@ -117,13 +148,15 @@ def test_every_annotation_is_executed(filled: Prometheus, name: str) -> None:
         if "target" in annotation
     }
 
-    assert found.keys() == {"Deployment appears", "Rollout phase", "Alert fires"}
+    assert found.keys() == {
+        "Deployment appears", "Rollout phase", "Alert fires", "Scale sent changes", "Configuration taken up",
+    }  # fmt: skip
     assert not found["Deployment appears"]
     assert {each["metric"]["rollout_phase"] for each in found["Rollout phase"]} == {"promoting"}
     assert [each["metric"]["alertname"] for each in found["Alert fires"]] == ["SpeculationRateLow"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_board
 def test_every_variable_offers_values(filled: Prometheus, name: str) -> None:
     """Each is asked as Grafana asks; the choice of one narrows those after it."""
     for variable, query in variable_queries(read_board(name)):
@@ -189,6 +222,36 @@ def test_the_numbers_are_those_the_stack_counted(filled: Prometheus) -> None:
     assert float(shown["value"][1]) == pytest.approx(
         (ended["error"] + ended["rejected"]) / sum(ended.values()), abs=0.005
     )
+
+
+def test_replicas_apart_are_weighted_with_their_traffic(filled: Prometheus) -> None:
+    """The spread is the weighted standard deviation of the replicas' hit rates, by plain arithmetic."""
+    enough = [(reused / eligible, eligible) for reused, eligible in UNEVEN.values() if eligible >= 10]
+    total = sum(weight for _, weight in enough)
+    mean = sum(share * weight for share, weight in enough) / total
+    spread = math.sqrt(sum(weight * (share - mean) ** 2 for share, weight in enough) / total)
+    (panel,) = [panel for panel in panels(read_board("cache")) if panel["title"] == "Hit rates apart"]
+
+    shown = _by_deployment(ask(filled, substitute(panel["targets"][0]["expr"])))
+
+    assert spread == pytest.approx(0.12)
+    assert shown.pop("uneven") == pytest.approx(spread)
+    # The others have one router each, which tells of all their replicas.
+    assert max(shown.values()) < 1e-6
+
+
+def test_a_draft_brings_one_token_and_those_accepted(filled: Prometheus) -> None:
+    """The mean acceptance length by plain arithmetic: of drafts as long as there are positions."""
+    (panel,) = [panel for panel in panels(read_board("speculation")) if panel["title"] == "Mean acceptance length"]
+
+    shown = _by_deployment(ask(filled, substitute(panel["targets"][0]["expr"])))
+    shares = _by_deployment(ask(filled, substitute(compile_figure("speculation_rate", DEFAULTS))))
+    positions: dict[str, set[str]] = defaultdict(set)
+    for each in ask(filled, "spec_decode_num_accepted_tokens_per_pos_total"):
+        positions[each["metric"]["deployment_id"]].add(each["metric"]["position"])
+
+    assert shown
+    assert shown == pytest.approx({name: 1 + share * len(positions[name]) for name, share in shares.items()})
 
 
 def _outcomes(found: list[Any]) -> dict[str, float]:

@@ -14,14 +14,20 @@ from dashboards.board import stamp
 from dashboards.options import DEFAULTS, seconds
 from dashboards.panels import COLUMNS, SERIES_COLORS, STATUS_COLORS
 from dashboards.queries import ALERTS
+from servescope.alert_links import HEALTH, VARIABLES, panel_title
+from servescope.alerting import condition_promql
+from servescope.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.catalog import (
+    BURN_WINDOWS,
     FIGURES,
     METRICS,
+    OBJECTIVES,
     RECORDED_HISTOGRAMS,
     REPLICA_STATUSES,
     SAMPLE_FAMILIES,
     record_buckets,
 )
+from servescope.own_metrics import OWN_METRICS, own_family
 from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
 
 LEGACY = {
@@ -29,9 +35,24 @@ LEGACY = {
     "span", "minSpan", "height", "hideTimeOverride", "intervalFactor", "step", "metric",
 }  # fmt: skip
 TYPES = {"row", "timeseries", "stat", "gauge", "table", "heatmap"}
-RECORDED = {figure.record() for figure in FIGURES.values()} | {record_buckets(name) for name in RECORDED_HISTOGRAMS}
+RECORDED = {figure.record() for figure in FIGURES.values()} | {
+    objective.record(window) for objective in OBJECTIVES.values() for row in BURN_WINDOWS
+    for window in (row.short, row.long)
+}  # fmt: skip
+RECORDED |= {record_buckets(name) for name in RECORDED_HISTOGRAMS}
+OF_DEPLOYMENTS = [name for name in NAMES if name != HEALTH]
+LOOKED_BACK = {
+    window for alert in ALERTS_BY_NAME.values()
+    for window in re.findall(r"\[([^\]]+)\]", condition_promql(alert.condition))
+}  # fmt: skip
+"""How far alerts look back, which the panels that show them do too."""
+VARIABLE_LABELS = {name: label for label, name in VARIABLES.items()}
+# Of a promise of thirty days, and of a share of the hour.
+OVER_TIME = {"Budgets": {"30d:10m"}, "Time at the limit": {"1h:15s"}}
+WATCHED_TITLES = {panel_title(alert) for alert in ALERTS_BY_NAME.values()}
 
 each_board = pytest.mark.parametrize("name", NAMES)
+each_of_deployments = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 
 
 @each_board
@@ -66,13 +87,16 @@ def test_a_dashboard_says_who_wrote_it(name: str) -> None:
 
 @each_board
 def test_every_metric_is_of_the_catalog(name: str) -> None:
-    """Queries name contract metrics, recorded figures, and Prometheus' own alerts, nothing else."""
+    """Queries name contract metrics, what rules record, series about the monitoring, and Prometheus' own alerts."""
     board = read_board(name)
     queries = [*expressions(board), *variable_queries(board)]
 
     for where, expression in queries:
         for metric, _ in selectors(expression):
-            assert metric in SAMPLE_FAMILIES or metric in RECORDED or metric == ALERTS, f"{where}: {metric}"
+            known = (
+                metric in SAMPLE_FAMILIES or metric in RECORDED or metric == ALERTS or own_family(metric) is not None
+            )
+            assert known, f"{where}: {metric}"
 
 
 @each_board
@@ -142,7 +166,7 @@ def test_the_data_source_is_chosen_by_a_variable(name: str) -> None:
     assert all(each["datasource"] == chosen for each in board["annotations"]["list"] if not each.get("builtIn"))
 
 
-@each_board
+@each_of_deployments
 def test_variables_chain_and_follow_the_time(name: str) -> None:
     """Each asks for a label of a metric among what those before it choose, again whenever the time changes."""
     board = read_board(name)
@@ -159,22 +183,52 @@ def test_variables_chain_and_follow_the_time(name: str) -> None:
     assert before[:4] == ["environment", "model", "stack", "deployment"]
 
 
-@each_board
+@each_of_deployments
 def test_every_selector_is_within_the_scope(name: str) -> None:
-    """Environment, model, stack and deployment narrow every query, and no variable is declared in vain."""
+    """Environment, model, stack and deployment narrow every query, and no variable is declared in vain.
+
+    What is configured is the collector's, which has some of these labels or none.
+    """
     board = read_board(name)
     declared = [variable["name"] for variable in board["templating"]["list"] if variable["type"] == "query"]
     used: set[str] = set()
 
     for where, expression in expressions(board):
         found = selectors(expression)
-        assert found, where
+        assert found or where.endswith(": Configuration taken up"), where
         for metric, matchers in found:
+            if where.endswith(": Configuration taken up"):
+                continue
             chosen = re.findall(r"\$(\w+)", matchers)
-            assert set(declared[:4]) <= set(chosen), f"{where}: {metric}"
+            record = own_family(metric)
+            wanted = [name for name in declared[:4] if record is None or VARIABLE_LABELS[name] in record.labels]
+            assert set(wanted) <= set(chosen), f"{where}: {metric}"
             used |= set(chosen)
 
     assert used == set(declared)
+
+
+def test_what_monitors_is_chosen_by_its_address() -> None:
+    """Each series of a collector, a Prometheus or an Alertmanager is narrowed by the variable of its program."""
+    board = read_board(HEALTH)
+    variables = dict(variable_queries(board))
+    used: set[str] = set()
+
+    assert list(variables) == ["collector", "deployment", "prometheus", "alertmanager"]
+    assert all("$" not in query for query in variables.values())
+    for where, expression in expressions(board):
+        for metric, matchers in selectors(expression):
+            if metric == ALERTS:
+                continue
+            record = own_family(metric)
+            if record is None:
+                assert 'deployment_id=~"$deployment"' in matchers, f"{where}: {metric}"
+                continue
+            wanted = [f'instance=~"${record.program}"']
+            wanted += ['deployment_id=~"$deployment"'] if "deployment_id" in record.labels else []
+            assert all(each in matchers for each in wanted), f"{where}: {metric}"
+            used |= set(re.findall(r"\$(\w+)", matchers))
+    assert used == set(variables)
 
 
 @each_board
@@ -196,7 +250,10 @@ def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
         defaults = panel["fieldConfig"]["defaults"]
         if panel["type"] == "timeseries" and defaults["unit"] == "percentunit":
             low, high = defaults["custom"]["axisSoftMin"], defaults["custom"]["axisSoftMax"]
-            assert (low, high) == (0, 1) or low < 0 < high, panel["title"]
+            # What is judged in the lowest percent would be a flat line on an axis up to 100.
+            judged = [step["value"] for step in defaults["thresholds"]["steps"] if step["value"] is not None]
+            near_zero = low == 0 and judged and max(judged) < 0.5 and high == 2 * max(judged)
+            assert (low, high) == (0, 1) or low < 0 < high or near_zero, panel["title"]
             assert "max" not in defaults
 
 
@@ -231,7 +288,7 @@ def test_colours_change_where_the_band_changes(figure: Any) -> None:
         panel
         for name in NAMES
         for panel in panels(read_board(name))
-        if panel["type"] != "table" and any(figure.record() in target["expr"] for target in panel["targets"])
+        if panel["type"] != "table" and any(target["expr"].startswith(figure.record()) for target in panel["targets"])
     ]
 
     assert shown
@@ -246,16 +303,20 @@ def test_colours_change_where_the_band_changes(figure: Any) -> None:
 
 @each_board
 def test_rates_are_of_the_screen_and_come_before_sums(name: str) -> None:
-    """`$__rate_interval` in every rate; no counter is shown raw; no rate of a sum."""
+    """`$__rate_interval` in every rate but an alert's own; no counter is shown raw; no rate of a sum."""
     counters = {metric.name for metric in METRICS.values() if metric.kind == "counter"}
+    counters |= {metric.name for metric in OWN_METRICS.values() if metric.kind == "counter"}
     for where, expression in expressions(read_board(name)):
         assert "$__interval" not in expression
         assert "$__range" not in expression
-        assert set(re.findall(r"\[([^\]]+)\]", expression)) <= {"$__rate_interval"}, where
+        windows = set(re.findall(r"\[([^\]]+)\]", expression))
+        title = where.split(": ", 1)[1]
+        watched = LOOKED_BACK if title in WATCHED_TITLES else OVER_TIME.get(title, set())
+        assert windows <= {"$__rate_interval"} | watched, where
         assert not re.search(r"rate\((?![a-z_]+\{)", expression), where
         for metric, _ in selectors(expression):
             if metric in counters or metric.endswith(("_bucket", "_sum", "_count")):
-                assert f"rate({metric}{{" in expression, where
+                assert f"rate({metric}{{" in expression or f"increase({metric}{{" in expression, where
 
 
 def test_links_lead_to_dashboards_there_are_and_keep_time_and_variables() -> None:
@@ -313,7 +374,7 @@ def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
     assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
     assert colors == {f"/(^| ){status}$/": SERIES_COLORS[status] for status in REPLICA_STATUSES}
     assert [name for name, color in colors.items() if color == "red"] == ["/(^| )failed$/"]
-    assert {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}} in overrides["/ desired$/"]
+    assert {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}} in overrides["/(^| )desired$/"]
     assert [target["legendFormat"].split()[-1] for target in panel["targets"]] == ["{{status}}", "desired"]
 
 

@@ -226,30 +226,43 @@ def must_say(alert: Alert) -> frozenset[str]:
 
 
 def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
-    by_record = {figure.record(): figure for figure in FIGURES.values()}
-    by_buckets = {record_buckets(name): METRICS[name] for name in RECORDED_HISTOGRAMS}
-    for (file, about), _ in files.items():
-        kind, of, rest = about.partition(" of ")
-        record = rest.rpartition(", of ")[2]
-        if not of or kind not in ("unit", "steps") or not file.endswith(".json"):
+    figures = {figure.record(): figure for figure in FIGURES.values()}
+    objectives = {
+        objective.record(window)
+        for objective in OBJECTIVES.values()
+        for row in BURN_WINDOWS
+        for window in (row.short, row.long)
+    }
+    numbers = _step_numbers()
+    for key, said in files.items():
+        kind, of, rest = key[1].partition(" of ")
+        if not of or not key[0].endswith(".json"):
             continue
-        figure, metric = by_record.get(record), by_buckets.get(record)
-        if figure is not None:
-            yield (file, about), _unit(figure.unit) if kind == "unit" else steps_of(figure.band)
-        elif metric is not None:
-            yield (file, about), _unit(metric.unit) if kind == "unit" else steps_of(None)
+        record = rest.rpartition(", of ")[2]
+        if kind == "numbers in steps":
+            yield key, said & numbers if isinstance(said, frozenset) else said
+        elif record not in figures and record not in objectives:
+            yield key, f"nothing is recorded as {record}"
+        elif kind == "unit":
+            yield key, _unit(figures[record].unit) if record in figures else _unit("ratio")
         else:
-            yield (file, about), f"nothing is recorded as {record}"
+            band = figures[record].band if record in figures else None
+            # Colours without a band are those of an alert, whose numbers are looked at above.
+            yield key, _steps_of(band) if band is not None else said
+
+
+def _step_numbers() -> frozenset[float | None]:
+    """What a colour may begin at: the base, the catalog's numbers, and the next ones above them."""
+    known = {*numbers_of_the_catalog(), *(objective.goal for objective in OBJECTIVES.values())}
+    return frozenset({None, *known, *(math.nextafter(number, math.inf) for number in known)})
 
 
 def _unit(unit: str) -> str:
     return UNITS.get(unit, f"count:{unit}")
 
 
-def steps_of(band: Band | None) -> tuple[tuple[float | None, str], ...]:
-    """The steps of a panel: a band's, where a start that belongs to the stretch below is the next number above it."""
-    if band is None:
-        return ((None, "text"),)
+def _steps_of(band: Band) -> tuple[tuple[float | None, str], ...]:
+    """The steps of a panel: the band's, where a start that belongs to the stretch below is the next number above it."""
     return (
         (None, band.lowest.status),
         *(

@@ -205,13 +205,29 @@ _OF_MANY = ("table", "heatmap")
 def _panels(root: Path) -> Iterator[tuple[Key, object]]:
     for path in sorted((root / BOARDS).glob("*.json")):
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
-            read = [each for target in panel.get("targets", ()) for each in _selectors(target["expr"])]
-            recorded = {each.name for each in read if each.name.startswith("deployment:")}
-            if len(panel.get("targets", ())) == 1 and len(recorded) == 1 == len(read) and panel["type"] not in _OF_MANY:
-                defaults = panel["fieldConfig"]["defaults"]
-                about = f"{panel['title']}, of {recorded.pop()}"
+            if panel["type"] in ("row", *_OF_MANY):
+                continue
+            defaults = panel["fieldConfig"]["defaults"]
+            steps = defaults["thresholds"]["steps"]
+            yield (path.name, f"numbers in steps of {panel['title']}"), frozenset(step["value"] for step in steps)
+            shown = _shown(_parse_query(panel["targets"][0]["expr"]))
+            if shown is not None and shown.name.startswith("deployment:"):
+                about = f"{panel['title']}, of {shown.name}"
                 yield (path.name, f"unit of {about}"), defaults["unit"]
-                yield (path.name, f"steps of {about}"), _steps(defaults["thresholds"]["steps"])
+                yield (path.name, f"steps of {about}"), _steps(steps)
+
+
+def _shown(node: Node) -> Selector | None:
+    """The series whose values a panel shows as they are: of a condition those that it is about."""
+    match node:
+        case Selector(_, _, ""):
+            return node
+        case Call("topk", (_, ranked)):
+            return _shown(ranked)
+        case Binary("and" | "unless" | "<" | "<=" | ">" | ">=" | "==" | "!=", left, _):
+            return _shown(left)
+        case _:
+            return None
 
 
 def shown_series(root: Path) -> frozenset[str]:
@@ -222,8 +238,11 @@ def shown_series(root: Path) -> frozenset[str]:
 
 
 def _selectors(expression: str) -> list[Selector]:
-    node = parse(re.sub(r"\$__rate_interval", "1m", expression))
-    return [each for each in walk(node) if isinstance(each, Selector)]
+    return [each for each in walk(_parse_query(expression)) if isinstance(each, Selector)]
+
+
+def _parse_query(expression: str) -> Node:
+    return parse(expression.replace("$__rate_interval", "1m"))
 
 
 def _steps(steps: list[dict[str, Any]]) -> tuple[tuple[float | None, str], ...]:

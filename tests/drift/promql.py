@@ -23,11 +23,12 @@ from servescope.expressions import (
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\")|(?P<number>-?(?:\d+\.?\d*(?:e[-+]?\d+)?|Inf)\b(?![smhdwy]))"
-    r"|(?P<duration>\d+[smhdwy]+|\$__rate_interval)|(?P<name>[a-zA-Z_:][\w:]*)|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/<>=(){}\[\],]))"
+    r"|(?P<duration>\d+[smhdwy](?::\d+[smhdwy])?|\$__rate_interval)|(?P<variable>\$\w+)|(?P<name>[a-zA-Z_:][\w:]*)"
+    r"|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/^<>=(){}\[\],]))"
 )
 _AGGREGATIONS = ("sum", "avg", "max", "min", "count", "topk")
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-_PRECEDENCE = (("or",), ("and", "unless"), _COMPARISONS, ("+", "-"), ("*", "/"))
+_PRECEDENCE = (("or",), ("and", "unless"), _COMPARISONS, ("+", "-"), ("*", "/"), ("^",))
 
 
 class NotReadError(Exception):
@@ -70,7 +71,16 @@ class Binary:
     matching: tuple[str, ...] | None = None
 
 
-Node = Number | Selector | Call | Binary
+@dataclass(frozen=True, slots=True)
+class Subquery:
+    """What an expression was over `window`, at every step of it: `1h:15s`; `offset` is into the past."""
+
+    inner: Node
+    window: str
+    offset: str = ""
+
+
+Node = Number | Selector | Call | Binary | Subquery
 
 
 def parse(text: str) -> Node:
@@ -101,7 +111,7 @@ class _Reader:
     def binary(self, level: int) -> Node:
         """Operators of a level and those that bind more tightly."""
         if level == len(_PRECEDENCE):
-            return self._operand()
+            return self._ranged(self._operand())
         left = self.binary(level + 1)
         while self._peek() in _PRECEDENCE[level] or (level == 3 and self._is_negative()):
             if self._is_negative():
@@ -109,6 +119,8 @@ class _Reader:
                 kind, text = self._tokens[self._at]
                 self._tokens[self._at : self._at + 1] = [("sign", "-"), (kind, text[1:])]
             operator = self._next()
+            if self._peek() == "bool":
+                operator += f" {self._next()}"
             matching = self._matching()
             left = Binary(operator, left, self.binary(level + 1), matching)
         return left
@@ -125,6 +137,21 @@ class _Reader:
             self._next()
             self._labels()
         return labels
+
+    def _ranged(self, node: Node) -> Node:
+        """The operand, over a stretch of its past where one follows."""
+        if self._peek() != "[":
+            return node
+        self._take("[")
+        window = self._next()
+        self._take("]")
+        return Subquery(node, window, self._offset())
+
+    def _offset(self) -> str:
+        if self._peek() != "offset":
+            return ""
+        self._next()
+        return self._next()
 
     def _labels(self) -> tuple[str, ...]:
         self._take("(")
@@ -146,6 +173,10 @@ class _Reader:
         if kind == "number":
             self._next()
             return Number(float(text))
+        if kind == "variable":
+            # A number that is chosen on the dashboard.
+            self._next()
+            return Number(1.0)
         if kind != "name":
             raise NotReadError(f"{self._text!r}: {text!r} is no operand")
         self._next()
@@ -165,7 +196,7 @@ class _Reader:
         return tuple(arguments)
 
     def _selector(self, name: str) -> Selector:
-        matchers, window, offset = [], "", ""
+        matchers, window = [], ""
         if self._peek() == "{":
             self._take("{")
             while self._peek() != "}":
@@ -178,10 +209,7 @@ class _Reader:
             self._take("[")
             window = self._next()
             self._take("]")
-        if self._peek() == "offset":
-            self._next()
-            offset = self._next()
-        return Selector(name, tuple(sorted(matchers)), window, offset)
+        return Selector(name, tuple(sorted(matchers)), window, self._offset())
 
     def _peek(self) -> str:
         return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
@@ -227,9 +255,21 @@ def read_expression(text: str) -> Derived:
 def walk(node: Node) -> Iterator[Node]:
     """A node and all within it."""
     yield node
-    parts = node.arguments if isinstance(node, Call) else (node.left, node.right) if isinstance(node, Binary) else ()
-    for part in parts:
+    for part in parts(node):
         yield from walk(part)
+
+
+def parts(node: Node) -> tuple[Node, ...]:
+    """What a node is made of."""
+    match node:
+        case Call(_, arguments):
+            return arguments
+        case Binary(_, left, right):
+            return left, right
+        case Subquery(inner):
+            return (inner,)
+        case _:
+            return ()
 
 
 def _read(node: Node) -> Expression:

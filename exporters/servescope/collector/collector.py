@@ -145,6 +145,7 @@ class Collector:
             bounds=self.settings.window_bounds,
             telemetry=self.telemetry,
             post=post,
+            submit=lambda round_: self._writer.submit(round_),
             on_fault=lambda message: self._on_fault("alert", message),
         )
         needs = self.alerts.view.needs
@@ -199,23 +200,20 @@ class Collector:
             for (deployment, health), count in sorted(counts.items())
         ]
         return [
-            Gauges("servescope_targets", "Targets of each deployment, by how their last scrape ended.", values),
+            Gauges("servescope_targets", values),
             Gauges(
                 SCRAPE_AGE,
-                "Since the target's last scrape that succeeded; there for as long as the target is listed.",
                 list(self._scrape_ages()),
             ),
             Gauges(
                 CONFIGURED_SHARE,
-                "Share of a model's requests that each inference stack is to have, as configured.",
                 [(share.labels(), share.share) for share in self._shares],
             ),
             Gauges(
                 "servescope_alerts",
-                "Alerts that are pending or firing, by their name.",
                 self.alerts.counts(),
             ),
-            Gauges("servescope_tasks", "Tasks of the event loop now.", [((), float(len(asyncio.all_tasks())))]),
+            Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
         ]
 
     def _scrape_ages(self) -> Iterator[tuple[Labels, float]]:
@@ -232,7 +230,7 @@ class Collector:
             for each in self._watched.values()
             if each.status.last_scrape_ms is not None and self.health(each) != "unknown"
         ]
-        for name, (_, value) in TARGET_GAUGES.items():
+        for name, value in TARGET_GAUGES.items():
             if name in names:
                 found[name] = {each.labels: value(each.status) for each in scraped}
         found[SCRAPE_AGE] = dict(self._scrape_ages())
@@ -628,7 +626,7 @@ class Collector:
     def _evaluate_alerts(self, evaluation: Evaluation) -> None:
         try:
             needs = self.alerts.view.needs
-            round_ = self.alerts.evaluate(
+            self.alerts.evaluate(
                 evaluation.at_ms,
                 evaluation.deployments,
                 self._read_own({*needs.own, *needs.counters}),
@@ -638,9 +636,6 @@ class Collector:
         except Exception:
             # A mistake of ours in alerting must not end the figures.
             self._on_fault("alert", "no alert was evaluated")
-            return
-        if round_ is not None:
-            self._writer.submit(round_)
 
     def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
         """The replicas by status as the collector sees its own targets; none where it has scraped no replica."""

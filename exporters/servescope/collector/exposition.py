@@ -16,6 +16,7 @@ from servescope import openmetrics
 from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
 from servescope.collector.store import TargetStatus
 from servescope.collector.telemetry import Telemetry
+from servescope.own_metrics import OWN_METRICS
 from servescope.samples import Labels, Sample, Series, format_series, format_value
 
 
@@ -28,10 +29,9 @@ class Scraped(NamedTuple):
 
 
 class Gauges(NamedTuple):
-    """One family of gauges of the collector's own."""
+    """One family of gauges of the collector's own, by its name in `OWN_METRICS`."""
 
     name: str
-    help: str
     values: Sequence[tuple[Labels, float]]
 
 
@@ -91,7 +91,7 @@ class PageRenderer:
                 yield _CATALOG.get(name) or _family(name, "untyped", ""), found
         for gauges in (*_target_gauges(page.targets), *page.own):
             if gauges.values:
-                yield _family(gauges.name, "gauge", gauges.help), list(_gauge_lines(gauges))
+                yield _family(gauges.name, "gauge", OWN_METRICS[gauges.name].help), list(_gauge_lines(gauges))
         yield from _own_families(page.telemetry)
 
     def _lines(self, scraped: Scraped) -> _TargetLines:
@@ -179,34 +179,21 @@ def _catalog_families() -> dict[str, _Family]:
 _CATALOG = _catalog_families()
 
 
-TARGET_GAUGES: Mapping[str, tuple[str, Callable[[TargetStatus], float]]] = MappingProxyType(
+TARGET_GAUGES: Mapping[str, Callable[[TargetStatus], float]] = MappingProxyType(
     {
-        "servescope_target_up": (
-            "1 when the target's last scrape succeeded, else 0.",
-            lambda target: float(target.healthy),
-        ),
-        "servescope_target_samples": (
-            "Contract samples of the target's last scrape.",
-            lambda target: float(target.samples),
-        ),
-        "servescope_target_scrape_duration_seconds": (
-            "Duration of the target's last scrape.",
-            lambda target: target.duration_seconds or 0.0,
-        ),
-        "servescope_target_missing_metrics": (
-            "Contract metrics that the target showed once and does not show now.",
-            lambda target: float(len(target.missing_metrics)),
-        ),
+        "servescope_target_up": lambda target: float(target.healthy),
+        "servescope_target_samples": lambda target: float(target.samples),
+        "servescope_target_scrape_duration_seconds": lambda target: target.duration_seconds or 0.0,
+        "servescope_target_missing_metrics": lambda target: float(len(target.missing_metrics)),
     }
 )
-"""The collector's view of each target that was scraped: by name, its help, and what it is of a target's status."""
+"""The collector's view of each target that was scraped: by name, what it is of a target's status."""
 
 
 def _target_gauges(targets: Sequence[TargetStatus]) -> list[Gauges]:
     shown = [(target, target.identity.labels()) for target in targets if target.last_scrape_ms is not None]
     return [
-        Gauges(name, text, [(labels, value(target)) for target, labels in shown])
-        for name, (text, value) in TARGET_GAUGES.items()
+        Gauges(name, [(labels, value(target)) for target, labels in shown]) for name, value in TARGET_GAUGES.items()
     ]
 
 

@@ -132,7 +132,7 @@ def _paths() -> Schema:
         "/api/v1/alerts": _query(
             "alerts",
             "collector",
-            "Every alert that is pending, firing, or was resolved within a quarter of an hour, and who is told of them.",
+            "Every alert that is pending, firing, or was resolved in the last quarter of an hour, and who is told.",
             "Alerts",
         ),
         "/api/v1/shard": _query(

@@ -103,17 +103,14 @@ class Parent(Collector):
             *super().own_gauges(),
             Gauges(
                 "servescope_shard_up",
-                "1 when the shard answered at the last gathering, else 0: its targets are unknown.",
                 [(labels, float(each.error is None)) for labels, each in shards],
             ),
             Gauges(
                 "servescope_shard_targets",
-                "Targets the shard listed when it last answered.",
                 [(labels, float(len(each.listed or ()))) for labels, each in shards],
             ),
             Gauges(
                 "servescope_shard_clock_skew_seconds",
-                "How far the shard's clock is ahead of this collector's.",
                 [(labels, each.skew_ms / 1000) for labels, each in shards],
             ),
         ]

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
 from servescope.expressions import Vector
+from servescope.own_metrics import OWN_METRICS
 from servescope.samples import make_labels
 
 STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "gather", "alert")
@@ -35,163 +36,60 @@ class Telemetry:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self._scrapes = Counter("servescope_scrapes", "Scrapes, by how they ended.", ["outcome"], registry=registry)
+        self._scrapes = _counter("servescope_scrapes_total", registry)
         for outcome in OUTCOMES:
             self._scrapes.labels(outcome)
-        self._scrape_seconds = Histogram(
-            "servescope_scrape_duration_seconds",
-            "From the start of a scrape until its samples were translated.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._samples = Counter("servescope_samples_scraped", "Native samples read from targets.", registry=registry)
-        self._dropped = Counter(
-            "servescope_dropped_samples", "Samples left out, by reason.", ["reason"], registry=registry
-        )
-        self._series = Gauge("servescope_series", "Contract series held in memory.", registry=registry)
-        self._problems = Gauge(
-            "servescope_discovery_problems", "Things wrong with the lists of targets now.", registry=registry
-        )
-        self.evaluation_seconds = Histogram(
-            "servescope_evaluation_duration_seconds",
-            "Deriving the figures of all deployments once.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.failures = Counter(
-            "servescope_internal_errors",
-            "Faults of the collector's own, by stage; each cost one scrape, one evaluation, or one look at the lists.",
-            ["stage"],
-            registry=registry,
-        )
+        self._scrape_seconds = _histogram("servescope_scrape_duration_seconds", registry)
+        self._samples = _counter("servescope_samples_scraped_total", registry)
+        self._dropped = _counter("servescope_dropped_samples_total", registry)
+        self._series = _gauge("servescope_series", registry)
+        self._problems = _gauge("servescope_discovery_problems", registry)
+        self.evaluation_seconds = _histogram("servescope_evaluation_duration_seconds", registry)
+        self.failures = _counter("servescope_internal_errors_total", registry)
         for stage in STAGES:
             self.failures.labels(stage)
-        self._store_backlog = Gauge(
-            "servescope_store_backlog_rounds",
-            "Scrapes and evaluations that wait to be written to the store.",
-            registry=registry,
-        )
-        self._store_age = Gauge(
-            "servescope_store_queue_age_seconds",
-            "For how long the oldest scrape that is not stored yet has waited.",
-            registry=registry,
-        )
-        self._store_bytes = Gauge(
-            "servescope_store_bytes", "Size of the store's file and its write-ahead log.", registry=registry
-        )
-        self.store_pruned = Counter(
-            "servescope_store_pruned_rows", "Scrapes and evaluations deleted by retention.", registry=registry
-        )
-        self.store_seconds = Histogram(
-            "servescope_store_append_duration_seconds",
-            "One transaction of scrapes and figures.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.store_errors = Counter("servescope_store_errors", "Writes to the store that failed.", registry=registry)
-        self._reload_success = Gauge(
-            "servescope_configuration_reload_success",
-            "Whether the configuration could be taken up when it was last read.",
-            registry=registry,
-        )
-        self._reload_seconds = Gauge(
-            "servescope_configuration_reload_timestamp_seconds",
-            "When the configuration was last taken up, seconds since 1970.",
-            registry=registry,
-        )
-        self._listed = Gauge(
-            "servescope_discovered_targets",
-            "Targets that lists and configuration name, by what relabelling did with them.",
-            ["result"],
-            registry=registry,
-        )
+        self._store_backlog = _gauge("servescope_store_backlog_rounds", registry)
+        self._store_age = _gauge("servescope_store_queue_age_seconds", registry)
+        self._store_bytes = _gauge("servescope_store_bytes", registry)
+        self.store_pruned = _counter("servescope_store_pruned_rows_total", registry)
+        self.store_seconds = _histogram("servescope_store_append_duration_seconds", registry)
+        self.store_errors = _counter("servescope_store_errors_total", registry)
+        self._reload_success = _gauge("servescope_configuration_reload_success", registry)
+        self._reload_seconds = _gauge("servescope_configuration_reload_timestamp_seconds", registry)
+        self._listed = _gauge("servescope_discovered_targets", registry)
         self._register_api(registry)
         self._register_pace(registry)
         self._register_alerting(registry)
-        build = Gauge("servescope_build_info", "1, with the version as label.", ["version"], registry=registry)
+        build = _gauge("servescope_build_info", registry)
         build.labels(__version__).set(1)
 
     def _register_pace(self, registry: CollectorRegistry) -> None:
         """What is measured of the collector's own pace, and of its process."""
-        self.discovery_seconds = Histogram(
-            "servescope_discovery_duration_seconds",
-            "Looking at the lists of targets, or at the shards, once and taking up what changed.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.render_seconds = Histogram(
-            "servescope_render_duration_seconds", "Writing one /metrics page.", buckets=_SECONDS, registry=registry
-        )
-        self.scrape_lateness = Histogram(
-            "servescope_scrape_lateness_seconds",
-            "How long after the instant it was due a scrape began.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.missed_scrapes = Counter(
-            "servescope_missed_scrapes",
-            "Scrapes left out because the one before them, or the collector, was late.",
-            registry=registry,
-        )
-        self.loop_lag = Histogram(
-            "servescope_event_loop_lag_seconds",
-            "How much later than asked for the event loop woke, tried once a second.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.relayed_scrapes = Counter(
-            "servescope_relayed_scrapes",
-            "Scrapes that shards relayed, by what became of them.",
-            ["result"],
-            registry=registry,
-        )
+        self.discovery_seconds = _histogram("servescope_discovery_duration_seconds", registry)
+        self.render_seconds = _histogram("servescope_render_duration_seconds", registry)
+        self.scrape_lateness = _histogram("servescope_scrape_lateness_seconds", registry)
+        self.missed_scrapes = _counter("servescope_missed_scrapes_total", registry)
+        self.loop_lag = _histogram("servescope_event_loop_lag_seconds", registry)
+        self.relayed_scrapes = _counter("servescope_relayed_scrapes_total", registry)
         for result in RELAYED:
             self.relayed_scrapes.labels(result)
         ProcessCollector(registry=registry)
 
     def _register_api(self, registry: CollectorRegistry) -> None:
         """What is counted of those who ask the collector."""
-        self._api_requests = Counter(
-            "servescope_api_requests", "Requests answered, by HTTP status.", ["status"], registry=registry
-        )
-        self._api_seconds = Histogram(
-            "servescope_api_request_duration_seconds",
-            "From a request's headers until its answer was made; sending it is not included.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.api_refused = Counter(
-            "servescope_api_refused", "Requests and connections turned away, by reason.", ["reason"], registry=registry
-        )
+        self._api_requests = _counter("servescope_api_requests_total", registry)
+        self._api_seconds = _histogram("servescope_api_request_duration_seconds", registry)
+        self.api_refused = _counter("servescope_api_refused_total", registry)
         for reason in REFUSALS:
             self.api_refused.labels(reason)
-        self.api_connections = Gauge("servescope_api_connections", "Connections of clients now.", registry=registry)
+        self.api_connections = _gauge("servescope_api_connections", registry)
 
     def _register_alerting(self, registry: CollectorRegistry) -> None:
         """What is measured of alerts, and of telling them."""
-        self.alerting_seconds = Histogram(
-            "servescope_alerting_duration_seconds",
-            "Evaluating all alerts once.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._left_out = Counter(
-            "servescope_alerts_left_out",
-            "Alerts that were not taken up at an evaluation, since as many as may be were pending or firing.",
-            registry=registry,
-        )
-        self.notification_seconds = Histogram(
-            "servescope_notification_duration_seconds",
-            "Telling one receiver once, where that succeeded.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._notices = Counter(
-            "servescope_notifications",
-            "Alerts that receivers were told, or were to be told, by what became of it.",
-            ["receiver", "result"],
-            registry=registry,
-        )
+        self.alerting_seconds = _histogram("servescope_alerting_duration_seconds", registry)
+        self._left_out = _counter("servescope_alerts_left_out_total", registry)
+        self.notification_seconds = _histogram("servescope_notification_duration_seconds", registry)
+        self._notices = _counter("servescope_notifications_total", registry)
 
     def know_receiver(self, receiver: str) -> None:
         """Have a receiver's counts begin at 0."""
@@ -258,6 +156,21 @@ class Telemetry:
     def collect(self) -> Iterable[Metric]:
         """The series as prometheus_client's families."""
         return self._registry.collect()
+
+
+def _counter(name: str, registry: CollectorRegistry) -> Counter:
+    record = OWN_METRICS[name]
+    return Counter(record.family, record.help, record.labels, registry=registry)
+
+
+def _gauge(name: str, registry: CollectorRegistry) -> Gauge:
+    record = OWN_METRICS[name]
+    return Gauge(record.name, record.help, record.labels, registry=registry)
+
+
+def _histogram(name: str, registry: CollectorRegistry) -> Histogram:
+    record = OWN_METRICS[name]
+    return Histogram(record.name, record.help, record.labels, registry=registry, buckets=_SECONDS)
 
 
 async def watch_event_loop(telemetry: Telemetry) -> None:

@@ -1,4 +1,4 @@
-// One dashboard as a page: `?board=fleet&theme=dark&end=1700004200`. What became of each panel is in `window.panels`.
+// One dashboard as a page: `?board=fleet&theme=dark&end=1700004200`, with `&minutes=5` for less than it shows at first. What became of each panel is in `window.panels`.
 import { useEffect, useState } from "react";
 import { createRoot } from "react-dom/client";
 import { ThemeContext, createTheme, dateTime, rangeUtil } from "@grafana/data";
@@ -20,7 +20,8 @@ async function open() {
   const chosen = new URLSearchParams(location.search);
   const board = await (await fetch(`boards/${chosen.get("board")}.json`)).json();
   const to = dateTime(Number(chosen.get("end")) * 1000);
-  const from = dateTime(to.valueOf() - rangeUtil.intervalToMs(board.time.from.replace("now-", "")));
+  const span = chosen.has("minutes") ? `${chosen.get("minutes")}m` : board.time.from.replace("now-", "");
+  const from = dateTime(to.valueOf() - rangeUtil.intervalToMs(span));
   const range = { from, to, raw: { from: board.time.from, to: board.time.to } };
   const variables = await readVariables(board, range);
   const marks = await queryAnnotations(board, { range, variables });
@@ -109,7 +110,9 @@ function Content({ panel, width, height, range, variables, marks, timeZone }) {
   const [frames, setFrames] = useState(null);
   const [failure, setFailure] = useState(null);
   useEffect(() => {
-    queryPanel(panel, { range, variables, width })
+    Promise.resolve()
+      .then(() => findVisualization(panel.type))
+      .then(() => queryPanel(panel, { range, variables, width }))
       .then((found) => prepareFrames(panel, found, { theme, range, variables, timeZone }))
       .then(setFrames)
       .catch((error) => setFailure(String(error)));

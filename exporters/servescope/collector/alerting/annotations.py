@@ -7,11 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote_plus
 
+from servescope.alert_links import dashboard_path
 from servescope.alerting import Alert
 from servescope.errors import UsageError
 
-_PLACE: Final = re.compile(r"\{\{ (?:\$labels\.(?P<label>\w+)|\$value \| (?P<form>humanize\w*)) \}\}")
+_PLACE: Final = re.compile(
+    r"\{\{ (?:\$labels\.(?P<label>\w+)(?P<query> \| urlquery)?|\$value \| (?P<form>humanize\w*)) \}\}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +32,30 @@ def annotate(alert: Alert, labels: Mapping[str, str], value: float, links: Links
         "summary": render(alert.summary, labels, value),
         "description": render(alert.description, labels, value),
         "runbook_url": f"{links.runbooks}/{alert.name}.md",
-        "dashboard_url": f"{links.grafana}/d/servescope-{alert.dashboard}",
+        "dashboard_url": f"{links.grafana}/d/{render(dashboard_path(alert), labels, value)}",
     }
 
 
 def render(template: str, labels: Mapping[str, str], value: float) -> str:
     """A template with `{{ $labels.x }}` and `{{ $value | humanize… }}` filled in; a label that is absent is "".
 
+    `{{ $labels.x | urlquery }}` is the label as a part of an address.
+
     Raises UsageError for any other `{{ … }}`.
     """
 
     def fill(found: re.Match[str]) -> str:
         if found["label"]:
-            return labels.get(found["label"], "")
+            text = labels.get(found["label"], "")
+            return quote_plus(text) if found["query"] else text
         return _FORMS[found["form"]](value)
 
     for place in re.findall(r"\{\{.*?(?:\}\}|$)", template):
         found = _PLACE.fullmatch(place)
         if found is None or found["form"] not in (None, *_FORMS):
-            raise UsageError(f"unknown template {place!r}, supported: $labels.…, $value | {', '.join(_FORMS)}")
+            raise UsageError(
+                f"unknown template {place!r}, supported: $labels.…, $labels.… | urlquery, $value | {', '.join(_FORMS)}"
+            )
     return _PLACE.sub(fill, template)
 
 

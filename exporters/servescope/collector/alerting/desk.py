@@ -62,14 +62,16 @@ class AlertDesk:
         bounds: Bounds,
         telemetry: Telemetry,
         post: Post | None,
+        submit: Callable[[Round], None],
         on_fault: Callable[[str], None],
     ) -> None:
+        self._submit = submit
         self._settings, self._telemetry = settings, telemetry
         # What any alert may need is kept, so that a reload finds the past of those it adds.
         self._told_here = {name: alert for name, alert in ALERTS.items() if is_told_here(alert)}
         self.view = CollectorView(needs_of(self._told_here.values(), window_ms), bounds)
         self.states = States(self._chosen(), on_fault)
-        self.sender = Sender(settings, post, telemetry)
+        self.sender = Sender(settings, post, telemetry, self._on_told)
         self._known_until_ms = 0
         self._begun = False
         self._beginning = asyncio.Lock()
@@ -130,8 +132,8 @@ class AlertDesk:
         *,
         interval_ms: int,
         targets: Collection[str],
-    ) -> Round | None:
-        """Evaluate every alert at an evaluation's instant and have receivers told; returns what is to be stored."""
+    ) -> None:
+        """Evaluate every alert at an evaluation's instant, have receivers told and what is new stored."""
         started = time.perf_counter()
         self._begun = True
         self.view.take(at_ms, deployments, own)
@@ -143,9 +145,8 @@ class AlertDesk:
         valid_for_ms = _VALID_FOR * max(self._settings.resend_ms, interval_ms)
         fired = tuple(each for each in standings if each.active.fired_ms is not None)
         self.sender.tell(Bulletin(at_ms, at_ms + valid_for_ms, fired, self._notice))
-        round_ = self._round(at_ms, standings, deployments, targets)
+        self._store(at_ms, deployments, targets)
         self._telemetry.alerting_seconds.observe(time.perf_counter() - started)
-        return round_
 
     def _show(self, standing: Standing) -> AlertShown:
         alert, active = ALERTS[standing.alert], standing.active
@@ -180,26 +181,26 @@ class AlertDesk:
 
     # --- Over a restart -----------------------------------------------------------------------------------------------
 
-    def _round(
-        self,
-        at_ms: int,
-        standings: Iterable[Standing],
-        deployments: Mapping[Deployment, Derivation],
-        targets: Collection[str],
-    ) -> Round | None:
+    def _store(self, at_ms: int, deployments: Mapping[Deployment, Derivation], targets: Collection[str]) -> None:
+        budgets = self.view.budgets
+        budgets.keep_targets(targets)
+        sums = budgets.keep(at_ms)
+        if sums is not None:
+            self._submit(Round(sums=(at_ms, sums), forgotten_sums=budgets.thin(at_ms, deployments.keys()) or ()))
+        self._store_alerts(anew=not 0 <= at_ms - self._written_ms < _WRITTEN_EVERY_MS)
+
+    def _on_told(self) -> None:
+        self._store_alerts(anew=False)
+
+    def _store_alerts(self, *, anew: bool) -> None:
+        """Have written how alerts stand and who knows, where that is not what was written last."""
         words = self.sender.words()
-        alerts = tuple(_kept(each, {name: known.get(each.key) for name, known in words.items()}) for each in standings)
-        changed = alerts != self._written or not 0 <= at_ms - self._written_ms < _WRITTEN_EVERY_MS
-        self.view.budgets.keep_targets(targets)
-        sums = self.view.budgets.keep(at_ms)
-        forgotten = None if sums is None else self.view.budgets.thin(at_ms, deployments.keys())
-        if sums is None and not changed:
-            return None
-        round_ = Round(sums=None if sums is None else (at_ms, sums), forgotten_sums=forgotten or ())
-        if changed:
-            self._written, self._written_ms = alerts, at_ms
-            round_.alerts = alerts
-        return round_
+        alerts = tuple(
+            _kept(each, {name: known.get(each.key) for name, known in words.items()}) for each in self._standings
+        )
+        if anew or alerts != self._written:
+            self._written, self._written_ms = alerts, self.view.at_ms
+            self._submit(Round(alerts=alerts))
 
     async def begin(self, history: Store, now_ms: int, settle_ms: int) -> None:
         """Take up what is stored of alerts, budgets and past figures, once; raises StoreError."""

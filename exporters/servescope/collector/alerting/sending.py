@@ -138,10 +138,15 @@ class _Line:
 
 
 class Sender:
-    """Tells every receiver of the settings what the last bulletin says. Of one event loop."""
+    """Tells every receiver of the settings what the last bulletin says. Of one event loop.
 
-    def __init__(self, settings: AlertingSettings, post: Post | None, telemetry: Telemetry) -> None:
-        self._post, self._telemetry = post, telemetry
+    `on_told()` is called when a webhook took something, which is to be remembered over a restart.
+    """
+
+    def __init__(
+        self, settings: AlertingSettings, post: Post | None, telemetry: Telemetry, on_told: Callable[[], None]
+    ) -> None:
+        self._post, self._telemetry, self._on_told = post, telemetry, on_told
         self._bulletin: Bulletin | None = None
         self._lines: dict[str, _Line] = {}
         self.go_by(settings)
@@ -235,6 +240,8 @@ class Sender:
             for each in part:
                 told: Told = "resolved" if each.state == "resolved" else "firing"
                 line.words[each.key] = Word(each.active.fired_ms or 0, told, bulletin.at_ms)
+            if isinstance(line.receiver, _Webhook):
+                self._on_told()
         if line.problem is not None:
             _logger.info("receiver %s is told again", line.name)
             line.problem = None

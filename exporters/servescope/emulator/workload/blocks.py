@@ -11,7 +11,10 @@ in the prompt. All ids fit in 63 bits:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 BLOCKS_PER_STREAM: Final = 1 << 20
 STREAMS_BESIDE_TRACE: Final = 1 << 36
@@ -26,10 +29,10 @@ def name_document(stream: int, document: int) -> int:
     return _DOCUMENT_STREAMS + _scatter(stream, document) % _DOCUMENT_STREAMS
 
 
-def is_shared(block: int, applications: int) -> bool:
-    """Whether a generated block is of one of the first `applications` streams, or of a document."""
-    stream = block // BLOCKS_PER_STREAM
-    return stream < applications or stream >= _DOCUMENT_STREAMS
+def count_shared(blocks: Sequence[int], applications: int) -> int:
+    """How many generated blocks are of one of the first `applications` streams, or of a document."""
+    streams = np.fromiter(blocks, dtype=np.int64, count=len(blocks)) // BLOCKS_PER_STREAM
+    return int(np.count_nonzero((streams < applications) | (streams >= _DOCUMENT_STREAMS)))
 
 
 def name_private(number: int, first: int, end: int) -> range:

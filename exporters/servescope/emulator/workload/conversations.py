@@ -76,11 +76,9 @@ class _Conversation:
 
     def name_blocks(self, block_tokens: int) -> tuple[int, ...]:
         """Ids of all full blocks: each is named by the stream its last token belongs to, and its place."""
-        segments, position = self.segments, 0
-        for index in range(len(self.block_ids), self.tokens // block_tokens):
-            while segments[position][0] < (index + 1) * block_tokens:
-                position += 1
-            self.block_ids.append(segments[position][1] * BLOCKS_PER_STREAM + index)
+        for tokens, stream in self.segments:
+            first = stream * BLOCKS_PER_STREAM
+            self.block_ids.extend(range(first + len(self.block_ids), first + tokens // block_tokens))
         return tuple(self.block_ids)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 from statistics import fmean, quantiles
 from typing import Final, NamedTuple
 
-from servescope.emulator.cache import BlockCache
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.workload.blocks import is_shared
+from servescope.emulator.workload.blocks import count_shared
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.requests import Finished, Request
-from servescope.emulator.workload.reuse import UNLIMITED
 from servescope.emulator.workload.traffic import Traffic
 
 BLOCK_TOKENS: Final = 32
@@ -75,7 +74,8 @@ class _Server:
     def __init__(self, clock: VirtualClock, mix: Mix) -> None:
         self._clock = clock
         self._mix = mix
-        self._cache = BlockCache(capacity=UNLIMITED, block_tokens=BLOCK_TOKENS)
+        # Without a limit nothing is ever evicted, so which blocks there were is all there is to know.
+        self._cached: set[int] = set()
         self._served: list[_Served] = []
 
     def send(self, request: Request, finished: Finished) -> None:
@@ -83,15 +83,11 @@ class _Server:
         if not request.block_ids and request.input_tokens == self._mix.oversized_tokens:
             finished("client_error")
             return
-        lease = self._cache.open(request.block_ids, reusable=(request.input_tokens - 1) // BLOCK_TOKENS)
-        found = request.block_ids[: lease.shared]
-        shared = sum(is_shared(block, self._mix.applications) for block in found)
+        reusable = request.block_ids[: (request.input_tokens - 1) // BLOCK_TOKENS]
+        found = tuple(takewhile(self._cached.__contains__, reusable))
+        self._cached.update(request.block_ids)
+        shared = count_shared(found, self._mix.applications)
         self._served.append(_Served(self._clock.now, request, len(found), shared))
-        tokens = len(request.block_ids) * BLOCK_TOKENS
-        self._cache.grow(lease, tokens)
-        self._cache.commit(lease, tokens)
-        self._cache.close(lease)
-        self._cache.take_changes()
         patience = request.patience_seconds
         if patience is not None and patience < ANSWER_SECONDS:
             self._clock.schedule(patience, lambda: finished("client_abort"))

@@ -1,0 +1,70 @@
+"""Which alerts an engine's own page can feed: one whose metrics it has not got would never be told, and is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from servescope.alerting import (
+    All,
+    Always,
+    Any,
+    Badness,
+    Compare,
+    Condition,
+    Except,
+    Gone,
+    Measured,
+    Present,
+    Shown,
+    Vanished,
+    terms,
+)
+from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
+from servescope.expressions import leaves
+from servescope.sources import SUPPLIED, MetricMap, load_sources
+
+
+def metrics_of(sources: Iterable[str]) -> frozenset[str]:
+    """The metrics that one of these sources supplies, or that another target beside it does; all for no source."""
+    maps = [load_sources()[name] for name in sources]
+    if not maps:
+        return frozenset(METRICS)
+    return frozenset(name for source in maps for name, each in source.metrics.items() if _is_had(each))
+
+
+def _is_had(metric: MetricMap) -> bool:
+    return bool(metric.alternatives) or metric.status in (*SUPPLIED, "elsewhere")
+
+
+def can_hold(condition: Condition, had: frozenset[str]) -> bool:
+    """Whether the condition can hold anywhere when these metrics are all there are."""
+    match condition:
+        case All(conditions):
+            return all(can_hold(each, had) for each in conditions)
+        case Any(conditions):
+            return any(can_hold(each, had) for each in conditions)
+        case Except(first, _):
+            return can_hold(first, had)
+        case Compare() | Present():
+            return _read(condition) <= had
+        case Gone() | Vanished() | Always():
+            return True
+        case _:
+            assert_never(condition)
+
+
+def _read(condition: Condition) -> set[str]:
+    """The contract's metrics that a condition reads."""
+    names: set[str] = set()
+    for term in terms(condition):
+        match term:
+            case Shown(figure, _):
+                names |= leaves(FIGURES[figure].expression)
+            case Measured(expression):
+                names |= leaves(expression)
+            case Badness(objective, _):
+                names |= leaves(objective.bad)
+            case _:
+                continue
+    return {SAMPLE_FAMILIES.get(name, name) for name in names}

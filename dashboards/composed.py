@@ -1,0 +1,79 @@
+"""Queries made of several expressions: above a floor of traffic, between replicas, of promises, of time at a limit."""
+
+from __future__ import annotations
+
+from dashboards.conditions import Compiler
+from dashboards.options import Options
+from dashboards.queries import compile_expression, compile_figure
+from servescope.alerting import Badness
+from servescope.catalog import Objective
+from servescope.expressions import Expression, rate
+from servescope.identity import DEPLOYMENT_LABELS
+
+
+def above_floor(expression: str, traffic: Expression, floor: float, options: Options) -> str:
+    """An expression per deployment, absent where a deployment has less traffic than the floor."""
+    enough = f"{compile_expression(traffic, options, by=DEPLOYMENT_LABELS)} >= {floor!r}"
+    return f"{expression} and on ({_deployment(options)}) ({enough})"
+
+
+def acceptance_length(options: Options) -> str:
+    """Tokens that come of one draft and its verification: one, and those of the draft that were accepted.
+
+    The contract counts no drafts; they are taken to be as long as there are positions at which tokens were accepted.
+    """
+    positions = compile_figure("spec_decode_accepted_tokens_per_second", options)
+    share = compile_figure("speculation_rate", options)
+    labels = _deployment(options)
+    return f"1 + ({share}) * on ({labels}) count by ({labels}) ({positions})"
+
+
+def replica_share(above: str, below: str, floor: float, options: Options) -> str:
+    """A counter's rate ÷ another's at each replica, absent at those where the other is below the floor."""
+    over, under = _by_replica(above, options), _by_replica(below, options)
+    return f"{over} / ({under} >= {floor!r})"
+
+
+def replica_spread(above: str, below: str, floor: float, options: Options) -> str:
+    """How far the replicas' shares lie apart: their standard deviation, each weighted with what it is a share of.
+
+    Replicas below the floor are left out; where all shares are alike it is 0, whatever their traffic.
+    """
+    over, under = _by_replica(above, options), f"({_by_replica(below, options)} >= {floor!r})"
+    by = f"sum by ({_deployment(options)})"
+    mean = f"({by} ({over} * ({under} > bool 0)) / {by} ({under}))"
+    squares = f"{by} ({over} ^ 2 / {under}) / {by} ({under})"
+    # Rounding can leave a hair less than nothing.
+    return f"sqrt(clamp_min({squares} - {mean} ^ 2, 0))"
+
+
+def attainment(objective: Objective, window: str, options: Options) -> str:
+    """The share of an objective's requests that kept the promise, over a window."""
+    return f"1 - ({Compiler(options).term(Badness(objective, window))})"
+
+
+def budget_left(objective: Objective, options: Options) -> str:
+    """What is left of the budget of 30 days: 1 untouched, 0 spent, below 0 overdrawn; each ten minutes count alike."""
+    spent = f"avg_over_time(({Compiler(options).term(Badness(objective, '1h'))})[30d:10m])"
+    return f"1 - {spent} / {objective.budget!r}"
+
+
+def share_of_time_above(figure: str, other: str, stretch: str, options: Options) -> str:
+    """For what share of the time one figure of a deployment was above another."""
+    labels = _deployment(options)
+    above = f"{_operand(figure, options)} > bool on ({labels}) {_operand(other, options)}"
+    return f"avg_over_time(({above})[{stretch}:{options.scrape_interval}])"
+
+
+def _operand(figure: str, options: Options) -> str:
+    text = compile_figure(figure, options)
+    return f"({text})" if options.figures == "raw" else text
+
+
+def _by_replica(counter: str, options: Options) -> str:
+    expression: Expression = rate(counter)
+    return compile_expression(expression, options, by=(*DEPLOYMENT_LABELS, "replica"))
+
+
+def _deployment(options: Options) -> str:
+    return ", ".join(map(options.label, DEPLOYMENT_LABELS))

@@ -1,0 +1,355 @@
+"""What alerts watch: each is shown by a panel of its dashboard, with the line at which it holds.
+
+A panel that a dashboard has under the alert's title gets the line; for the others a panel is made of the alert's own
+expression, in a row of their own at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from dashboards.board import Board
+from dashboards.conditions import Compiler
+from dashboards.options import Options
+from dashboards.panels import STATUS_COLORS, UNITS, NoData, Panel, Row, Threshold, absence, absent_own
+from dashboards.queries import Query, legend
+from servescope.alert_links import compared, panel_title
+from servescope.alerting import (
+    Alert,
+    All,
+    Any,
+    Badness,
+    Compare,
+    Condition,
+    Except,
+    Extreme,
+    Measured,
+    Over,
+    Own,
+    Quotient,
+    Scaled,
+    Shifted,
+    Shown,
+    Term,
+    labels_of,
+    terms,
+)
+from servescope.alerts import ALERTS
+from servescope.catalog import BURN_WINDOWS, FIGURES, METRICS, SAMPLE_FAMILIES, Status, Unit
+from servescope.expressions import Expression, Level, Matchers, leaves
+from servescope.own_metrics import OWN_METRICS, OwnUnit
+
+LIMIT = "limit"
+"""The last word of the name of a line that an alert compares with."""
+
+RED_WITHOUT_ALERT: Mapping[tuple[str, str], str] = {}
+"""Panels, by dashboard and title, that can turn red though no alert watches what they show, each with the reason."""
+
+_STATUSES: Mapping[str, Status] = {"critical": "critical", "warning": "warning", "info": "warning"}
+_WORST: Sequence[Status] = ("good", "warning", "critical")
+
+
+def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
+    """The dashboard that `make` gives, with the alerts that lead to it."""
+
+    def made(options: Options) -> Board:
+        board = make(options)
+        compiler = Compiler(options, board.variables)
+        by_title: dict[str, list[Alert]] = {}
+        for alert in ALERTS.values():
+            if alert.dashboard == board.name:
+                by_title.setdefault(panel_title(alert), []).append(alert)
+        own = {panel.title for row in board.rows for panel in row.panels}
+        rows = tuple(
+            replace(
+                row, panels=tuple(_with_lines(panel, by_title.get(panel.title, ()), compiler) for panel in row.panels)
+            )
+            for row in board.rows
+        )
+        others = tuple(_panel(title, alerts, compiler) for title, alerts in by_title.items() if title not in own)
+        return replace(board, rows=(*rows, Row("What alerts watch", others)) if others else rows)
+
+    return made
+
+
+def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Panel:
+    """Where an alert's condition holds, each with the value that is told of it; empty where all is well."""
+    alert = ALERTS[name]
+    return Panel(
+        title=panel_title(alert),
+        kind="timeseries",
+        queries=(Query(Compiler(options).condition(alert.condition), _legend(alert.condition, options)),),
+        unit=UNITS[unit],
+        meaning=alert.runbook.meaning,
+        normal=normal,
+        first=f"{alert.runbook.diagnosis} {alert.runbook.mitigation}",
+        no_data=NoData("idle", "there is none of it, or the series it is told from are not scraped"),
+    )
+
+
+def _with_lines(panel: Panel, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
+    """A panel of the dashboard with the lines of the alerts that lead to it; a band has its own."""
+    if not alerts or panel.kind == "table":
+        return panel
+    lines = [query for query in _lines(alerts, compiler) if query.expression not in _expressions(panel)]
+    return replace(
+        panel,
+        queries=(*panel.queries, *lines),
+        overlay=(*panel.overlay, LIMIT) if lines else panel.overlay,
+        thresholds=_steps(alerts) if len(panel.thresholds) == 1 else panel.thresholds,
+    )
+
+
+def _expressions(panel: Panel) -> set[str]:
+    return {query.expression for query in panel.queries}
+
+
+def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
+    """A panel made of what the alerts compare."""
+    condition = alerts[0].condition
+    term = compared(condition)
+    if term is None:
+        queries: tuple[Query, ...] = (Query(compiler.condition(condition), _legend(condition, compiler.options)),)
+        unit, no_data = "none", _absence_of_all(condition)
+    else:
+        queries = tuple(_values(term, compiler))
+        unit, no_data = UNITS[_unit(term)], _absence(term)
+    lines = tuple(_lines(alerts, compiler))
+    thresholds = _steps(alerts)
+    runbook = alerts[0].runbook
+    names = " and ".join(f"`{alert.name}`" for alert in alerts)
+    return Panel(
+        title=title,
+        kind="timeseries",
+        queries=(*queries, *lines),
+        unit=unit,
+        meaning=runbook.meaning,
+        normal=f"{names} {'hold' if len(alerts) > 1 else 'holds'} {_told(alerts)}.",
+        first=f"{runbook.diagnosis} {runbook.mitigation}",
+        no_data=no_data,
+        thresholds=thresholds,
+        axis=_axis(unit, thresholds),
+        overlay=(LIMIT,) if lines else (),
+    )
+
+
+# --- What is drawn ----------------------------------------------------------------------------------------------------
+
+
+def _values(term: Term, compiler: Compiler) -> Iterator[Query]:
+    """What alerts compare; a budget's bad share over the shortest window and all long ones."""
+    if isinstance(term, Badness):
+        for window in (BURN_WINDOWS[0].short, *(row.long for row in BURN_WINDOWS)):
+            share = compiler.term(Badness(term.objective, window))
+            yield Query(share, f"{legend(compiler.options, 'deployment_id')} {window}")
+    else:
+        yield Query(compiler.term(term), _legend(term, compiler.options))
+
+
+def _lines(alerts: Sequence[Alert], compiler: Compiler) -> Iterator[Query]:
+    """What the values are compared with where that is no number."""
+    seen: set[str] = set()
+    for alert in alerts:
+        for compare in _comparisons(alert.condition):
+            if isinstance(compare.right, float) or compare.left != compared(alert.condition):
+                continue
+            expression = compiler.term(compare.right)
+            if expression not in seen:
+                seen.add(expression)
+                yield Query(expression, f"{_legend(compare.right, compiler.options)} {LIMIT}")
+
+
+def _legend(value: Term | Condition, options: Options) -> str:
+    labels = labels_of(value)
+    if isinstance(value, Own) and not labels:
+        return legend(options, "instance")
+    settled = {"rollout_phase", *(() if "deployment_id" not in labels else ("model_name", "environment"))}
+    return legend(options, *(label for label in labels if label not in settled))
+
+
+def _comparisons(condition: Condition) -> Iterator[Compare]:
+    """The comparisons that all or any of must hold."""
+    match condition:
+        case Compare():
+            yield condition
+        case All(conditions) | Any(conditions):
+            for each in conditions:
+                yield from _comparisons(each)
+        case Except(first, _):
+            yield from _comparisons(first)
+        case _:
+            return
+
+
+# --- Where it changes -------------------------------------------------------------------------------------------------
+
+
+def edges(alert: Alert) -> dict[float, str]:
+    """The numbers that an alert compares what its panel shows with, each with its comparison."""
+    return {
+        compare.right: compare.operator
+        for compare in _comparisons(alert.condition)
+        if isinstance(compare.right, float) and _is_shown(compare, alert)
+    }
+
+
+def _is_shown(compare: Compare, alert: Alert) -> bool:
+    term = compared(alert.condition)
+    if isinstance(term, Badness):
+        return isinstance(compare.left, Badness) and compare.left.objective == term.objective
+    return compare.left == term
+
+
+def starts(edge: float, operator: str) -> tuple[float, ...]:
+    """From which values on a comparison with `edge` is decided otherwise: Grafana's steps include their value."""
+    following = math.nextafter(edge, math.inf)
+    return {"<": (edge,), ">=": (edge,), ">": (following,), "<=": (following,)}.get(operator, (edge, following))
+
+
+def _steps(alerts: Sequence[Alert]) -> tuple[Threshold, ...]:
+    """The colours of the values by the worst alert that holds for them; none where alerts compare with no number."""
+    found = sorted({
+        start for alert in alerts for edge, operator in edges(alert).items() for start in starts(edge, operator)
+    })  # fmt: skip
+    if not found:
+        return (Threshold("text"),)
+    return (
+        Threshold(STATUS_COLORS[_status(math.nextafter(found[0], -math.inf), alerts)]),
+        *(Threshold(STATUS_COLORS[_status(start, alerts)], start) for start in found),
+    )
+
+
+def _status(value: float, alerts: Sequence[Alert]) -> Status:
+    held = [_STATUSES[alert.severity] for alert in alerts if edges(alert) and _holds(alert.condition, value, alert)]
+    return max(held, key=_WORST.index, default="good")
+
+
+def _holds(condition: Condition, value: float, alert: Alert) -> bool:
+    """Whether the condition can hold while what the panel shows has this value."""
+    match condition:
+        case Compare(_, operator, right):
+            return not isinstance(right, float) or not _is_shown(condition, alert) or _OPERATORS[operator](value, right)
+        case All(conditions):
+            return all(_holds(each, value, alert) for each in conditions)
+        case Any(conditions):
+            return any(_holds(each, value, alert) for each in conditions)
+        case Except(first, _):
+            return _holds(first, value, alert)
+        case _:
+            return True
+
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": float.__lt__,
+    "<=": float.__le__,
+    ">": float.__gt__,
+    ">=": float.__ge__,
+    "==": float.__eq__,
+    "!=": float.__ne__,
+}
+
+
+def _told(alerts: Sequence[Alert]) -> str:
+    """At which values the alerts hold, for a reader."""
+    words = {"<": "below", "<=": "up to", ">": "above", ">=": "from", "==": "at", "!=": "unless at"}
+    numbers = dict.fromkeys(f"{words[how]} {edge:g}" for alert in alerts for edge, how in edges(alert).items())
+    across = any(
+        not isinstance(compare.right, float) and compare.left == compared(alert.condition)
+        for alert in alerts
+        for compare in _comparisons(alert.condition)
+    )
+    texts = [" or ".join(numbers), "beyond the dashed line" if across else ""]
+    return " and ".join(filter(None, texts)) or "as long as there is a line"
+
+
+# --- Units and emptiness ----------------------------------------------------------------------------------------------
+
+
+_PER_SECOND: Mapping[Unit, Unit] = {
+    "bytes": "bytes/s", "decisions": "decisions/s", "events": "events/s", "preemptions": "preemptions/s",
+    "requests": "requests/s", "tokens": "tokens/s",
+}  # fmt: skip
+
+
+def _unit(term: Term) -> Unit | OwnUnit:
+    match term:
+        case Shown(figure, _):
+            return FIGURES[figure].unit
+        case Own(name, _, _, _):
+            return OWN_METRICS[name].unit
+        case Measured(Level(name, _, _)):
+            return METRICS[name].unit
+        case Measured(expression):
+            names = leaves(expression)
+            return _PER_SECOND[METRICS[SAMPLE_FAMILIES[names.pop()]].unit] if len(names) == 1 else "ratio"
+        case Quotient(Own(name, _, _, _), _) if name.endswith("_sum"):
+            return _unit(Own(name.removesuffix("_sum")))
+        case Badness() | Quotient():
+            return "ratio"
+        case Over("changes", _, _, _):
+            return "events"
+        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
+            return _unit(shown)
+        case Scaled(inner, _) | Shifted(inner, _):
+            return _unit(inner)
+
+
+def _absence(term: Term) -> NoData:
+    match term:
+        case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _, _):
+            return absent_own(name)
+    expression, idle = _expression(term)
+    declared = absence(expression, idle=idle)
+    wanted = {label: values[0] for label, values in _where(term) if len(values) == 1}
+    if "inference_stack" in wanted:
+        return NoData("off", f"no deployment is of the stack {wanted['inference_stack']}; or {declared.text}")
+    if wanted and not idle:
+        return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
+    return declared
+
+
+def _absence_of_all(condition: Condition) -> NoData:
+    """What it means that a condition that compares nothing holds nowhere: mostly that all is well."""
+    off = [_absence(term) for term in terms(condition) if isinstance(term, Shown)]
+    reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
+    return NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
+
+
+def _where(term: Term) -> Matchers:
+    match term:
+        case Shown(_, where) | Over(_, Shown(_, where), _, _):
+            return where
+        case _:
+            return ()
+
+
+def _expression(term: Term) -> tuple[Expression, bool]:
+    """What a term is made of, and whether it is absent without traffic."""
+    match term:
+        case Shown(figure, _):
+            return FIGURES[figure].expression, FIGURES[figure].idle == "absent"
+        case Measured(expression):
+            return expression, False
+        case Badness(objective, _):
+            return objective.bad, True
+        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
+            return _expression(shown)
+        case Quotient(numerator, _):
+            return _expression(numerator)[0], True
+        case Scaled(inner, _) | Shifted(inner, _):
+            return _expression(inner)
+        case _:
+            raise TypeError(term)
+
+
+_LOWEST_SHARE, _MIDDLE_SHARE = 1e-6, 0.5
+
+
+def _axis(unit: str, thresholds: Sequence[Threshold]) -> tuple[float, float] | None:
+    """Shares from 0 to 1; those that are judged near 0 as far as twice the highest step, or nothing would be seen."""
+    if unit != UNITS["ratio"]:
+        return None
+    highest = max((each.value for each in thresholds if each.value is not None), default=1.0)
+    return (0.0, 2 * highest) if _LOWEST_SHARE < highest < _MIDDLE_SHARE else (0.0, 1.0)

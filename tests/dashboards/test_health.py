@@ -1,0 +1,167 @@
+"""The health dashboard's queries, asked of a real Prometheus that scrapes a collector, itself and an Alertmanager."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alerts.__main__ import GENERATED as RULES
+from dashboards.queries import HEALTH_VARIABLES
+from servescope.alert_links import HEALTH
+from servescope.collector.telemetry import watch_event_loop
+from tests.dashboards.files import expressions, panels, read_board, variable_queries
+from tests.prometheus import OWN_ADDRESS, Prometheus, free_port, running
+from tests.test_serve import Scene, play
+from tests.test_serve_metrics import scrape_everything
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SECONDS = 8.0
+_PATIENCE_SECONDS = 60.0
+
+# One collector without shards, whose lists lose nothing, and which is told when to scrape: it is never late.
+NEVER_HERE = {
+    "Scrape lateness", "Told by the collector",
+    "Shards that answer", "Shards' clocks", "Target gone", "Deployment gone", "Samples dropped", "Samples left out",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["prometheus", "prometheus_3"])
+def answers(
+    request: pytest.FixtureRequest, alertmanager: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What Prometheus answered to each query, some seconds after it began to scrape the three."""
+    binary: Path = request.getfixturevalue(request.param)
+    folder = tmp_path_factory.mktemp("health")
+
+    async def act(stage: Scene) -> dict[str, Any]:
+        await scrape_everything(stage)
+        lag = asyncio.create_task(watch_event_loop(stage.collector.telemetry))
+        asked = asyncio.create_task(asyncio.to_thread(_ask, binary, alertmanager, folder, stage._url))
+        while not asked.done():
+            # Something to tell of: scrapes, evaluations and transactions.
+            await stage.step()
+            await asyncio.wait([asked], timeout=0.5)
+        lag.cancel()
+        return await asked
+
+    (folder / "store").mkdir()
+    return play(folder / "store", act)
+
+
+def _ask(binary: Path, alertmanager: Path, folder: Path, collector: str) -> dict[str, Any]:
+    with _alerting(alertmanager, folder) as receiver:
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES / "*.rules.yml")],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [receiver]}]}]},
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": [target]}]}
+                for job, target in (
+                    ("servescope", collector.removeprefix("http://")),
+                    ("prometheus", OWN_ADDRESS),
+                    ("alertmanager", receiver),
+                )
+            ],
+        }
+        with running(binary, folder, config) as server:
+            _wait_until_filled(server)
+            return _answers(server)
+
+
+def _answers(server: Prometheus) -> dict[str, Any]:
+    board, now = read_board(HEALTH), str(time.time())
+    found = {
+        expression: server.answer("/api/v1/query", query=substitute(expression), time=now)
+        for _, expression in expressions(board)
+    }
+    for name, query in variable_queries(board):
+        match, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        found[name] = server.answer(f"/api/v1/label/{label}/values", **{"match[]": match})
+    return found
+
+
+def substitute(expression: str) -> str:
+    """The expression as Grafana sends it with everything chosen."""
+    every = {variable.name: variable.every for variable in HEALTH_VARIABLES} | {"__rate_interval": "10s"}
+    return re.sub(r"\$(\w+)", lambda found: every[found[1]], expression)
+
+
+def _wait_until_filled(server: Prometheus) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        scraped = server.answer("/api/v1/query", query=f"min(count_over_time(up[{SECONDS:g}s]))")["data"]["result"]
+        if scraped and float(scraped[0]["value"][1]) >= SECONDS - 2:
+            return
+        time.sleep(0.5)
+    pytest.fail(f"Prometheus scraped for less than {SECONDS:g} s")
+
+
+@contextmanager
+def _alerting(alertmanager: Path, folder: Path) -> Iterator[str]:
+    """The address of an Alertmanager that notifies nobody."""
+    (folder / "alertmanager.yml").write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        str(alertmanager), f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=error",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield address
+        finally:
+            process.terminate()
+
+
+def test_every_panel_shows_the_running_programs(answers: dict[str, Any]) -> None:
+    """No query fails, warns or is empty, but those of what a collector alone and in health does not have."""
+    empty = set()
+    for panel in panels(read_board(HEALTH)):
+        for target in panel["targets"]:
+            answer = answers[target["expr"]]
+            assert answer["status"] == "success", f"{panel['title']}: {answer}"
+            assert not answer.get("warnings"), panel["title"]
+            assert not answer.get("infos"), panel["title"]
+            found = answer["data"]["result"]
+            empty |= set() if found else {panel["title"]}
+            assert all(each["value"][1] not in ("NaN", "+Inf", "-Inf") for each in found), panel["title"]
+    assert empty == NEVER_HERE
+
+
+def test_what_is_shown_is_what_runs(answers: dict[str, Any]) -> None:
+    """One collector, its targets up, no rule that fails, one Alertmanager that is known."""
+    shown = {panel["title"]: answers[panel["targets"][0]["expr"]] for panel in panels(read_board(HEALTH))}
+
+    def values(title: str) -> set[float]:
+        return {float(each["value"][1]) for each in shown[title]["data"]["result"]}
+
+    assert values("Collectors") == {1.0}
+    assert values("Alertmanagers known") == {1.0}
+    assert values("Prometheus took up its configuration") == {1.0}
+    assert values("Rule failures") == {0.0}
+    assert max(values("Scrapes by outcome")) > 0
+    assert values("Target down") == {0.0, 1.0}
+
+
+def test_every_mark_is_executed(answers: dict[str, Any]) -> None:
+    """Alerts that fire about the monitoring, and configurations taken up: without an error or a warning."""
+    for annotation in read_board(HEALTH)["annotations"]["list"]:
+        if "target" in annotation:
+            answer = answers[annotation["target"]["expr"]]
+            assert answer["status"] == "success", answer
+            assert not answer.get("warnings")
+
+
+def test_every_variable_offers_values(answers: dict[str, Any]) -> None:
+    """The addresses of the three programs, and the deployments that are watched."""
+    for name in ("collector", "prometheus", "alertmanager"):
+        assert len(answers[name]["data"]) == 1, answers[name]
+    assert answers["deployment"]["data"] == ["v1", "v2"]

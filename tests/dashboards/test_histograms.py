@@ -1,0 +1,196 @@
+"""Both variants of the latency panels on a real Prometheus, and traces behind what they show.
+
+A Prometheus 3 makes native histograms of our instruments' classic buckets and keeps those too; both versions keep the
+exemplars of what is scraped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dashboards.queries import HISTOGRAMS
+from servescope.engine import EngineInstruments
+from servescope.exposition import render_openmetrics
+from servescope.identity import Identity
+from tests.conftest import ROOT
+from tests.dashboards.files import NAMES, panels, read_board
+from tests.dashboards.test_queries import substitute
+from tests.prometheus import Prometheus, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+_PATIENCE_SECONDS = 60.0
+_SCRAPES = 8
+# Answers of some lengths, quick and slow: first token, whole duration, output tokens.
+_REQUESTS = ((0.03, 0.4, 12), (0.2, 1.4, 30), (0.7, 3.0, 60), (2.2, 9.0, 90), (0.05, 0.9, 25))
+
+
+class _Engine(BaseHTTPRequestHandler):
+    """Answers each scrape with some more requests than the last."""
+
+    instruments: EngineInstruments
+
+    def do_GET(self) -> None:
+        """The exposition in OpenMetrics, which alone has exemplars."""
+        for first, duration, tokens in _REQUESTS:
+            self.instruments.record_request(
+                outcome="ok", input_tokens=100, output_tokens=tokens, time_to_first_token=first, duration=duration,
+                decode_seconds=duration - first, trace_id=TRACE,
+            )  # fmt: skip
+        body = render_openmetrics(self.instruments)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_request(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def _scraping(binary: Path, folder: Path, options: tuple[str, ...], **settings: object) -> Iterator[Prometheus]:
+    """A Prometheus that has scraped an engine for some seconds."""
+    handler = type("_Serving", (_Engine,), {"instruments": EngineInstruments(Identity("m", "d", "v2", replica="r0"))})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as engine:
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        targets = [{"targets": [f"127.0.0.1:{engine.server_port}"]}]
+        job = {"job_name": "engine", "honor_labels": True, "static_configs": targets, **settings}
+        try:
+            with running(
+                binary, folder, {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}, options=options
+            ) as server:
+                _wait_until_scraped(server)
+                yield server
+        finally:
+            engine.shutdown()
+
+
+def _wait_until_scraped(server: Prometheus) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        found = server.answer("/api/v1/query", query="min(count_over_time(up[1m]))")["data"]["result"]
+        if found and float(found[0]["value"][1]) >= _SCRAPES:
+            return
+        time.sleep(0.2)
+    pytest.fail(f"Prometheus did not scrape {_SCRAPES} times")
+
+
+def latency_panels() -> Iterator[tuple[str, Any]]:
+    """The panels with a classic and a native variant, each with its dashboard."""
+    for name in NAMES:
+        for panel in panels(read_board(name)):
+            if any(f"${HISTOGRAMS}" in target["expr"] for target in panel["targets"]):
+                yield name, panel
+
+
+def test_every_latency_panel_has_both_variants() -> None:
+    """In pairs of the same name, of which the variable lets one through; classic is chosen at first."""
+    found = list(latency_panels())
+
+    assert {name for name, _ in found} >= {"requests", "cutover", "cache", "phases"}
+    for _, panel in found:
+        classic, native = panel["targets"][::2], panel["targets"][1::2]
+        assert [target["legendFormat"] for target in classic] == [target["legendFormat"] for target in native]
+        assert all(f"${HISTOGRAMS} * Inf" in target["expr"] for target in classic)
+        assert all(f"${HISTOGRAMS} * -" in target["expr"] for target in native)
+    for name in {name for name, _ in found}:
+        (switch,) = [each for each in read_board(name)["templating"]["list"] if each["name"] == HISTOGRAMS]
+        assert [(each["text"], each["value"], each["selected"]) for each in switch["options"]] == [
+            ("classic", "1", True), ("native", "-1", False),
+        ]  # fmt: skip
+
+
+def test_the_variants_agree(prometheus_3: Path, tmp_path: Path) -> None:
+    """Of the same observations in the same buckets they show the same, and each only where it is chosen."""
+    options = ("--enable-feature=native-histograms",)
+    settings = {"convert_classic_histograms_to_nhcb": True, "always_scrape_classic_histograms": True}
+    compared = 0
+    with _scraping(prometheus_3, tmp_path, options, **settings) as server:
+        now = f"{time.time():.3f}"
+        for _, panel in latency_panels():
+            if panel["type"] == "heatmap":
+                continue
+            for classic, native in zip(panel["targets"][::2], panel["targets"][1::2], strict=True):
+                # Without recording rules: buckets as they are scraped.
+                raw = _raw(classic["expr"], native["expr"])
+                shown = {
+                    chosen: [_ask(server, substitute(text, **{HISTOGRAMS: chosen, "__rate_interval": "5s"}), now)
+                             for text in (raw, native["expr"])]
+                    for chosen in ("1", "-1")
+                }  # fmt: skip
+                assert shown["1"][1] == shown["-1"][0] == [], panel["title"]
+                assert len(shown["1"][0]) == len(shown["-1"][1]), panel["title"]
+                for one, other in zip(shown["1"][0], shown["-1"][1], strict=True):
+                    assert other == pytest.approx(one, rel=1e-6), panel["title"]
+                    compared += 1
+
+    assert compared >= 10
+
+
+def _raw(classic: str, native: str) -> str:
+    """The classic query over scraped buckets: the native one's own selector, with buckets by their edge."""
+    if "_bucket{" in classic:
+        return classic
+    text = native.replace("* -Inf", "* Inf")
+    head, _, rest = text.partition("sum by (")
+    labels, _, rest = rest.partition(")")
+    name, _, rest = rest.removeprefix(" (rate(").partition("{")
+    return f"{head}sum by ({', '.join(filter(None, (labels, 'le')))}) (rate({name}_bucket{{{rest}"
+
+
+def _ask(server: Prometheus, expression: str, moment: str) -> list[float]:
+    answer = server.answer("/api/v1/query", query=expression, time=moment)
+    assert answer["status"] == "success", f"{expression}: {answer}"
+    assert not answer.get("warnings"), answer
+    assert not answer.get("infos"), answer
+    return [
+        float(each["value"][1])
+        for each in sorted(answer["data"]["result"], key=lambda each: sorted(each["metric"].items()))
+    ]
+
+
+@pytest.mark.parametrize("name", ["prometheus", "prometheus_3"])
+def test_a_latency_panel_leads_to_a_trace(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    """Asked for the panel's own query, Prometheus gives the trace ids that our instruments were told."""
+    binary: Path = request.getfixturevalue(name)
+    (panel,) = [panel for panel in panels(read_board("requests")) if panel["title"] == "First token by replica, p95"]
+    (target,) = [each for each in panel["targets"] if each.get("exemplar") and "_bucket" in each["expr"]]
+
+    with _scraping(binary, tmp_path, ("--enable-feature=exemplar-storage",)) as server:
+        answer = server.answer(
+            "/api/v1/query_exemplars", query=substitute(target["expr"], __rate_interval="5s"),
+            start=str(time.time() - 60), end=str(time.time() + 1),
+        )  # fmt: skip
+
+    assert answer["status"] == "success", answer
+    traces = {each["labels"]["trace_id"] for series in answer["data"] for each in series["exemplars"]}
+    assert traces == {TRACE}
+
+
+def test_the_data_source_opens_the_trace() -> None:
+    """The label that our instruments give exemplars is the one that the provisioned data source follows."""
+    grafana = ROOT / "deploy" / "grafana"
+    sources, without = (
+        {source["uid"]: source for source in yaml.safe_load(path.read_text(encoding="utf-8"))["datasources"]}
+        for path in (
+            grafana / "traces" / "datasources.yml",
+            grafana / "provisioning" / "datasources" / "prometheus.yml",
+        )
+    )
+
+    (destination,) = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert destination["name"] == "trace_id"
+    assert sources[destination["datasourceUid"]]["type"] == "tempo"
+    # But for traces it is the one of Compose.
+    del sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert sources["prometheus"] == without["prometheus"]

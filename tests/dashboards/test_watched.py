@@ -1,0 +1,126 @@
+"""Every alert is shown: by a panel of its dashboard, with its own expression and the numbers it compares with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dashboards.__main__ import render
+from dashboards.conditions import Compiler
+from dashboards.options import DEFAULTS
+from dashboards.queries import HEALTH_VARIABLES, SCOPE
+from dashboards.watched import LIMIT, RED_WITHOUT_ALERT, edges, starts
+from servescope.alert_links import HEALTH, compared, panel_title
+from servescope.alerting import Alert, Badness, Compare, Condition, Shown, Term
+from servescope.alerts import ALERTS
+from servescope.catalog import FIGURES
+from tests.dashboards.files import NAMES, panels, read_board
+
+each_alert = pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
+
+
+def shown(alert: Alert) -> Any:
+    """The panel that an alert leads to."""
+    (panel,) = [each for each in panels(read_board(alert.dashboard)) if each["title"] == panel_title(alert)]
+    return panel
+
+
+@each_alert
+def test_the_panel_asks_what_the_alert_asks(alert: Alert) -> None:
+    """What the alert compares is drawn over the same series and windows, and so is what it is compared with."""
+    asked = [target["expr"] for target in shown(alert)["targets"]]
+    term = compared(alert.condition)
+    compiler = Compiler(DEFAULTS, HEALTH_VARIABLES if alert.dashboard == HEALTH else SCOPE)
+
+    if alert.panel or term is None:
+        return
+    # A floor of traffic may stand behind it.
+    assert any(each.startswith(compiler.term(term)) for each in asked)
+    for right in _others(alert.condition, term):
+        (target,) = [each for each in shown(alert)["targets"] if each["expr"] == compiler.term(right)]
+        assert target["legendFormat"].endswith(f" {LIMIT}")
+
+
+def _others(condition: Condition, term: Term) -> Iterator[Term]:
+    """The terms, not numbers, that a condition compares its own with."""
+    if isinstance(condition, Compare):
+        if condition.left == term and not isinstance(condition.right, float):
+            yield condition.right
+        return
+    for each in getattr(condition, "conditions", ()) or (getattr(condition, "condition", None),):
+        if each is not None:
+            yield from _others(each, term)
+
+
+@each_alert
+def test_the_panel_shows_the_number_the_alert_compares_with(alert: Alert) -> None:
+    """A step begins there: at the number itself where it belongs to what is above it, right behind it elsewhere."""
+    steps = [step["value"] for step in shown(alert)["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+    if alert.panel:
+        return
+
+    for edge, operator in edges(alert).items():
+        assert set(starts(edge, operator)) <= set(steps), (edge, operator, steps)
+
+
+@each_alert
+def test_the_colour_is_the_alert_s(alert: Alert) -> None:
+    """Beside each number, the side on which the alert holds is not green, and of a page it is red."""
+    steps = shown(alert)["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    if alert.panel or not edges(alert):
+        return
+    bad = {"critical": {"red"}, "warning": {"red", "orange"}, "info": {"red", "orange"}}[alert.severity]
+    for edge, operator in edges(alert).items():
+        below, above = math.nextafter(edge, -math.inf), math.nextafter(edge, math.inf)
+        holds = {"<": below, "<=": edge, ">": above, ">=": edge, "==": edge}[operator]
+        color = [step["color"] for step in steps if step["value"] is None or step["value"] <= holds][-1]
+        assert color in bad or isinstance(compared(alert.condition), Badness), (edge, operator, steps)
+
+
+def test_every_red_has_an_alert_or_a_reason() -> None:
+    """A panel that can turn red is one that an alert leads to, shows the figure of one, or says why there is none."""
+    led_to = {(alert.dashboard, panel_title(alert)) for alert in ALERTS.values()}
+    figures = {
+        FIGURES[term.figure].record()
+        for alert in ALERTS.values()
+        for term in (compared(alert.condition),)
+        if isinstance(term, Shown)
+    }
+    unexplained = {
+        (name, panel["title"])
+        for name in NAMES
+        for panel in panels(read_board(name))
+        if "red" in str(panel["fieldConfig"].get("defaults", {}).get("thresholds")) + _column_colors(panel)
+        and (name, panel["title"]) not in led_to
+        and not any(figure in target["expr"] for figure in figures for target in panel["targets"])
+    }
+
+    assert unexplained == set(RED_WITHOUT_ALERT)
+    assert all(RED_WITHOUT_ALERT.values())
+
+
+def _column_colors(panel: Any) -> str:
+    return str([
+        each["value"] for over in panel["fieldConfig"].get("overrides", ()) for each in over["properties"]
+        if each["id"] == "thresholds"
+    ])  # fmt: skip
+
+
+def test_panels_made_for_alerts_stand_last() -> None:
+    """In a row of their own, and no panel twice."""
+    for name in NAMES:
+        board = read_board(name)
+        rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
+        assert rows.count("What alerts watch") <= 1
+        assert "What alerts watch" not in rows[:-1]
+
+
+def test_alerts_are_shown_without_recording_rules_too() -> None:
+    """With `figures = "raw"` nothing is asked that only rules make."""
+    files: Mapping[str, str] = render(replace(DEFAULTS, figures="raw"))
+
+    assert not any("deployment:" in text for text in files.values())

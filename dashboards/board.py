@@ -13,7 +13,6 @@ from dashboards.queries import (
     ALERTS,
     HISTOGRAMS,
     PRESENCE,
-    RATE_INTERVAL,
     REPLICA,
     SCOPE,
     Query,

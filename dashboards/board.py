@@ -13,7 +13,6 @@ from dashboards.queries import (
     ALERTS,
     HISTOGRAMS,
     PRESENCE,
-    RATE_INTERVAL,
     REPLICA,
     SCOPE,
     Query,
@@ -24,7 +23,6 @@ from dashboards.queries import (
 )
 from servescope import catalog
 from servescope.catalog import METRICS
-from servescope.expressions import Level, promql
 from servescope.identity import ROLLOUT_PHASES
 from servescope.own_metrics import OWN_METRICS
 
@@ -164,11 +162,14 @@ def _mark_window(options: Options) -> str:
 
 def _own_annotations(options: Options) -> list[dict[str, object]]:
     """Marks where servescope itself is looked at: configurations that are taken up, and alerts about the monitoring."""
-    firing = Level(ALERTS, "max", (("alertstate", ("firing",)), ("component", OWN_COMPONENTS)))
+    components = f'component=~"{"|".join(OWN_COMPONENTS)}"'
+    chosen = ",".join(filter(None, [options.selector.rstrip(", "), components]))
+    firing = f'{ALERTS}{{alertstate="firing",{chosen}}}'
     return [
         grafana.make_annotation(
             "Alert fires",
-            Query(promql(firing, window=RATE_INTERVAL, by=("alertname",), scope=options.selector.rstrip(", ")), ""),
+            # Where it begins; the Watchdog fires for ever.
+            Query(f"count by (alertname) ({firing} unless {firing} offset 1m)", ""),
             "red",
             legend(options, "alertname"),
         ),

@@ -13,7 +13,17 @@ from dashboards.options import Options
 from dashboards.queries import Query, compile_expression, compile_figure, histogram_queries, legend
 from dashboards.readings import read_figure
 from servescope.alert_links import panel_id
-from servescope.catalog import FIGURES, METRICS, OUTCOMES, REPLICA_STATUSES, SAMPLE_FAMILIES, Band, Status, Unit
+from servescope.catalog import (
+    FIGURES,
+    INDEX_STATES,
+    METRICS,
+    OUTCOMES,
+    REPLICA_STATUSES,
+    SAMPLE_FAMILIES,
+    Band,
+    Status,
+    Unit,
+)
 from servescope.expressions import Expression, Quantile, Rate, leaves
 from servescope.own_metrics import UNSCRAPED, OwnUnit, own_family
 
@@ -50,6 +60,7 @@ SERIES_COLORS: Mapping[str, str] = MappingProxyType(
     {
         **dict(zip(OUTCOMES, ("green", "blue", "purple", "orange", "red"), strict=True)),
         **dict(zip(REPLICA_STATUSES, ("blue", "green", "purple", "orange", "red"), strict=True)),
+        **dict(zip(INDEX_STATES, ("green", "orange", "blue"), strict=True)),
         "p50": "green",
         "p95": "blue",
         "p99": "purple",

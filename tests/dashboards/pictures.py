@@ -47,8 +47,9 @@ EMPTY_HERE: Final = frozenset(
         "CPU", "Memory", "Cache events dropped", "Decisions without the index",
         # Nothing of the kind happens in that hour.
         "Up but not serving", "Autoscaler inactive",
-        # One collector without shards, whose lists lose nothing and whose targets show what it can read.
+        # One collector without shards, which pages nobody, whose lists lose nothing and whose targets it can read.
         "Samples left out", "Samples dropped", "Shards that answer", "Shards' clocks", "Target gone", "Deployment gone",
+        "Told by the collector",
     }
 )  # fmt: skip
 """Panels that have nothing to show of what is pictured: they say so, and any other must show something."""
@@ -129,6 +130,9 @@ def take_picture(view: View, browser: Browser, name: str, theme: str) -> tuple[b
     page.goto(view.address(name, theme))
     wanted = panels(read_board(name))
     page.wait_for_function(f"Object.keys(window.panels).length >= {len(wanted)}", timeout=_SECONDS * 1000)
+    # What is below the window is not laid out.
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": WIDE[0], "height": max(height, WIDE[1])})
     # What never shows anything is told panel by panel.
     with suppress(NotInTime):
         page.wait_for_function(_ALL_SHOWN, timeout=_SETTLE_MS)

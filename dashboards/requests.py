@@ -25,7 +25,7 @@ from dashboards.panels import (
 )
 from dashboards.queries import Query, legend
 from dashboards.watched import holding_panel
-from servescope.catalog import OBJECTIVES
+from servescope.catalog import OBJECTIVES, Objective
 from servescope.expressions import Quantile, level, rate
 from servescope.identity import DEPLOYMENT_LABELS
 
@@ -144,6 +144,10 @@ def _attained(options: Options) -> tuple[Panel, ...]:
     )  # fmt: skip
 
 
+def _reasons(objective: Objective) -> list[str]:
+    return absence(objective.bad, idle=True).text.split("; or ")
+
+
 def _unrecorded(no_data: NoData) -> NoData:
     return replace(no_data, text=f"{no_data.text}; or the objectives' rules are not loaded")
 
@@ -174,9 +178,7 @@ def _budgets(options: Options) -> Panel:
         normal="green: the promise is kept, and something is left.",
         first="where a budget is spent, put off what is risky until it has come back.",
         no_data=_unrecorded(
-            NoData(
-                "off", "; or ".join(dict.fromkeys(absence(each.bad, idle=True).text for each in OBJECTIVES.values()))
-            )
+            NoData("off", "; or ".join(dict.fromkeys(text for each in OBJECTIVES.values() for text in _reasons(each))))
         ),
         columns=MappingProxyType(columns),
         width=24,

@@ -126,7 +126,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         queries=(*queries, *lines),
         unit=unit,
         meaning=runbook.meaning,
-        normal=f"{names} {'hold' if len(alerts) > 1 else 'holds'} {_told(alerts)}.",
+        normal=f"no alert holds; {names} {'hold' if len(alerts) > 1 else 'holds'} {_told(alerts)}.",
         first=f"{runbook.diagnosis} {runbook.mitigation}",
         no_data=no_data,
         thresholds=thresholds,

@@ -77,8 +77,23 @@ def test_the_colour_is_the_alert_s(alert: Alert) -> None:
     for edge, operator in edges(alert).items():
         below, above = math.nextafter(edge, -math.inf), math.nextafter(edge, math.inf)
         holds = {"<": below, "<=": edge, ">": above, ">=": edge, "==": edge}[operator]
-        color = [step["color"] for step in steps if step["value"] is None or step["value"] <= holds][-1]
-        assert color in bad or isinstance(compared(alert.condition), Badness), (edge, operator, steps)
+        assert _color(steps, holds) in bad or isinstance(compared(alert.condition), Badness), (edge, operator, steps)
+        if len(edges(alert)) == 1 and not _shares_its_panel(alert):
+            well = {"<": edge, "<=": above, ">": edge, ">=": below, "==": above}[operator]
+            assert _color(steps, well) == "green", (edge, operator, steps)
+
+
+def _color(steps: Any, value: float) -> str:
+    color: str = [step["color"] for step in steps if step["value"] is None or step["value"] <= value][-1]
+    return color
+
+
+def _shares_its_panel(alert: Alert) -> bool:
+    """Whether other alerts, or a band, have a say in the panel's colours."""
+    term = compared(alert.condition)
+    banded = isinstance(term, Shown) and FIGURES[term.figure].band is not None
+    same = [each for each in ALERTS.values() if panel_title(each) == panel_title(alert)]
+    return banded or len(same) > 1
 
 
 def test_every_red_has_an_alert_or_a_reason() -> None:

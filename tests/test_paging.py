@@ -172,6 +172,7 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
     play(Scene(tmp_path), act)
 
 
+@pytest.mark.slow
 def test_an_alertmanager_is_told_again_every_minute_and_of_the_end_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
     """As by Prometheus: at the first evaluation after the interval, with an end that lies ahead, later in the past."""
 
@@ -239,6 +240,7 @@ def test_a_receiver_that_hangs_delays_nobody(tmp_path: Path, caplog: pytest.LogC
     assert "secret-path" not in caplog.text
 
 
+@pytest.mark.slow
 def test_what_fails_is_counted_told_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log names the receiver by its host, never by a path that may be a secret."""
 

@@ -36,7 +36,8 @@ inference_stack = "v1"
 [[deployments.targets]]
 url = "http://127.0.0.1:{target}/metrics"
 [alerting]
-resend_interval = "1s"
+# What was told last is valid for longer than a restart takes on a busy machine.
+resend_interval = "15s"
 [[alerting.alertmanagers]]
 url = "http://127.0.0.1:{alertmanager}"
 """

@@ -85,7 +85,10 @@ class Budgets:
         self._sums: dict[Deployment, Floats] = {}
         self._labels: dict[Deployment, Labels] = {}
         # A row per instant that is kept; a column per deployment, part, and what is kept of it.
-        self._kept: Track[tuple[Deployment, int]] = Track(2 * longest_ms)
+        self._kept: Track[int] = Track(2 * longest_ms)
+        # What the columns of a deployment begin with; numbers, as they are looked up at every evaluation.
+        self._firsts: dict[Deployment, int] = {}
+        self._next_first = 0
         self._since_thinned = 0
 
     # --- Counting -----------------------------------------------------------------------------------------------------
@@ -171,7 +174,13 @@ class Budgets:
         return last[0]
 
     def _append(self, at_ms: int, sums: Sums) -> None:
-        values = {(deployment, part): value for deployment, own in sums.items() for part, value in enumerate(own)}
+        values: dict[int, float] = {}
+        for deployment, own in sums.items():
+            first = self._firsts.get(deployment)
+            if first is None:
+                first = self._firsts[deployment] = self._next_first
+                self._next_first += len(own)
+            values.update(zip(range(first, first + len(own)), own, strict=True))
         self._kept.append(at_ms, values)
 
     def _forget_past(self, deployments: Collection[Deployment]) -> None:
@@ -181,10 +190,10 @@ class Budgets:
             return
         first = self._kept.told(oldest[1])
         for deployment in [each for each in self._sums if each not in deployments]:
-            sums = self._sums[deployment].tolist()
-            if all(first.get((deployment, part)) == value for part, value in enumerate(sums)):
-                del self._sums[deployment]
-                self._kept.drop((deployment, part) for part in range(len(sums)))
+            sums, start = self._sums[deployment].tolist(), self._firsts.get(deployment, -1)
+            if all(first.get(start + part) == value for part, value in enumerate(sums)):
+                del self._sums[deployment], self._firsts[deployment]
+                self._kept.drop(range(start, start + len(sums)))
 
     # --- Asking -------------------------------------------------------------------------------------------------------
 
@@ -215,12 +224,12 @@ class Budgets:
         """The sums of a kept instant, (deployments, parts); 0 for a deployment that was not there then."""
         width = 2 * len(self._parts)
         columns = self._kept.columns
-        if list(columns)[::width] == [(deployment, 0) for deployment in self._sums]:
+        if list(columns)[::width] == [self._firsts.get(deployment) for deployment in self._sums]:
             return np.nan_to_num(values.reshape(-1, width))
         was = np.zeros((len(self._sums), width))
         for row, deployment in enumerate(self._sums):
             for part in range(width):
-                column = columns.get((deployment, part))
+                column = columns.get(self._firsts.get(deployment, -width) + part)
                 if column is not None:
                     was[row, part] = values[column]
         return np.nan_to_num(was)

@@ -65,7 +65,7 @@ class AlertDesk:
         submit: Callable[[Round], None],
         on_fault: Callable[[str], None],
     ) -> None:
-        self._submit = submit
+        self._submit, self._on_fault = submit, on_fault
         self._settings, self._telemetry = settings, telemetry
         # What any alert may need is kept, so that a reload finds the past of those it adds.
         self._told_here = {name: alert for name, alert in ALERTS.items() if is_told_here(alert)}
@@ -120,7 +120,11 @@ class AlertDesk:
 
     def count(self, target_id: str, deployment: Deployment, time_ms: int, snapshot: Snapshot) -> None:
         """Add what a scrape counted to the budgets, unless that was done before a restart."""
-        self.view.budgets.count(target_id, deployment, snapshot, is_known=time_ms <= self._known_until_ms)
+        try:
+            self.view.budgets.count(target_id, deployment, snapshot, is_known=time_ms <= self._known_until_ms)
+        except Exception:
+            # A mistake of ours in a budget must not cost the scrape.
+            self._on_fault(f"{target_id}: a scrape was not added to the budgets")
 
     # --- Evaluations --------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,9 @@ class Track(Generic[Key]):
         self._times = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self._values = np.full((_FIRST_ROWS, _FIRST_COLUMNS), np.nan)
         self._start = self._end = 0
+        # The keys of the last instant, and their columns.
+        self._last: list[Key] = []
+        self._places = np.zeros(0, dtype=np.intp)
 
     @property
     def times(self) -> NDArray[np.int64]:
@@ -42,16 +45,22 @@ class Track(Generic[Key]):
         self._end = self._start + int(np.searchsorted(self.times, at_ms))
         self._start += int(np.searchsorted(self.times, at_ms - self._span_ms))
         self._start = max(self._start, self._end - MOST_ROWS + 1)
-        new = [key for key in values if key not in self.columns]
-        self._make_room(len(new))
+        keys = list(values)
+        # Nearly always they are the very same as the last time, which is seen faster than each is looked up.
+        new = [] if keys == self._last else [key for key in keys if key not in self.columns]
+        rows, columns = self._values.shape
+        if self._end == rows or len(self.columns) + len(new) > columns:
+            self._make_room(len(keys))
+            # Among those that went for want of a value may be some that have one now.
+            new = [key for key in keys if key not in self.columns]
         for key in new:
             self.columns[key] = len(self.columns)
+        if keys != self._last:
+            self._last = keys
+            self._places = np.array([self.columns[key] for key in keys], dtype=np.intp)
         row = self._values[self._end]
         row[:] = np.nan
-        if values.keys() == self.columns.keys() and all(map(_is_same, values, self.columns)):
-            row[: len(values)] = list(values.values())
-        else:
-            row[[self.columns[key] for key in values]] = list(values.values())
+        row[self._places] = list(values.values())
         self._times[self._end] = at_ms
         self._end += 1
 
@@ -89,10 +98,7 @@ class Track(Generic[Key]):
         self._take(np.arange(self._start, self._end), columns)
 
     def _make_room(self, new: int) -> None:
-        """Have a row for one more instant, and columns for so many more keys; those without a value go for them."""
-        rows, columns = self._values.shape
-        if self._end < rows and len(self.columns) + new <= columns:
-            return
+        """Have a row for one more instant, and columns for so many more keys; those without a value go."""
         held = self._values[self._start : self._end, : len(self.columns)]
         had_one = ~np.isnan(held).all(axis=0)
         kept = [key for key, had in zip(self.columns, had_one.tolist(), strict=True) if had]
@@ -108,10 +114,7 @@ class Track(Generic[Key]):
         times[: len(rows)] = self._times[rows]
         self._values, self._times = values, times
         self._start, self._end = 0, len(rows)
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
+        self._last, self._places = [], np.zeros(0, dtype=np.intp)
 
 
 def reduced(function: str, values: Floats) -> Floats:

@@ -153,7 +153,7 @@ class CollectorView:
     def _level(self, own: Own, before: str) -> Vector:
         found = self._own.get(own.name, {}) if not before else self._earlier(own.name, duration_ms(before))
         if not own.where:
-            return dict(found)
+            return found
         return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
 
     def _earlier(self, name: str, before_ms: int) -> Vector:

@@ -53,10 +53,10 @@ class Shape:
 _SHAPES = (Shape(1), Shape(20), Shape(300), Shape(300, 10))
 
 
-class _Fleet:
+class Fleet:
     """The rings of a shape's targets, filled scrape by scrape."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, total: int = _SERIES) -> None:
         self.at_ms = _START_MS
         self.source = np.random.default_rng(20)
         self.rings: list[Ring] = []
@@ -64,7 +64,7 @@ class _Fleet:
         self._series: list[tuple[Series, ...]] = []
         self._values: list[NDArray[np.float64]] = []
         self._deployments: list[Deployment] = []
-        each = _SERIES // shape.targets
+        each = total // shape.targets
         for number in range(shape.targets):
             identity = Identity("llama", f"chat-{number % shape.deployments}", "v1", replica=f"r{number}")
             # Beginning elsewhere in the contract, so that small targets together show all of it.
@@ -81,12 +81,17 @@ class _Fleet:
         self.at_ms += _INTERVAL_MS
         spent = 0.0
         for number, ring in enumerate(self.rings):
-            self._values[number] = self._values[number] + self.source.integers(0, 50, len(self._values[number]))
+            self._values[number] = self._counted(number)
             snapshot = Snapshot(self._series[number], self._values[number])
             started = time.perf_counter()
             ring.append(self.at_ms + number * 37 % _INTERVAL_MS, snapshot)
             spent += time.perf_counter() - started
         self.append_seconds.append(spent)
+
+    def _counted(self, number: int) -> NDArray[np.float64]:
+        """What a target's next scrape shows."""
+        values: NDArray[np.float64] = self._values[number] + self.source.integers(0, 50, len(self._values[number]))
+        return values
 
     def restart(self) -> None:
         """All counters of all targets begin anew."""
@@ -110,6 +115,11 @@ class _Fleet:
     def now_ms(self) -> int:
         """Just after the last scrape."""
         return self.at_ms + _INTERVAL_MS
+
+
+def contract_size() -> int:
+    """How many series a target has that shows the contract once."""
+    return sum(1 for metric in METRICS.values() for _ in _metric_series(metric.name))
 
 
 def _contract_series(labels: Labels, first: int) -> Iterator[Series]:
@@ -136,7 +146,7 @@ def run() -> None:
     """Print what an evaluation costs in each shape, in each trouble, and what a series costs in memory."""
     print(f"deriving all {len(FIGURES)} figures of {_SERIES} series over 5m at 15s, milliseconds an evaluation")
     for shape in _SHAPES:
-        fleet = _Fleet(shape)
+        fleet = Fleet(shape)
         derive = _deriving(fleet)
         ours, reading = _best(derive, _REPEATS), _best(_reading_windows(fleet), 2)
         names = {key.partition("{")[0] for each in derive() for key in each.figures}
@@ -149,7 +159,7 @@ def run() -> None:
     print("the same while something happens")
     for shape in (Shape(1), Shape(300)):
         for name, disturb in _TROUBLES.items():
-            fleet = _Fleet(shape)
+            fleet = Fleet(shape)
             derive = _deriving(fleet)
             derive()
             disturb(fleet)
@@ -161,8 +171,8 @@ def run() -> None:
             _print(f"{shape}: {name}", _best(derive, _REPEATS), f"{first:.1f} ms the first time")
 
 
-_TROUBLES: dict[str, Callable[[_Fleet], None]] = {
-    "all restarted": _Fleet.restart,
+_TROUBLES: dict[str, Callable[[Fleet], None]] = {
+    "all restarted": Fleet.restart,
     "a new series each": lambda fleet: fleet.add(1),
     f"{_NEW_SERIES} new series": lambda fleet: fleet.add(_NEW_SERIES // len(fleet.rings)),
 }
@@ -174,7 +184,7 @@ def _print_prometheus() -> None:
     if server is None or promtool is None:
         print("  no Prometheus here: left out; `python -m tests.tools` prepares it or says why it cannot be had")
         return
-    fleet = _Fleet(Shape(300))
+    fleet = Fleet(Shape(300))
     ours = _best(_deriving(fleet), _REPEATS)
     with tempfile.TemporaryDirectory(prefix="servescope-") as name:
         folder = Path(name)
@@ -197,7 +207,7 @@ def _evaluation_milliseconds(prometheus: Prometheus) -> float:
     return sum(float(rule["evaluationTime"]) for rule in prometheus.rules()) * 1e3
 
 
-def _history(fleet: _Fleet) -> Iterator[str]:
+def _history(fleet: Fleet) -> Iterator[str]:
     """The rings' scrapes as OpenMetrics, their last one now."""
     later_ms = int(time.time() * 1000) - fleet.now_ms
     for window in (ring.window() for ring in fleet.rings):
@@ -208,7 +218,7 @@ def _history(fleet: _Fleet) -> Iterator[str]:
     yield "# EOF\n"
 
 
-def _deriving(fleet: _Fleet) -> Callable[[], Sequence[Derivation]]:
+def _deriving(fleet: Fleet) -> Callable[[], Sequence[Derivation]]:
     deriver, members = Deriver(_WINDOW_MS), fleet.members()
 
     def derive() -> list[Derivation]:
@@ -218,7 +228,7 @@ def _deriving(fleet: _Fleet) -> Callable[[], Sequence[Derivation]]:
     return derive
 
 
-def _reading_windows(fleet: _Fleet) -> Callable[[], Sequence[Derivation]]:
+def _reading_windows(fleet: Fleet) -> Callable[[], Sequence[Derivation]]:
     windows: list[list[Window]] = [[ring.window() for ring in own.rings] for own in fleet.members().values()]
     return lambda: [derive_figures(each, at_ms=fleet.now_ms, window_ms=_WINDOW_MS) for each in windows]
 

@@ -25,7 +25,7 @@ _DURATION_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_SAMPLES: Mapping[str, float] = MappingProxyType(
     {
         "fleet": 5e6,
-        "cutover": 40e6,
+        "cutover": 70e6,
         "requests": 60e6,
         "speculation": 15e6,
         "cache": 20e6,
@@ -67,7 +67,8 @@ def _queries(board: Any, every: Mapping[str, str], scrape_seconds: int) -> Itera
             yield Asked(panel["title"], text, 0 if target["instant"] else step)
     for annotation in board["annotations"]["list"]:
         if "target" in annotation:
-            text = substitute(annotation["target"]["expr"], every, 0)
+            window = tell_rate_window(_ANNOTATION_STEP_SECONDS, scrape_seconds=scrape_seconds)
+            text = substitute(annotation["target"]["expr"], every, window)
             yield Asked(f"annotation: {annotation['name']}", text, _ANNOTATION_STEP_SECONDS)
 
 

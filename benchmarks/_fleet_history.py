@@ -50,8 +50,8 @@ _DEPLOYMENTS = (
 # Samples of an hour go to Prometheus at once: it takes nothing that is older than that beside its newest.
 _HOUR = 3600
 _SERIES_AT_ONCE = 3000
-# What is compared with its own past looks so far back.
-_BEFORE_SECONDS = 7200
+BEFORE_SECONDS = 7200
+"""How long before the range the history begins, for what is compared with its own past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def write_history(fleet: Fleet, port: int, *, end_seconds: int, range_seconds: i
 
     Raises RuntimeError when the Prometheus on this loopback port, which must receive remote write, refuses.
     """
-    start = end_seconds - range_seconds - _BEFORE_SECONDS
+    start = end_seconds - range_seconds - BEFORE_SECONDS
     labels: dict[int, list[bytes]] = {}
     for each in fleet.series:
         interval = fleet.interval_seconds(each.name, scrape_seconds)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dashboards import cache, cutover, fleet, health, phases, requests, scale, speculation
 from dashboards.board import Board, board_uid, render_board
+from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, read_options
 from dashboards.packaging import FORMATS, package
 from dashboards.watched import watch
@@ -22,7 +23,9 @@ BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
 
 def render(options: Options = DEFAULTS, format_: str = "json") -> Mapping[str, str]:
     """Every file by its name."""
-    boards = tuple(make(options) for make in BOARDS)
+    made = (keep_filled(make(options), options) for make in BOARDS)
+    # One that has no panel left is no dashboard, and none links to it.
+    boards = tuple(board for board in made if board.rows)
     return dict(
         package(board_uid(board.name, options), board.name, render_board(board, boards, options), options, format_)
         for board in boards

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from dashboards import grafana
-from dashboards.options import Options
+from dashboards.options import Options, seconds
 from dashboards.panels import Row
 from dashboards.queries import (
     ALERTS,
     HISTOGRAMS,
     PRESENCE,
-    RATE_INTERVAL,
     REPLICA,
     SCOPE,
     Query,
@@ -112,6 +111,8 @@ def variable_query(variable: Variable, options: Options) -> str:
 
 _SENT = METRICS["autoscaler_rounded_desired_scale"].name
 _CONFIGURED = OWN_METRICS["servescope_configuration_reload_timestamp_seconds"].name
+# Grafana asks for marks once a minute, as `make_annotation` has it.
+_MARKS_SECONDS = 60
 _SETTLED = "|".join(phase for phase in ROLLOUT_PHASES if phase != "promoting")
 
 
@@ -144,7 +145,7 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
         ),
         grafana.make_annotation(
             "Scale sent changes",
-            Query(f"changes({_SENT}{{{chosen}}}[{RATE_INTERVAL}]) > 0", ""),
+            Query(f"changes({_SENT}{{{chosen}}}[{_mark_window(options)}]) > 0", ""),
             "orange",
             legend(options, "deployment_id"),
             # Where it changes often it would hide the others.
@@ -152,6 +153,11 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
         ),
         _configured(options, options.selector.rstrip(", ")),
     ]
+
+
+def _mark_window(options: Options) -> str:
+    """As long as marks are apart, and as four scrapes, so that no change falls between two."""
+    return f"{max(_MARKS_SECONDS, round(4 * seconds(options.scrape_interval)))}s"
 
 
 def _own_annotations(options: Options) -> list[dict[str, object]]:
@@ -175,7 +181,7 @@ def _configured(options: Options, chosen: str) -> dict[str, object]:
     """A mark where a collector took a configuration up."""
     return grafana.make_annotation(
         "Configuration taken up",
-        Query(f"changes({_CONFIGURED}{f'{{{chosen}}}' if chosen else ''}[{RATE_INTERVAL}]) > 0", ""),
+        Query(f"changes({_CONFIGURED}{f'{{{chosen}}}' if chosen else ''}[{_mark_window(options)}]) > 0", ""),
         "green",
         legend(options, "instance"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -28,9 +29,17 @@ from servescope.alerting import (
     is_grouped,
     open_labels,
 )
+from servescope.catalog import FIGURES
 from servescope.errors import UsageError
-from servescope.expressions import Increase, matchers_promql, promql
+from servescope.expressions import Expression, Increase, Level, Rate, matchers_promql, promql
 from servescope.identity import DEPLOYMENT_LABELS
+
+_FIGURE_OF: Mapping[Expression, str] = {
+    figure.expression: figure.name
+    for figure in FIGURES.values()
+    if isinstance(figure.expression, Rate) and not figure.by
+}
+"""The figure that a rate is of, where there is one: rates of deployments add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,14 @@ class Compiler:
             case Own():
                 return self._own(term)
             case Measured(expression, by, _):
+                known = None if self._is_raw else _FIGURE_OF.get(expression)
+                if known is not None and set(term.labels) <= set(DEPLOYMENT_LABELS):
+                    # The sum of what is recorded per deployment, from hundreds of times fewer samples.
+                    chosen = scope(self.options, variables=self._deployments)
+                    record = FIGURES[known].record(self.options.window)
+                    return promql(
+                        Level(record), window="", by=tuple(map(self.options.label, term.labels)), scope=chosen
+                    )
                 return compile_expression(
                     expression, self.options, by=term.labels, replica="replica" in by, window=self.options.window,
                     variables=self._deployments,

@@ -15,6 +15,7 @@ from typing import Any
 from servescope.catalog import DEFAULT_WINDOW, FIGURES, Band
 from servescope.errors import ConfigurationError
 from servescope.identity import IDENTITY_LABELS
+from servescope.sources import load_sources
 
 FIGURE_SOURCES = ("recorded", "raw")
 ALERTS_TABLE = "alerts"
@@ -33,7 +34,7 @@ class Options:
 
     `labels` gives identity labels another name, `selector` adds matchers to every query; `figures` tells whether
     figures of a deployment are read from the recording rules over `window`, or computed over what the screen shows.
-    `thresholds` moves the edges of a figure's band.
+    `thresholds` moves the edges of a figure's band. `engines` are those in use, by their source maps; none for all.
     """
 
     prefix: str = "servescope"
@@ -49,6 +50,7 @@ class Options:
     refresh: str = "30s"
     time_from: str = "now-1h"
     timezone: str = "browser"
+    engines: tuple[str, ...] = ()
 
     def label(self, name: str) -> str:
         """The name an identity label has in this Prometheus; any other label keeps its own."""
@@ -97,7 +99,9 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     for key in document:
         if key not in known:
             raise ConfigurationError(f"{origin}: unknown key {key!r}, known: {', '.join(known)}")
-    texts: dict[str, Any] = {key: value for key, value in document.items() if key not in ("labels", "thresholds")}
+    texts: dict[str, Any] = {
+        key: value for key, value in document.items() if key not in ("labels", "thresholds", "engines")
+    }
     for key, value in texts.items():
         if not isinstance(value, str):
             raise _wrong(origin, key, value, "a text")
@@ -105,6 +109,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         DEFAULTS,
         labels=MappingProxyType(_labels(document.get("labels", {}), origin)),
         thresholds=MappingProxyType(_thresholds(document.get("thresholds", {}), origin)),
+        engines=_engines(document.get("engines", []), origin),
         **texts,
     )
     _check(options, origin)
@@ -130,6 +135,16 @@ def _labels(value: object, origin: str) -> dict[str, str]:
         if names.count(name) > 1:
             raise ConfigurationError(f"{origin}: labels: two identity labels are named {name!r}, expected each once")
     return dict(value)
+
+
+def _engines(value: object, origin: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _wrong(origin, "engines", value, "a list of engines")
+    known = load_sources()
+    for engine in value:
+        if engine not in known:
+            raise ConfigurationError(f"{origin}: engines: unknown engine {engine!r}, supported: {', '.join(known)}")
+    return tuple(dict.fromkeys(value))
 
 
 def _thresholds(value: object, origin: str) -> dict[str, tuple[float, ...]]:

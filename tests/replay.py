@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +32,24 @@ class _Member:
     window: Window
 
 
-def replay(windows: Sequence[Window], instants: Sequence[int], folder: Path, *, window_ms: int) -> dict[int, Figures]:
-    """The figures a collector derives at each instant, after the scrapes up to then, failed ones included."""
+def replay(
+    windows: Sequence[Window],
+    instants: Sequence[int],
+    folder: Path,
+    *,
+    window_ms: int,
+    see: Callable[[Collector], None] = lambda _: None,
+) -> dict[int, Figures]:
+    """The figures a collector derives at each instant, after the scrapes up to then, failed ones included.
+
+    `see` is called after each instant.
+    """
     members = [member for number, window in enumerate(windows) for member in _members(number, window)]
-    return asyncio.run(_replay(members, instants, folder, window_ms))
+    return asyncio.run(_replay(members, instants, folder, window_ms, see))
 
 
 async def _replay(
-    members: Sequence[_Member], instants: Sequence[int], folder: Path, window_ms: int
+    members: Sequence[_Member], instants: Sequence[int], folder: Path, window_ms: int, see: Callable[[Collector], None]
 ) -> dict[int, Figures]:
     by_url = {member.settings.url: member for member in members}
     now_ms = 0
@@ -64,6 +74,7 @@ async def _replay(
             else:
                 evaluation = collector.evaluate(moment)
                 figures[moment] = {deployment: each.figures for deployment, each in evaluation.deployments.items()}
+                see(collector)
     finally:
         await asyncio.to_thread(collector.close)
     return figures

@@ -28,7 +28,7 @@ from servescope.identity import DEPLOYMENT_LABELS
 from servescope.samples import Labels
 from tests.alert_proofs import minutes
 from tests.prometheus import Prometheus, running
-from tests.test_recording import RULES
+from tests.test_recording import RECORDING_FILES, RULES
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def replayed(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPath
                 str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
                 f"--end={START_SECONDS + END_MINUTES * 60}", f"--eval-interval={SCRAPE_SECONDS}s",
                 f"--output-dir={folder / 'recorded'}", f"--url=http://127.0.0.1:{server.port}",
-                str(GENERATED / "recording.rules.yml"), str(GENERATED / "objectives.rules.yml"),
+                *(str(GENERATED / name) for name in RECORDING_FILES),
             ]
         )  # fmt: skip
     for block in (folder / "recorded").iterdir():

@@ -169,11 +169,15 @@ def test_a_child_does_not_hold_the_parents_port() -> None:
     engine = EngineInstruments(IDENTITY)
     with serve(engine) as server:
         release, held = os.pipe()
+        ready, runs = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(held)
+            os.write(runs, b"!")
             os.read(release, 1)
             os._exit(0)
+        # Until it runs for the first time, it has all that the parent had.
+        os.read(ready, 1)
         with urllib.request.urlopen(server.url) as answer:
             assert b"requests_total" in answer.read()
         port = server.port
@@ -184,5 +188,6 @@ def test_a_child_does_not_hold_the_parents_port() -> None:
             other.listen()
     finally:
         os.close(held)
-        os.close(release)
+        for end in (release, ready, runs):
+            os.close(end)
         os.waitpid(child, 0)

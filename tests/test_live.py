@@ -183,7 +183,7 @@ def test_faults_reach_whom_they_concern(tmp_path: Path, prometheus: Path, alertm
     """No active replica is a page, muting the ticket of its failed ones; those of another deployment are a ticket."""
     chosen = [episode for episode in EPISODES if episode.deployment == "down"]
     emulated = {
-        "scale": Emulated(tuple(each for each in EMULATED["scale"].deployments if each.name in ("down", "failing")))
+        "serve": Emulated(tuple(each for each in EMULATED["serve"].deployments if each.name in ("down", "failing")))
     }
     with (
         live_stack(tmp_path, times=TIMES, prometheus=prometheus, alertmanager=alertmanager, emulated=emulated) as stack,

@@ -15,7 +15,15 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, OBJECTIVES, Metric
+from servescope.catalog import (
+    DEFAULT_WINDOW,
+    FIGURES,
+    METRICS,
+    OBJECTIVES,
+    RECORDED_HISTOGRAMS,
+    Metric,
+    record_buckets,
+)
 from servescope.expressions import (
     Difference,
     Expression,
@@ -36,7 +44,7 @@ from tests.test_alerts import promtool_errors
 
 REPLICAS = ("r0", "r1")
 SCRAPE_SECONDS = 15
-RECORDING_FILES = ("recording.rules.yml", "objectives.rules.yml")
+RECORDING_FILES = tuple(name for name in FILES if name != "alerting.rules.yml")
 _LONGEST_GROUP_SECONDS = 300
 
 Key = tuple[tuple[str, str], ...]
@@ -55,6 +63,8 @@ class Rule:
 def _expected_rules() -> Iterator[Rule]:
     for figure in FIGURES.values():
         yield Rule(figure.record(), figure.expression, minutes(DEFAULT_WINDOW), figure.by)
+    for histogram in RECORDED_HISTOGRAMS:
+        yield Rule(record_buckets(histogram), Rate(f"{histogram}_bucket"), minutes(DEFAULT_WINDOW), ("le",))
     recorded = yaml.safe_load((GENERATED / "objectives.rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     for objective, rule in product(OBJECTIVES.values(), recorded):
         window = rule["record"].rpartition("rate")[2]
@@ -88,7 +98,7 @@ class Counted:
         self.idle = idle
         self.values: dict[tuple[str, Key], float] = {}
         read = {name for rule in RULES.values() for name in leaves(rule.expression)}
-        for name in sorted({re.sub(r"_(sum|count)$", "", name) for name in read}):
+        for name in sorted({re.sub(r"_(bucket|sum|count)$", "", name) for name in read}):
             self._tell(METRICS[name])
 
     def _tell(self, metric: Metric) -> None:
@@ -232,6 +242,7 @@ def test_every_rule_of_an_idle_deployment_is_0_or_absent(
     """As the catalog has it for each figure, and never NaN."""
     counted = Counted(idle=True)
     idle = {figure.record(): figure.idle for figure in FIGURES.values()}
+    idle |= dict.fromkeys(map(record_buckets, RECORDED_HISTOGRAMS), "zero")
     checks = []
     for rule in RULES.values():
         expected = counted.expected(rule.expression, rule.window, rule.by)
@@ -279,7 +290,7 @@ def test_names_say_level_metric_and_operation() -> None:
     for rule in _recorded():
         level, metric, operation = rule["record"].split(":")
         (groups,) = set(re.findall(r"by \(([^)]*?)(?:, le)?\)", rule["expr"]))
-        own = RULES[rule["record"]].by
+        own = [label for label in RULES[rule["record"]].by if label != "le"]
         assert level == "deployment"
         assert groups == ", ".join((*DEPLOYMENT_LABELS, *own))
         assert not metric.endswith("_total")
@@ -289,7 +300,7 @@ def test_names_say_level_metric_and_operation() -> None:
 
 def test_a_rules_series_are_bounded_by_its_labels() -> None:
     """A deployment has one series of a rule, or one for each value of a label that has few."""
-    bounded = {label for metric in METRICS.values() for label in metric.label_values} | {"position"}
+    bounded = {label for metric in METRICS.values() for label in metric.label_values} | {"position", "le"}
 
     assert {label for rule in RULES.values() for label in rule.by} <= bounded
 

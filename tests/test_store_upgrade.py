@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.collector.store import Store, StoreError, TargetStatus
+from servescope.collector.store import KeptAlert, Store, StoreError, TargetStatus
 from servescope.identity import Deployment, Identity
 from servescope.samples import Series, Snapshot
 from tests.former_store import write_former_store
@@ -162,3 +162,34 @@ from servescope.collector.store import Store
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 Store(sys.argv[1])
 """
+
+
+def test_a_store_that_knew_nothing_of_alerts_gets_their_tables(tmp_path: Path) -> None:
+    """What schema 2 had stays untouched; a reader says how to upgrade until then."""
+    path = tmp_path / "servescope.db"
+    with Store(path) as store:
+        for status in targets():
+            store.set_target(status)
+        store.append_scrape("chat/r0", NOW, None)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript("DROP TABLE sums; DROP TABLE alerts; PRAGMA user_version = 2;")
+    connection.close()
+    with pytest.raises(StoreError, match="schema 2, this one reads 3"):
+        Store(path, read_only=True)
+
+    kept = KeptAlert("ServescopeWatchdog", (("a", "b"),), NOW, NOW, None, None, {"hook:80": (NOW, "firing", NOW)}, 1.0)
+    with Store(path) as store:
+        assert store.read_scrapes("chat/r0", 0, NOW * 2) == [(NOW, None)]
+        assert (store.read_alerts(), store.read_sums(until_ms=NOW * 2)) == ([], [])
+        store.write_alerts([kept])
+        for step in range(4):
+            store.append_sums(NOW + step * STEP, {DEPLOYMENTS[0]: [1.0, step + 0.5]})
+        store.forget_sums([NOW + STEP])
+        # A clock that was set back: what it had said of later is taken back.
+        store.append_sums(NOW + 3 * STEP, {DEPLOYMENTS[1]: [7.0]})
+    with Store(path, read_only=True) as reader:
+        assert reader.read_alerts() == [kept]
+        assert reader.read_sums(until_ms=NOW * 2) == [
+            (NOW, {DEPLOYMENTS[0]: [1.0, 0.5]}), (NOW + 2 * STEP, {DEPLOYMENTS[0]: [1.0, 2.5]}),
+            (NOW + 3 * STEP, {DEPLOYMENTS[1]: [7.0]}),
+        ]  # fmt: skip

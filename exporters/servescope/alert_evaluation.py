@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final, Protocol, assert_never
@@ -39,6 +40,8 @@ from servescope.alerting import (
 )
 from servescope.expressions import Vector
 from servescope.samples import Labels
+
+_RESTRICTED: Final = 1 << 15
 
 
 class View(Protocol):
@@ -143,14 +146,16 @@ def _paired(left: Term, right: Term, view: View) -> Iterable[tuple[Labels, float
 
 def _keep(held: Vector, first: Condition, other: Condition, view: View, *, present: bool) -> Vector:
     """What is held where another condition holds too, or where it does not."""
-    shared = [label for label in open_labels(first) if label in open_labels(other)]
+    others = open_labels(other)
+    shared = tuple(label for label in open_labels(first) if label in others)
     known = {_restrict(labels, shared) for labels in holding(other, view)}
     return {labels: value for labels, value in held.items() if (_restrict(labels, shared) in known) is present}
 
 
-def _restrict(labels: Labels, names: Iterable[str]) -> Labels:
-    kept = set(names)
-    return tuple(pair for pair in labels if pair[0] in kept)
+# The same labels are asked for at every evaluation.
+@lru_cache(_RESTRICTED)
+def _restrict(labels: Labels, names: tuple[str, ...]) -> Labels:
+    return tuple(pair for pair in labels if pair[0] in names)
 
 
 def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:

@@ -114,6 +114,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"labels": {"model": "m"}}, "options.toml: labels: no identity label 'model', there are: model_name, "),
     ({"labels": {"replica": "a-b"}}, "options.toml: labels.replica is 'a-b', expected the name of a label"),
     ({"labels": {"replica": "role"}}, "options.toml: labels: two identity labels are named 'role'"),
+    ({"engines": "vllm"}, "options.toml: engines is 'vllm', expected a list of engines"),
+    ({"engines": ["vlm"]}, "options.toml: engines: unknown engine 'vlm', supported: dynamo-frontend, "),
     ({"labels": "pod"}, "options.toml: labels is 'pod', expected a table [labels]"),
     ({"thresholds": {"kv_cache_usage": [0.9]}}, f"no band of 'kv_cache_usage', there are: {BANDED}"),
     ({"thresholds": {"speculation_rate": [0.8, 0.4]}}, "speculation_rate is [0.8, 0.4], expected ascending numbers"),
@@ -130,6 +132,37 @@ def test_what_is_wrong_is_refused(document: dict[str, Any], message: str) -> Non
         make_options(document, origin="options.toml")
 
     assert message in str(refused.value)
+
+
+def _titles(**options: Any) -> dict[str, set[str]]:
+    files = render(make_options(options, origin="options.toml"))
+    boards = {name.removesuffix(".json"): json.loads(text) for name, text in files.items()}
+    return {name: {panel["title"] for panel in board["panels"]} for name, board in boards.items()}
+
+
+def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
+    """vLLM alone tells of no transfers and no router's index, and keeps the rest; our instruments fill everything."""
+    everything, vllm = _titles(), _titles(engines=["vllm"])
+
+    assert "In flight by role" in vllm["phases"]
+    assert "KV transfer, p95" in everything["phases"] - vllm["phases"]
+    assert "KV on its way" in everything["phases"] - vllm["phases"], "a row without panels"
+    assert {"Index state", "Hit rate skew", "Cache event gaps"} <= everything["cache"] - vllm["cache"]
+    assert {"KV cache hit rate", "KV cache in use", "Preemptions"} <= vllm["cache"]
+    assert vllm["speculation"] == everything["speculation"]
+    assert {"Replicas", "No active replica"} <= vllm["scale"]
+    assert "Desired scale, raw" not in vllm["scale"]
+    assert vllm["health"] == everything["health"]
+    assert _titles(engines=["vllm", "servescope"]) == everything
+
+
+def test_no_dashboard_links_to_one_that_is_left_out() -> None:
+    """With an engine that tells next to nothing of the contract by itself."""
+    files = render(make_options({"engines": ["dynamo-mocker"]}, origin="options.toml"))
+
+    assert "speculation.json" not in files
+    for text in files.values():
+        assert "/d/servescope-speculation" not in text
 
 
 @pytest.mark.slow

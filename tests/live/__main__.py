@@ -92,6 +92,7 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
             watchdogs=sum(each.receiver == "watchdog" for each in told),
             notifications=len(stack.receivers.sent()),
             problems=[
+                *(f"emulator {name} fell behind: the machine is too busy" for name in stack.find_laggards()),
                 *check_notifications(watch),
                 *check_rendered(stack.receivers),
                 *find_strays(watch, outcomes, since=health.ended, grace=stack.seconds(GRACE)),

@@ -105,6 +105,7 @@ EMULATED: Final[Mapping[str, Emulated]] = {
             "autoscaling": {"min_replica": 3, "max_replica": 3, "target_in_flight_tokens": 400_000},
         }),
     )),
+    # So few in each that one that waits for a core does not fall far behind.
     "scale": Emulated((
         # As many as its lower bound, and more than one by its load.
         Deployed("pinned", tables={"autoscaling": {
@@ -112,8 +113,10 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         }}),
         Deployed("slow-start"),
         Deployed("stuck"),
-        Deployed("failing", tables={"back_off": _SLOW_TO_RETURN}),
         Deployed("crashing"),
+    )),
+    "serve": Emulated((
+        Deployed("failing", tables={"back_off": _SLOW_TO_RETURN}),
         Deployed("down", tables={"back_off": _SLOW_TO_RETURN}),
         Deployed("frozen"),
         # So busy that there is a request in flight at every moment.
@@ -126,13 +129,17 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("few-errors", share=4.0, tables={"autoscaling": _ROOMY}),
         Deployed("late"),
         Deployed("briefly-late"),
+    )),
+    "pair": Emulated((
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),
         Deployed("pair-v2", model="model-pair"),
+        Deployed("promoting", phase="promoting", tables={"back_off": _SLOW_TO_RETURN}),
+    )),
+    "targets": Emulated((
         Deployed("targets"),
         Deployed("gone"),
         Deployed("unlisted"),
         Deployed("dark"),
-        Deployed("promoting", phase="promoting", tables={"back_off": _SLOW_TO_RETURN}),
     )),
     # Alone, as it has much to catch up with in the end.
     "queue": Emulated((Deployed("queue", tables={"router": {"max_queued": 100_000}}),)),

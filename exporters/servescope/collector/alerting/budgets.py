@@ -23,7 +23,7 @@ from servescope.errors import UsageError
 from servescope.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
 from servescope.extrapolation import Floats
 from servescope.identity import Deployment
-from servescope.samples import Series, Snapshot
+from servescope.samples import Labels, Series, Snapshot
 
 Sums = Mapping[Deployment, Sequence[float]]
 """By deployment what its counters counted since it was first seen, per part, and then how often each was compared."""
@@ -83,6 +83,7 @@ class Budgets:
         self._longest_ms = longest_ms
         self._counted: dict[str, _Counted] = {}
         self._sums: dict[Deployment, Floats] = {}
+        self._labels: dict[Deployment, Labels] = {}
         # A row per instant that is kept; a column per deployment, part, and what is kept of it.
         self._kept: Track[tuple[Deployment, int]] = Track(2 * longest_ms)
         self._since_thinned = 0
@@ -198,7 +199,9 @@ class Budgets:
             was = self._row(start[1])
         grown = now - was
         count = len(self._parts)
-        labels = [deployment.labels() for deployment in self._sums]
+        if self._labels.keys() != self._sums.keys():
+            self._labels = {deployment: deployment.labels() for deployment in self._sums}
+        labels = [self._labels[deployment] for deployment in self._sums]
         found: dict[Objective, Vector] = {}
         for objective, (above, below, is_rest) in self._shares.items():
             with np.errstate(invalid="ignore", divide="ignore"):

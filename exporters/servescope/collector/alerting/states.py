@@ -110,7 +110,7 @@ class States:
         before = self._active.get(name, {})
         trusted = self._trusted.get(name, set())
         # Once it is seen to hold it is told of as any other.
-        trusted -= held.keys()
+        trusted.difference_update(held)
         return {**{labels: before[labels].value for labels in trusted if labels in before}, **held}
 
     def _bounded(self, name: str, held: Vector) -> Vector:

@@ -17,9 +17,9 @@ from servescope.collector.alerting.needs import Needs, objectives_of
 from servescope.collector.alerting.track import Track, reduced
 from servescope.collector.derive import Derivation
 from servescope.collector.store import FigureTable
-from servescope.expressions import LOOKBACK_MS, Bounds, Vector, matches
+from servescope.expressions import LOOKBACK_MS, Bounds, Matchers, Vector, matches
 from servescope.extrapolation import Range, sample_changes
-from servescope.identity import Deployment
+from servescope.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.samples import Labels, Series, make_labels
 
 
@@ -105,7 +105,7 @@ class CollectorView:
             return found
         known = self._known.get(shown)
         if known is None:
-            known = {labels: value for labels, value in found.items() if matches(dict(labels), shown.where)}
+            known = {labels: value for labels, value in found.items() if _is_meant(labels, shown.where)}
             self._known[shown] = known
         return known
 
@@ -131,11 +131,8 @@ class CollectorView:
         """An expression over the figures' window; over several deployments the sum of each one's."""
         known = self._known.get(measured)
         if known is None:
-            kept = frozenset(measured.labels)
-            known = {}
-            for labels, value in self._asked(self.needs.measured[measured]):
-                group = tuple(pair for pair in labels if pair[0] in kept)
-                known[group] = known.get(group, 0.0) + value
+            values = self._asked(self.needs.measured[measured])
+            known = dict(values) if measured.level == DEPLOYMENT_LABELS else _summed(values, measured.labels)
             self._known[measured] = known
         return known
 
@@ -157,7 +154,7 @@ class CollectorView:
         found = self._own.get(own.name, {}) if not before else self._earlier(own.name, duration_ms(before))
         if not own.where:
             return dict(found)
-        return {labels: value for labels, value in found.items() if matches(dict(labels), own.where)}
+        return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
 
     def _earlier(self, name: str, before_ms: int) -> Vector:
         track = self._owns.get(name)
@@ -175,13 +172,26 @@ class CollectorView:
             rows = np.ascontiguousarray(values.T)
             found = sample_changes(np.broadcast_to(times, rows.shape), rows, within).increases()
             increases = self._increases[window_ms] = self._counters.told(found)
-        summed: Vector = {}
-        kept = frozenset(own.by)
-        for series, value in increases.items():
-            if series.name == own.name and (not own.where or matches(dict(series.labels), own.where)):
-                group = tuple(pair for pair in series.labels if pair[0] in kept)
-                summed[group] = summed.get(group, 0.0) + value
-        return summed
+        meant = (
+            (series.labels, value)
+            for series, value in increases.items()
+            if series.name == own.name and _is_meant(series.labels, own.where)
+        )
+        return _summed(meant, own.by)
+
+
+def _summed(values: Iterable[tuple[Labels, float]], by: Sequence[str]) -> Vector:
+    summed: Vector = {}
+    for labels, value in values:
+        group = tuple(pair for pair in labels if pair[0] in by)
+        summed[group] = summed.get(group, 0.0) + value
+    return summed
+
+
+# The same labels are looked at in every evaluation.
+@lru_cache(1 << 15)
+def _is_meant(labels: Labels, where: Matchers) -> bool:
+    return matches(dict(labels), where)
 
 
 @lru_cache(4096)

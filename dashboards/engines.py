@@ -1,0 +1,73 @@
+"""Which panels the engines that an operator names can fill, by what their source maps say they tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dashboards.board import Board
+from dashboards.options import Options
+from dashboards.panels import Panel
+from dashboards.watched import LIMIT
+from servescope.catalog import (
+    BURN_WINDOWS,
+    FIGURES,
+    METRICS,
+    OBJECTIVES,
+    RECORDED_HISTOGRAMS,
+    SAMPLE_FAMILIES,
+    record_buckets,
+)
+from servescope.expressions import leaves
+from servescope.sources import SUPPLIED, load_sources
+
+_SERIES = re.compile(r"([a-zA-Z_:][\w:]*)\{")
+# Where nothing reports replicas, the collector counts its own targets.
+_BY_THE_COLLECTOR = {METRICS["replica_count_by_status"].name}
+
+
+def keep_filled(board: Board, options: Options) -> Board:
+    """The dashboard without the panels that none of the engines can fill, and without rows that have none left."""
+    if not options.engines:
+        return board
+    told, recorded = _told(options.engines), _recorded(options)
+    rows = (
+        replace(row, panels=tuple(panel for panel in row.panels if _is_filled(panel, told, recorded)))
+        for row in board.rows
+    )
+    return replace(board, rows=tuple(row for row in rows if row.panels))
+
+
+def _told(engines: tuple[str, ...]) -> set[str]:
+    """The metrics of the contract that one of the engines tells."""
+    sources = [load_sources()[engine] for engine in engines]
+    return _BY_THE_COLLECTOR | {
+        name
+        for source in sources
+        for name, given in source.metrics.items()
+        if given.alternatives or given.status in SUPPLIED
+    }
+
+
+def _is_filled(panel: Panel, told: set[str], recorded: Mapping[str, set[str]]) -> bool:
+    """Whether one of its queries reads nothing that is not told; what an alert compares with does not fill it."""
+    own = [query.expression for query in panel.queries if not query.legend.endswith(f" {LIMIT}")]
+    return any(_metrics(expression, recorded) <= told for expression in own)
+
+
+def _metrics(expression: str, recorded: Mapping[str, set[str]]) -> set[str]:
+    # What must not be there need not be told.
+    names = set(_SERIES.findall(expression.partition(" unless ")[0]))
+    raw = {SAMPLE_FAMILIES[name] for name in names if name in SAMPLE_FAMILIES}
+    return raw.union(*(recorded[name] for name in names if name in recorded))
+
+
+def _recorded(options: Options) -> dict[str, set[str]]:
+    """What of the contract each recorded series is made of."""
+    expressions = {figure.record(options.window): figure.expression for figure in FIGURES.values()}
+    windows = {window for row in BURN_WINDOWS for window in (row.short, row.long)}
+    expressions |= {each.record(window): each.bad for each in OBJECTIVES.values() for window in windows}
+    buckets = {record_buckets(name, options.window): {name} for name in RECORDED_HISTOGRAMS}
+    read = {name: {SAMPLE_FAMILIES[leaf] for leaf in leaves(each)} for name, each in expressions.items()}
+    return buckets | read

@@ -34,9 +34,6 @@ from tests.pictures import PICTURES, THEMES, open_browser, open_page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Response
 
-PICTURED: Final = tuple(name for name in NAMES if name != HEALTH)
-"""The dashboards of deployments: the emulated hour has no collector, and no Prometheus that scrapes itself."""
-
 WIDE: Final = (1600, 900)
 # A flat line across the narrowest of panels has more.
 LEAST_PIXELS: Final = 40
@@ -54,7 +51,7 @@ EMPTY_HERE: Final = frozenset(
 )  # fmt: skip
 """Panels that have nothing to show of what is pictured: they say so, and any other must show something."""
 
-OF_MONITORING: Final = ("health",)
+OF_MONITORING: Final = (HEALTH,)
 """Dashboards of what watches, which an emulated hour does not have: they show minutes in which it runs."""
 
 MINUTES: Final = 2
@@ -239,12 +236,12 @@ def _take(view: View, browser: Browser, names: Sequence[str], folder: Path) -> I
 def main() -> int:
     """Take the pictures; 1 when one of them is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("boards", nargs="*", metavar="BOARD", help=f"which dashboards (default: {', '.join(PICTURED)})")
+    parser.add_argument("boards", nargs="*", metavar="BOARD", help=f"which dashboards (default: {', '.join(NAMES)})")
     parser.add_argument("--folder", type=Path, default=PICTURES, help="where the pictures go")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.boards) - set(PICTURED))
+    unknown = sorted(set(arguments.boards) - set(NAMES))
     if unknown:
-        parser.error(f"no dashboard {unknown[0]!r}, there are: {', '.join(PICTURED)}")
+        parser.error(f"no dashboard {unknown[0]!r}, there are: {', '.join(NAMES)}")
     tools.prepare(tools.COMPONENTS)
     binaries = {
         "prometheus": tools.prometheus_binary(),
@@ -259,7 +256,7 @@ def main() -> int:
         return 1
     arguments.folder.mkdir(parents=True, exist_ok=True)
     there = {name: found for name, found in binaries.items() if found is not None}
-    problems = list(take_pictures(arguments.boards or PICTURED, arguments.folder, there))
+    problems = list(take_pictures(arguments.boards or NAMES, arguments.folder, there))
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from tests.dashboards.pictures import MOST_BYTES, PICTURED, picture_path
+from tests.dashboards.files import NAMES
+from tests.dashboards.pictures import MOST_BYTES, picture_path
 from tests.pictures import PICTURES, THEMES
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("name", PICTURED)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_dashboard_has_a_picture(name: str, theme: str) -> None:
     """Of a size that a page of text can bear."""
     picture = picture_path(PICTURES, name, theme)
@@ -25,4 +26,4 @@ def test_no_picture_is_of_a_dashboard_that_is_gone() -> None:
     """A dashboard that was renamed leaves none of its own behind."""
     shown = {re.sub(r"dashboard-(.+)-\w+", r"\1", path.stem) for path in PICTURES.glob("dashboard-*.png")}
 
-    assert shown == set(PICTURED)
+    assert shown == set(NAMES)

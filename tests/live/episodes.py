@@ -256,7 +256,7 @@ OF_ALL: Final = tuple(
     Episode(lane, "", how, make, alerts, everywhere=True)
     for lane, how, make, alerts in (
         (
-            "collector", "the collector gets no more memory (`RLIMIT_AS`)", harm.deny_memory,
+            "collector", "the collector gets no more memory for 2m (`RLIMIT_AS`)", harm.deny_memory,
             ("ServescopeInternalErrors",),
         ),
         (

@@ -39,6 +39,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     exporter: Exporter
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a caller that hung up is part of the play."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server

@@ -150,7 +150,7 @@ def starve_collector(stack: LiveStack) -> Undo:
 
 
 def deny_memory(stack: LiveStack) -> Undo:
-    """Let the collector have no more address space than it has; undone, it may grow again."""
+    """Let the collector have no more address space than it has for a while: scrapes fail inside it, pages too."""
     process = stack.collector.process
     if process is None:
         raise ServescopeError("the collector does not run")
@@ -158,11 +158,9 @@ def deny_memory(stack: LiveStack) -> Undo:
     has_bytes = int(status.partition("VmSize:")[2].split()[0]) * 1024
     soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
     resource.prlimit(process.pid, resource.RLIMIT_AS, (has_bytes, hard))
-
-    def allow() -> None:
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
-
-    return allow
+    time.sleep(stack.seconds("2m"))
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
+    return _nothing
 
 
 def kill_collector(stack: LiveStack) -> Undo:

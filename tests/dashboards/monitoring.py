@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ _START_SECONDS, _END_SECONDS = 60.0, 20.0
 def running_monitoring(prometheus: Path, alertmanager: Path, folder: Path, *options: str) -> Iterator[Prometheus]:
     """The Prometheus, with more command-line options where given; it scrapes the collector, Alertmanager and itself."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Prometheus names groups after their files: not after where the checkout lies.
+    shutil.copytree(RULES, folder / "rules", ignore=shutil.ignore_patterns("runbooks"))
     with ExitStack() as started:
         addresses = {
             "servescope": _start_collector(folder, started),
@@ -32,7 +35,7 @@ def running_monitoring(prometheus: Path, alertmanager: Path, folder: Path, *opti
         }
         configuration = {
             "global": {"scrape_interval": SCRAPE_INTERVAL, "evaluation_interval": SCRAPE_INTERVAL},
-            "rule_files": [str(RULES / "*.rules.yml")],
+            "rule_files": [str(folder / "rules" / "*.rules.yml")],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [addresses["alertmanager"]]}]}]},
             "scrape_configs": [
                 *(

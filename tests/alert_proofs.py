@@ -328,18 +328,26 @@ def _burning(name: str, severity: str) -> Proof:
         silent[f"the short window at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at * 2}
         silent[f"the long window at {row.factor:g} times"] = {records[row.short]: at * 2, records[row.long]: at}
     first, second = fires
+    silent = {name: {**changed, _REQUESTS: 5.0} for name, changed in silent.items()}
+    floor, lead = REQUEST_TRAFFIC.value, 20
     for number, (bad, _) in enumerate(fires):
-        silent[f"hardly any traffic {number}"] = {**bad, _REQUESTS: REQUEST_TRAFFIC.value * 0.99}
-    low = {_REQUESTS: REQUEST_TRAFFIC.value}
+        silent[f"hardly any traffic {number}"] = {**bad, _REQUESTS: _averaging(floor * 0.99, lead)}
+        silent[f"traffic that has only just come {number}"] = {**bad, _REQUESTS: floor * 1.2}
+    low = {_REQUESTS: _averaging(floor, lead)}
     return Proof(
-        {_REQUESTS: 5.0, **dict.fromkeys(records.values(), 0.0)},
-        first[0], first[1], silent,
+        {_REQUESTS: 0.0, **dict.fromkeys(records.values(), 0.0)},
+        {**first[0], _REQUESTS: 5.0}, first[1], silent,
         also={
-            "the second row": second,
+            "the second row": ({**second[0], _REQUESTS: 5.0}, second[1]),
             "traffic at its floor": ({**first[0], **low}, first[1]),
             "the second row, traffic at its floor": ({**second[0], **low}, second[1]),
         },
     )  # fmt: skip
+
+
+def _averaging(rate: float, lead: int) -> str:
+    """So many requests a second on average, from the first minute on, where there were none for `lead` minutes."""
+    return " ".join(map(repr, (rate * (lead + 1) * 1.0001, *(rate for _ in range(100)))))
 
 
 def _slower(name: str) -> Proof:

@@ -17,6 +17,7 @@ from alerts.alerting import alert_rule, annotations_of, objective_group, render_
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.options import DEFAULTS
 from alerts.runbooks import queries_of
+from servescope.alert_evaluation import duration_ms
 from servescope.alert_links import panel_title
 from servescope.alerting import Alert, Badness, Shown, condition_promql, labels_of, terms
 from servescope.alerts import ALERTS
@@ -30,6 +31,8 @@ from servescope.catalog import (
     REQUEST_TRAFFIC,
     SKEW_BAND,
     SPECULATION_BAND,
+    BurnWindow,
+    Objective,
     Step,
 )
 from servescope.own_metrics import OWN_METRICS
@@ -147,9 +150,26 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
         f"rate(spec_decode_num_draft_tokens_total[5m]))) >= {DRAFT_TRAFFIC.value:g}",
         f"rate(kv_cache_eligible_tokens_total[5m]))) >= {PROMPT_TRAFFIC.value:g}",
         f"deployment:requests:rate5m >= {REQUEST_TRAFFIC.value:g}",
+        f"avg_over_time(deployment:requests:rate5m[6h]) >= {REQUEST_TRAFFIC.value:g}",
     )
 
     assert not needs_traffic or any(floor in condition_promql(alert.condition) for floor in floors)
+
+
+@pytest.mark.parametrize("row", [row for row in BURN_WINDOWS if row.severity == "critical"])
+@pytest.mark.parametrize("objective", list(OBJECTIVES.values()), ids=list(OBJECTIVES))
+def test_no_single_bad_request_pages(objective: Objective, row: BurnWindow) -> None:
+    """As few requests as an idle night has: one bad one among those of the longer window is within its bound."""
+    requests = REQUEST_TRAFFIC.value * duration_ms(row.long) / 1000
+
+    assert 1 / requests < row.factor * objective.budget
+    # And it is over that window that they are asked for.
+    (paging,) = (
+        alert for alert in ALERTS.values()
+        if alert.severity == "critical" and Badness(objective, row.long) in terms(alert.condition)
+    )  # fmt: skip
+    floor = f"avg_over_time(deployment:requests:rate5m[{row.long}]) >= {REQUEST_TRAFFIC.value:g}"
+    assert floor in condition_promql(paging.condition)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,9 @@ def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
             yield "whether it is back dropped", Compare(own, ">=", -1.0)
             for what, mutated in _terms(own):
                 if isinstance(mutated, Own):
-                    yield what, Vanished(mutated, before)
+                    yield what, replace(condition, own=mutated)
+            if condition.whatever:
+                yield "all labels asked for", Vanished(own, before)
         case Present(term):
             for what, mutated in _terms(term):
                 # Whichever of several is taken, there is one.

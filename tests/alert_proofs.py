@@ -285,6 +285,7 @@ _MISSING = series("servescope_target_missing_metrics", TARGET)
 _ROUTER_UP = series("servescope_target_up", ROUTER)
 _SECOND_UP = series("servescope_target_up", {**TARGET, "replica": "r1"})
 _LAG, _DROPPED = "servescope_event_loop_lag_seconds", "servescope_dropped_samples_total"
+_COLLECTOR = series("servescope_build_info", {"version": "1"})
 _AGES = "servescope_target_scrape_age_seconds"
 _AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
 _SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
@@ -646,8 +647,13 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
     "ServescopeTargetGone": Proof(
-        {_AGE: 15.0, _UP: 1.0, _ROUTER_AGE: 15.0, _SENT: 4.0}, {_AGE: None, _UP: None}, 15.0,
+        {_AGE: 15.0, _UP: 1.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0}, {_AGE: None, _UP: None}, 15.0,
         {
+            "in another phase": {_AGE: None, _UP: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0},
+            "the router, in another phase": {
+                _ROUTER_AGE: None, series(_AGES, {**ROUTER, "rollout_phase": "stable"}): 15.0
+            },
+            "no collector": {_AGE: None, _UP: None, _COLLECTOR: None},
             "down": {_UP: 0.0, _AGE: 9000.0},
             "not known whether it is up": {_UP: None, _AGE: 9000.0},
             "scaled down": {_AGE: None, _UP: None, _SENT: 3.0},
@@ -677,7 +683,7 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeDeploymentGone": Proof(
         {
-            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0,
+            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0,
             series(_AGES, {**ROUTER, "deployment_id": "without engines"}): 15.0,
         },
         {_AGE: None, _SECOND_AGE: None}, 15.0,
@@ -685,6 +691,10 @@ PROOFS: Mapping[str, Proof] = {
             "one is left": {_AGE: None},
             "they are down": {_AGE: 9000.0, _SECOND_AGE: 9000.0},
             "given up on purpose": {_AGE: None, _SECOND_AGE: None, _SENT: 0.0},
+            "in another phase": {
+                _AGE: None, _SECOND_AGE: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0
+            },
+            "no collector": {_AGE: None, _SECOND_AGE: None, _COLLECTOR: None},
         },
         also={
             "no autoscaler is known": ({_AGE: None, _SECOND_AGE: None, _SENT: None}, 15.0),

@@ -21,6 +21,7 @@ from servescope.catalog import (
     ALERTS_UNSENT,
     BURN_WINDOWS,
     COLLECTOR_JOB,
+    COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     EFFICIENCY_BAND,
     FAILURES_REPEATED,
@@ -358,17 +359,24 @@ def _slower(name: str) -> Proof:
         for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
     )
     at = WORSE_TIMES.value
-    busy = other.replace(FIGURES[name].record(), FIGURES["request_rate"].record())
+    busy, before, idle = (
+        each.replace(FIGURES[name].record(), FIGURES["request_rate"].record()) for each in (other, old, older)
+    )
     return Proof(
-        {old: 1.0, older: 0.5, new: 1.0, other: 1.0, busy: 5.0, _REQUESTS: 5.0}, {new: at * _HAIR}, at * _HAIR,
+        {old: 1.0, older: 0.5, new: 1.0, other: 1.0, busy: 5.0, before: 5.0, idle: 0.0, _REQUESTS: 5.0,
+        }, {new: at * _HAIR}, at * _HAIR,
         {
             "at the boundary": {new: at},
             "another stack is slower": {other: 9.0},
             "the old stack is slower": {old: 9.0},
             "nothing to compare with": {new: 9.0, old: None, older: None},
-            "hardly any traffic": {new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value * 0.99},
+            "hardly any traffic": {new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+            "hardly any traffic on the old stack": {new: 9.0, before: COMPARED_TRAFFIC.value * 0.99},
         },
-        also={"traffic at its floor": ({new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value}, 9.0)},
+        also={
+            "traffic at its floor": ({new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0),
+            "traffic on the old stack at its floor": ({new: 9.0, before: COMPARED_TRAFFIC.value}, 9.0),
+        },
     )  # fmt: skip
 
 
@@ -379,17 +387,22 @@ def _beside(name: str, worst: float, better: float, *, at: float, beyond: float,
         series(recorded, {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})
         for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
     )
-    busy = other.replace(recorded, FIGURES["request_rate"].record())
+    busy, before, idle = (each.replace(recorded, FIGURES["request_rate"].record()) for each in (other, old, older))
     return Proof(
-        {old: worst, older: better, new: worst, other: worst, busy: 5.0, _REQUESTS: 5.0}, {new: beyond}, beyond,
+        {old: worst, older: better, new: worst, other: worst, busy: 5.0, before: 5.0, idle: 0.0, _REQUESTS: 5.0,
+        }, {new: beyond}, beyond,
         {
             "at the boundary": {new: at},
             "another stack is worse": {other: far},
             "the old stack is worse": {old: far},
             "nothing to compare with": {new: far, old: None, older: None},
-            "hardly any traffic": {new: far, _REQUESTS: REQUEST_TRAFFIC.value * 0.99},
+            "hardly any traffic": {new: far, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+            "hardly any traffic on the old stack": {new: far, before: COMPARED_TRAFFIC.value * 0.99},
         },
-        also={"traffic at its floor": ({new: far, _REQUESTS: REQUEST_TRAFFIC.value}, far)},
+        also={
+            "traffic at its floor": ({new: far, _REQUESTS: COMPARED_TRAFFIC.value}, far),
+            "traffic on the old stack at its floor": ({new: far, before: COMPARED_TRAFFIC.value}, far),
+        },
     )  # fmt: skip
 
 

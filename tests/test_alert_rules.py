@@ -23,6 +23,7 @@ from servescope.alerting import Alert, Badness, Shown, condition_promql, labels_
 from servescope.alerts import ALERTS
 from servescope.catalog import (
     BURN_WINDOWS,
+    COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     EFFICIENCY_BAND,
     FIGURES,
@@ -150,7 +151,7 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
     floors = (
         f"rate(spec_decode_num_draft_tokens_total[5m]))) >= {DRAFT_TRAFFIC.value:g}",
         f"rate(kv_cache_eligible_tokens_total[5m]))) >= {PROMPT_TRAFFIC.value:g}",
-        f"deployment:requests:rate5m >= {REQUEST_TRAFFIC.value:g}",
+        f"deployment:requests:rate5m >= {COMPARED_TRAFFIC.value:g}",
         f"avg_over_time(deployment:requests:rate5m[6h]) >= {REQUEST_TRAFFIC.value:g}",
     )
 

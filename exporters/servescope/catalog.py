@@ -975,6 +975,9 @@ WORSE_SPEED = Bound(
     "tokens per second per request below this share of the replaced stack's are worse",
     most=1.0,
 )
+COMPARED_TRAFFIC = Bound(
+    "compared_traffic", 0.1, "requests/s", "fewer requests of either stack do not tell which of the two is worse"
+)
 SHARE_MARGIN = Bound(
     "share_margin",
     0.10,
@@ -1004,6 +1007,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             WORSE_TIMES,
             WORSE_ERRORS,
             WORSE_SPEED,
+            COMPARED_TRAFFIC,
             SHARE_MARGIN,
             SHARE_TRAFFIC,
             SCRAPE_AGE,

@@ -254,6 +254,8 @@ def _humanized(value: float) -> str:
 # --- The proofs -------------------------------------------------------------------------------------------------------
 
 _HAIR = 1.01
+# As many replicas by the minute as are ordered when the load comes back.
+_FROM_NONE = " ".join(["0"] + ["1"] * 60)
 """Beyond a threshold by one part in a hundred: a threshold shifted by five is noticed."""
 
 _TUNE, _ALIGNED = (step.start for step in SPECULATION_BAND.steps)
@@ -594,6 +596,7 @@ PROOFS: Mapping[str, Proof] = {
         {
             "one": {_ACTIVE: ACTIVE_REPLICAS.value},
             "given up on purpose": {_ACTIVE: 0.0, _SENT: 0.0},
+            "the first one after none starts": {_ACTIVE: 0.0, _SENT: _FROM_NONE},
         },
         also={
             "no autoscaler is known": ({_ACTIVE: 0.0, _SENT: None}, 0.0),
@@ -688,7 +691,8 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeDeploymentDown": Proof(
         {_UP: 1.0, _SECOND_UP: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0}, {_UP: 0.0, _SECOND_UP: 0.0}, 0.0,
-        {"one answers": {_UP: 0.0}, "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0}},
+        {"one answers": {_UP: 0.0}, "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0},
+         "the first one after none starts": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: _FROM_NONE}},
         also={
             "no autoscaler is known": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: 1.0}, 0.0),

@@ -21,6 +21,7 @@ from servescope.alerting import (
     Shown,
     Vanished,
 )
+from servescope.alerts_scaling import NONE_WANTED_LATELY
 from servescope.catalog import (
     ALERTMANAGER_RELOADED,
     ALERTS_UNSENT,
@@ -117,7 +118,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
         ),
         Alert(
             "ServescopeDeploymentDown", "critical", "telemetry", "telemetry",
-            Except(Compare(Extreme("max", _ENGINES_UP, DEPLOYMENT_LABELS), "==", 0.0), _GIVEN_UP),
+            Except(Compare(Extreme("max", _ENGINES_UP, DEPLOYMENT_LABELS), "==", 0.0), NONE_WANTED_LATELY),
             "No engine of a deployment answers.",
             f"Not one scrape of an engine of {WHO} succeeds.",
             Runbook(
@@ -130,7 +131,9 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Go back to the last version that ran; send the traffic to the other stack; mend the network when "
                 "only the "
                 "scrapes fail.",
-                "A network policy, a certificate or credentials that shut out the collector alone.",
+                "A network policy, a certificate or credentials that shut out the collector alone; a new deployment "
+                "that is listed and takes longer than five minutes to start. After scaling to zero the first replica "
+                "has twenty minutes, in which nothing is told.",
             ),
             "health", "servescope_target_up", wait="5m", keep="5m",
         ),

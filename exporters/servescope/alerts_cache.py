@@ -138,7 +138,7 @@ def cache_alerts(its: Choices) -> tuple[Alert, ...]:
             "ServescopeCacheEventsMissed", "warning", "router", "cache",
             All((Compare(_SKEW, "<", behind.start), prompts)),
             "Workers reuse far more than the router knows of.",
-            f"The router of {WHO} predicts {PERCENT} of the prompt tokens beyond what workers reuse; "
+            f"The router of {WHO} predicts less than workers reuse: the difference is {PERCENT} of the prompt tokens; "
             f"below {signed_share(behind.start)} it misses cache events.",
             Runbook(
                 f"Workers reuse more than {share(abs(behind.start))} of the prompt tokens without the router having "

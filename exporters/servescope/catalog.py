@@ -933,7 +933,7 @@ LATE_POSITION = Bound(
     "a draft position accepted less often than this share of the first costs more than it brings",
     most=1.0,
 )
-PROMPT_TRAFFIC = Bound("prompt_traffic", 10.0, "tokens/s", "fewer prompt tokens routed say nothing about the caches")
+PROMPT_TRAFFIC = Bound("prompt_traffic", 100.0, "tokens/s", "fewer prompt tokens routed say nothing about the caches")
 HIT_RATE_KEPT = Bound(
     "hit_rate_kept", 0.70, "ratio", "a hit rate below this share of what it was has dropped", most=1.0
 )

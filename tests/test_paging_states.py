@@ -16,6 +16,7 @@ from servescope.collector.alerting.states import (
     MOST_ACTIVE,
     OUTAGE_TOLERATED_MS,
     RESOLVED_KEPT_MS,
+    RESOLVED_OWED_MS,
     Standing,
     States,
 )
@@ -159,3 +160,19 @@ def test_a_resolved_alert_is_told_for_a_quarter_of_an_hour(back: bool) -> None:
     assert [each.state for each in states.standings()] == (["firing"] if back else ["resolved"])
     states.evaluate(view, START + 2 * STEP_MS + RESOLVED_KEPT_MS)
     assert [each.state for each in states.standings()] == (["firing"] if back else [])
+
+
+def test_the_end_of_what_somebody_takes_to_fire_is_remembered_for_a_day() -> None:
+    """Beyond the quarter of an hour of all others; bounded all the same, and then the oldest go."""
+    states, view = States([replace(GAPS, wait="", keep="")], _fail), Told()
+    view.values = {CHAT: 1.0}
+    states.evaluate(view, START)
+    view.values = {}
+    owed = {(GAPS.name, CHAT)}
+    for after_ms, expected in ((STEP_MS, 1), (RESOLVED_OWED_MS + STEP_MS, 1), (RESOLVED_OWED_MS + 2 * STEP_MS, 0)):
+        states.evaluate(view, START + after_ms, owed=owed)
+        assert len(states.standings()) == expected
+    for round_ in range(3):
+        view.values = {(("deployment_id", f"chat-{round_}-{number}"),): 1.0 for number in range(MOST_ACTIVE - 1)}
+        states.evaluate(view, START + round_ * STEP_MS)
+    assert len(states.standings()) <= 2 * MOST_ACTIVE

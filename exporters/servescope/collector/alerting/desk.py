@@ -141,7 +141,7 @@ class AlertDesk:
         started = time.perf_counter()
         self._begun = True
         self.view.take(at_ms, deployments, own)
-        self.states.evaluate(self.view, at_ms)
+        self.states.evaluate(self.view, at_ms, owed=self.sender.owed())
         self._telemetry.count_left_out(self.states.left_out)
         standings = sorted(self.states.standings(), key=lambda each: each.key)
         self._standings = standings
@@ -171,7 +171,9 @@ class AlertDesk:
 
     def _notice(self, standing: Standing) -> Notice:
         shown = self._show(standing)
-        starts_ms = standing.active.fired_ms or 0
+        # One that fired before the clock was set back must not begin after it ends: no Alertmanager takes that.
+        ends_ms = self.view.at_ms if standing.resolved_ms is None else standing.resolved_ms
+        starts_ms = min(standing.active.fired_ms or 0, ends_ms)
         source = f"{self._settings.external_url}/api/v1/alerts" if self._settings.external_url else ""
         return Notice(standing.key, shown.labels, shown.annotations, starts_ms, standing.resolved_ms, source)
 
@@ -219,6 +221,8 @@ class AlertDesk:
         if down_ms is None:
             return
         self._known_until_ms = down_ms
+        # How alerts stand first: nobody is to be called twice since the past of a figure cannot be read.
+        self._recall_standings(history.read_alerts(), down_ms=down_ms, at_ms=now_ms, settle_ms=settle_ms)
         needs = self.view.needs
         longest_ms = max(needs.pasts.values(), default=0)
         keys = _keys(needs.pasts)
@@ -226,14 +230,17 @@ class AlertDesk:
             deployment: history.read_figures(deployment, now_ms - longest_ms, now_ms, names=keys)
             for deployment in history.deployments()
         })  # fmt: skip
-        kept = history.read_alerts()
+
+    def _recall_standings(self, stored: Iterable[KeptAlert], *, down_ms: int, at_ms: int, settle_ms: int) -> None:
+        # Another release may have had alerts that this one knows nothing of.
+        kept = [each for each in stored if each.alert in self._told_here]
         standings = [_standing(each) for each in kept]
-        self.states.recall(standings, down_ms=down_ms, at_ms=now_ms, settle_ms=settle_ms)
+        self.states.recall(standings, down_ms=down_ms, at_ms=at_ms, settle_ms=settle_ms)
         words: dict[str, dict[Key, Word]] = {}
         for each in kept:
-            for name, (starts_ms, told, at_ms) in each.told.items():
+            for name, (starts_ms, told, told_ms) in each.told.items():
                 words.setdefault(name, {})[each.alert, each.labels] = Word(
-                    starts_ms, "firing" if told == "firing" else "resolved", at_ms
+                    starts_ms, "firing" if told == "firing" else "resolved", told_ms
                 )
         self.sender.recall(words)
         self._firing = _firing(standings)

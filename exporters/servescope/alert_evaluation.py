@@ -37,7 +37,9 @@ from servescope.alerting import (
     is_grouped,
     labels_of,
     open_labels,
+    terms,
 )
+from servescope.catalog import FOREIGN_SERIES
 from servescope.expressions import Vector
 from servescope.samples import Labels
 
@@ -61,6 +63,12 @@ class View(Protocol):
 
     def badness(self, badness: Badness) -> Vector:
         """An objective's bad share over its window."""
+
+
+def is_told_here(alert: Alert) -> bool:
+    """Whether a collector can tell of it: not of what others say of themselves, nor of its own end."""
+    read = {term.name for term in terms(alert.condition) if isinstance(term, Own)}
+    return read.isdisjoint(FOREIGN_SERIES) and not isinstance(alert.condition, Gone)
 
 
 def holding(condition: Condition, view: View) -> Vector:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from servescope.alert_evaluation import Active
+from servescope.alert_evaluation import Active, is_told_here
 from servescope.alerting import Alert, Shown
 from servescope.alerts import ALERTS
 from servescope.catalog import FIGURES, figure_key
 from servescope.collector.alerting.annotations import annotate
-from servescope.collector.alerting.needs import is_told_here, needs_of
+from servescope.collector.alerting.needs import needs_of
 from servescope.collector.alerting.notices import Notice
 from servescope.collector.alerting.sending import Bulletin, Post, Sender, Word
 from servescope.collector.alerting.settings import AlertingSettings

@@ -205,3 +205,43 @@ def test_a_clock_that_is_set_back_neither_silences_nor_refuses(tmp_path: Path) -
         assert scene.states() == {NAME: "firing"}
 
     play(Scene(tmp_path), act)
+
+
+def test_figures_that_could_not_be_derived_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of ours is no end: what fires goes on firing until figures say otherwise."""
+
+    async def act(scene: Scene) -> None:
+        scene.failed = 1
+        await scene.steps(21)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "servescope.collector.derive.Deriver.derive",
+                lambda _, members, at_ms: {each: RuntimeError("a mistake") for each in members},
+            )
+            await scene.steps(45)
+            assert scene.states()[NAME] == "firing"
+        scene.failed = 0
+        await scene.steps(21)
+        assert scene.states()[NAME] == "resolved"
+        assert _statuses(scene) == ["firing", "resolved"]
+
+    play(Scene(tmp_path, WEBHOOK), act)
+
+
+def test_slow_targets_have_their_time_after_a_restart(tmp_path: Path) -> None:
+    """What held before an outage is taken to hold until the slowest of them can have been scraped twice."""
+
+    async def act(scene: Scene) -> None:
+        scene.failed = 1
+        await scene.steps(21)
+        scene.up = False
+        await scene.restart(seconds=1800)
+        for _ in range(4):
+            await scene.step(30)
+        assert scene.states()[NAME] == "firing"
+        assert all(each.is_kept is False for each in scene.collector.alerts.shown)
+
+    scene = Scene(tmp_path, "")
+    path = tmp_path / "servescope.toml"
+    path.write_text(path.read_text().replace('replica = "a"', 'replica = "a"\nscrape_interval = "2m"'))
+    play(scene, act)

@@ -136,12 +136,16 @@ class AlertDesk:
         *,
         interval_ms: int,
         targets: Collection[str],
+        unknown: Collection[Deployment] = (),
     ) -> None:
-        """Evaluate every alert at an evaluation's instant, have receivers told and what is new stored."""
+        """Evaluate every alert at an evaluation's instant, have receivers told and what is new stored.
+
+        The figures of the `unknown` deployments could not be derived: what held of them is taken to hold.
+        """
         started = time.perf_counter()
         self._begun = True
         self.view.take(at_ms, deployments, own)
-        self.states.evaluate(self.view, at_ms, owed=self.sender.owed())
+        self.states.evaluate(self.view, at_ms, owed=self.sender.owed(), unknown=unknown)
         self._telemetry.count_left_out(self.states.left_out)
         standings = sorted(self.states.standings(), key=lambda each: each.key)
         self._standings = standings

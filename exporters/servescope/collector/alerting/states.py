@@ -9,6 +9,7 @@ from typing import Final, Literal
 from servescope.alert_evaluation import Active, View, advance, duration_ms, holding
 from servescope.alerting import Alert
 from servescope.expressions import Vector
+from servescope.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.samples import Labels
 
 State = Literal["pending", "firing", "resolved"]
@@ -65,6 +66,7 @@ class States:
         # Those of before a restart, until scrapes can have told again what holds.
         self._trusted: dict[str, set[Labels]] = {}
         self._trusted_until_ms = 0
+        self._unknown: set[Labels] = set()
         self.left_out = 0
         self.go_by(alerts)
 
@@ -85,12 +87,16 @@ class States:
         active = self._active.get(name, {}).get(labels)
         return active is not None and active.fired_ms is not None
 
-    def evaluate(self, view: View, at_ms: int, *, owed: Collection[Key] = ()) -> None:
+    def evaluate(
+        self, view: View, at_ms: int, *, owed: Collection[Key] = (), unknown: Collection[Deployment] = ()
+    ) -> None:
         """Find out what holds at an evaluation, and what becomes of every alert.
 
-        The end of those that are `owed` is remembered for longer, as somebody was not told of it yet.
+        The end of those that are `owed` is remembered for longer, as somebody was not told of it yet. Of deployments
+        that are `unknown` now, what held is taken to hold.
         """
         self.left_out = 0
+        self._unknown = {deployment.labels() for deployment in unknown}
         for name in self._active.keys() - self._alerts.keys():
             self._settle(name, {}, at_ms)
         for name, alert in self._alerts.items():
@@ -118,7 +124,9 @@ class States:
         self._resolved = {each.key: each for each in kept}
 
     def _believed(self, name: str, held: Vector, at_ms: int) -> Vector:
-        """What holds, and right after a restart what held before it."""
+        """What holds; of what nothing can be said now, what held before; and so right after a restart."""
+        if self._unknown:
+            held = {**self._unsaid(name), **held}
         if at_ms >= self._trusted_until_ms:
             return held
         before = self._active.get(name, {})
@@ -126,6 +134,14 @@ class States:
         # Once it is seen to hold it is told of as any other.
         trusted.difference_update(held)
         return {**{labels: before[labels].value for labels in trusted if labels in before}, **held}
+
+    def _unsaid(self, name: str) -> Vector:
+        """What held of the deployments that are unknown."""
+        return {
+            labels: each.value
+            for labels, each in self._active.get(name, {}).items()
+            if each.kept_ms is None and tuple(pair for pair in labels if pair[0] in DEPLOYMENT_LABELS) in self._unknown
+        }
 
     def _bounded(self, name: str, held: Vector) -> Vector:
         before = self._active.get(name, {})

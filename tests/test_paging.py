@@ -376,6 +376,10 @@ def test_a_deployment_that_left_is_over(tmp_path: Path) -> None:
             '[[alerting.alertmanagers]]\nurl = "http://x"\n[[alerting.alertmanagers]]\nurl = "http://x/"',
             "alerting.alertmanagers: a url stands twice, expected each once",
         ),
+        (
+            '[[alerting.webhooks]]\nurl = "http://x"\nseverities = ["page"]',
+            "alerting.webhooks[0].severities: ['page'] is wrong, expected some of critical, warning, info, none",
+        ),
         ("[[alerting.webhooks]]\n", "alerting.webhooks[0]: 'url' is missing"),
         ('[[alerting.webhooks]]\nurl = "hook"', "alerting.webhooks[0].url: the URL is not a URL"),
         ('[[alerting.webhooks]]\nurl = "http://u:p@x/y"', "alerting.webhooks[0].url: the URL carries credentials"),

@@ -245,3 +245,35 @@ def test_slow_targets_have_their_time_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "servescope.toml"
     path.write_text(path.read_text().replace('replica = "a"', 'replica = "a"\nscrape_interval = "2m"'))
     play(scene, act)
+
+
+def test_a_webhook_is_told_of_its_severities_only(tmp_path: Path) -> None:
+    """One for a service that waits for the Watchdog is told of nothing else; one for pages not of warnings."""
+    webhooks = """
+[[alerting.webhooks]]
+url = "http://watchdog:80"
+severities = ["none"]
+repeat_interval = "1m"
+[[alerting.webhooks]]
+url = "http://page:80"
+severities = ["critical"]
+[[alerting.webhooks]]
+url = "http://ticket:80"
+severities = ["warning", "info"]
+"""
+
+    async def act(scene: Scene) -> None:
+        scene.failed = 1
+        await scene.steps(21)
+        assert {url for url, _, _ in scene.receivers.told("ServescopeWatchdog")} == {"http://watchdog:80"}
+        assert len(scene.receivers.told("ServescopeWatchdog")) == 6
+        assert [url for url, _, _ in scene.receivers.told(NAME)] == ["http://ticket:80"]
+        scene.configure(webhooks.replace('["warning", "info"]', '["info"]'))
+        await scene.collector.reload()
+        scene.failed = 0
+        await scene.steps(21)
+        assert [(url, status) for url, status, _ in scene.receivers.told(NAME)] == [
+            ("http://ticket:80", "firing"), ("http://ticket:80", "resolved")
+        ]  # fmt: skip
+
+    play(Scene(tmp_path, webhooks), act)

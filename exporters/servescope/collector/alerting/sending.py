@@ -17,6 +17,7 @@ from itertools import count, groupby
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from servescope.alerts import ALERTS
 from servescope.collector.access import Access
 from servescope.collector.alerting.notices import Notice, Shown, post_to_alertmanager, post_to_webhook
 from servescope.collector.alerting.settings import AlertingSettings, ReceiverSettings
@@ -105,11 +106,16 @@ class _Webhook:
 
     def due(self, bulletin: Bulletin, words: Mapping[Key, Word]) -> Iterator[Sequence[Standing]]:
         for _, group in groupby(bulletin.standings, key=lambda each: each.alert):
-            of_alert = list(group)
+            of_alert = [each for each in group if self._is_meant(each)]
             due = {each.key for each in of_alert if self._is_due(each, words.get(each.key), bulletin.at_ms)}
             if due:
                 # What fires is told together, with what is over since it was told last.
                 yield [each for each in of_alert if each.state == "firing" or each.key in due]
+
+    def _is_meant(self, standing: Standing) -> bool:
+        # That it is over is told whoever was told that it fired, by former settings too.
+        severities = self.settings.severities
+        return not severities or standing.state == "resolved" or ALERTS[standing.alert].severity in severities
 
     def _is_due(self, standing: Standing, word: Word | None, at_ms: int) -> bool:
         if standing.state == "resolved":

@@ -6,8 +6,10 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from servescope.alert_evaluation import is_told_here
+from servescope.alerting import Severity
 from servescope.alerts import ALERTS
 from servescope.collector.access import ACCESS_SETTINGS, Access, read_access
 from servescope.collector.alerting.annotations import Links
@@ -29,7 +31,12 @@ ALERTING_SETTINGS = {
         Setting("webhooks", "[]"),
     ),
     "alerting.alertmanagers": (Setting("url", REQUIRED), *ACCESS_SETTINGS),
-    "alerting.webhooks": (Setting("url", REQUIRED), Setting("repeat_interval", '"4h"'), *ACCESS_SETTINGS),
+    "alerting.webhooks": (
+        Setting("url", REQUIRED),
+        Setting("repeat_interval", '"4h"'),
+        Setting("severities", "[]"),
+        *ACCESS_SETTINGS,
+    ),
 }
 """The keys of `[alerting]` and of the tables in it."""
 
@@ -39,11 +46,16 @@ _TAKEN = ("alertname", "severity", "component", "family", "team")
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSettings:
-    """Who is told, and how it is reached; a webhook is told again of what still fires after `repeat_ms`."""
+    """Who is told, and how it is reached.
+
+    A webhook is told again of what still fires after `repeat_ms`, and of alerts of these `severities`, of all when that
+    is empty.
+    """
 
     url: str = field(repr=False)
     access: Access = field(default_factory=Access)
     repeat_ms: int = 4 * 3_600_000
+    severities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +173,8 @@ def _read_receiver(table: Table) -> ReceiverSettings:
     except ValueError as error:
         # Those of webhooks hold secrets.
         raise ConfigurationError(f"{table.origin}: {table.key('url')}: the URL {error}") from None
-    return ReceiverSettings(url, read_access(table), table.duration("repeat_interval", ReceiverSettings(url).repeat_ms))
+    repeat_ms = table.duration("repeat_interval", ReceiverSettings(url).repeat_ms)
+    severities = table.strings("severities", [])
+    if not set(severities) <= set(get_args(Severity)):
+        raise table.wrong("severities", f"some of {', '.join(get_args(Severity))}")
+    return ReceiverSettings(url, read_access(table), repeat_ms, tuple(severities))

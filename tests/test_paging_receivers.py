@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
 from servescope.collector.access import Access
 from servescope.collector.scrape import ScrapeError
-from servescope.collector.store import KeptAlert, Store
+from servescope.collector.store import KeptAlert, Round, Store, StoreWriter
 from tests.test_paging import ALERTMANAGER, WEBHOOK, Receivers, Scene, play
 
 NAME = "ServescopeReplicasFailed"
@@ -277,3 +278,35 @@ severities = ["warning", "info"]
         ]  # fmt: skip
 
     play(Scene(tmp_path, webhooks), act)
+
+
+def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often they change meanwhile: the oldest are given up, and the last is written."""
+    writing, answers = threading.Event(), threading.Event()
+    write = Round.write
+
+    def hang(round_: Round, store: Store) -> None:
+        writing.set()
+        answers.wait(10)
+        write(round_, store)
+
+    monkeypatch.setattr(Round, "write", hang)
+    alerts = [KeptAlert(NAME, (("deployment_id", f"chat-{number}"),), 1, 2, None, None) for number in range(10)]
+    dropped: list[Round] = []
+    path = tmp_path / "servescope.db"
+    writer = StoreWriter(
+        Store(path), on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append,
+        backlog_samples=1_000,
+    )  # fmt: skip
+    writer.submit(Round())
+    assert writing.wait(5)
+    for step in range(50):
+        writer.submit(Round(alerts=alerts[: 9 + step % 2], sums=(1_800_000_000_000 + step, {})))
+    waiting = writer.backlog()
+    answers.set()
+
+    assert writer.close()
+    assert waiting < 10
+    assert len(dropped) > 40
+    with Store(path, read_only=True) as reader:
+        assert reader.read_alerts() == alerts

@@ -13,6 +13,7 @@ from servescope.alerting import Alert, Badness, Measured, Over, Own, Shown
 from servescope.alerts import ALERTS
 from servescope.collector.alerting.states import (
     GRACE_MS,
+    KEPT_FREE,
     MOST_ACTIVE,
     OUTAGE_TOLERATED_MS,
     RESOLVED_KEPT_MS,
@@ -136,7 +137,7 @@ def test_what_was_seen_again_and_ended_is_over_at_once() -> None:
 
 def test_more_alerts_than_may_be_are_left_out_and_counted() -> None:
     """Those that are there stay; there is room again when some are over."""
-    states, view = States([replace(GAPS, wait="", keep="")], _fail), Told()
+    states, view = States([replace(GAPS, wait="", keep="", severity="critical")], _fail), Told()
     view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE + 7)}
     states.evaluate(view, START)
     assert (len(states.standings()), states.left_out) == (MOST_ACTIVE, 7)
@@ -145,6 +146,16 @@ def test_more_alerts_than_may_be_are_left_out_and_counted() -> None:
     states.evaluate(view, START + 2 * STEP_MS)
     assert sum(each.state == "firing" for each in states.standings()) == MOST_ACTIVE
     assert states.left_out == 0
+
+
+def test_warnings_leave_room_for_pages() -> None:
+    """However many of them there are: an outage of everything has a warning per target, and a page per deployment."""
+    page = replace(GAPS, name="Page", wait="", keep="", severity="critical")
+    states, view = States([replace(GAPS, wait="", keep=""), page], _fail), Told()
+    view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE)}
+    states.evaluate(view, START)
+    fired = [each.alert for each in states.standings()]
+    assert (fired.count(GAPS.name), fired.count("Page")) == (MOST_ACTIVE - KEPT_FREE, KEPT_FREE)
 
 
 @pytest.mark.parametrize("back", [False, True])

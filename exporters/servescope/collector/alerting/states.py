@@ -17,6 +17,9 @@ State = Literal["pending", "firing", "resolved"]
 MOST_ACTIVE: Final = 2_000
 """So many alerts are pending or firing at a time; more are left out, and counted. So many that are over are kept."""
 
+KEPT_FREE: Final = 500
+"""So many of these are for pages only: a warning per target must not leave out the page they add up to."""
+
 RESOLVED_KEPT_MS: Final = 15 * 60_000
 """For so long it is told that an alert is resolved, as by Prometheus."""
 
@@ -102,7 +105,7 @@ class States:
         for name, alert in self._alerts.items():
             try:
                 before = self._active.get(name, {})
-                held = self._bounded(name, self._believed(name, holding(alert.condition, view), at_ms))
+                held = self._bounded(alert, self._believed(name, holding(alert.condition, view), at_ms))
                 if held or before:
                     self._settle(name, advance(alert, before, held, at_ms), at_ms)
             except Exception:
@@ -143,9 +146,10 @@ class States:
             if each.kept_ms is None and tuple(pair for pair in labels if pair[0] in DEPLOYMENT_LABELS) in self._unknown
         }
 
-    def _bounded(self, name: str, held: Vector) -> Vector:
-        before = self._active.get(name, {})
-        room = MOST_ACTIVE - sum(map(len, self._active.values()))
+    def _bounded(self, alert: Alert, held: Vector) -> Vector:
+        before = self._active.get(alert.name, {})
+        most = MOST_ACTIVE - (KEPT_FREE if alert.severity in ("warning", "info") else 0)
+        room = most - sum(map(len, self._active.values()))
         new = [labels for labels in held if labels not in before]
         if len(new) <= room:
             return held

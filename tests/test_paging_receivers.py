@@ -310,3 +310,19 @@ def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, mon
     assert len(dropped) > 40
     with Store(path, read_only=True) as reader:
         assert reader.read_alerts() == alerts
+
+
+def test_a_clock_that_was_set_back_over_a_restart_ends_nothing(tmp_path: Path) -> None:
+    """All that is stored is of a time that lies ahead: what fired fires, and its end is told."""
+
+    async def act(scene: Scene) -> None:
+        scene.failed = 1
+        await scene.steps(21)
+        await scene.restart(seconds=-7200)
+        await scene.step()
+        assert scene.states() == {NAME: "firing"}
+        scene.failed = 0
+        await scene.steps(21)
+        assert _statuses(scene)[-1] == "resolved"
+
+    play(Scene(tmp_path, WEBHOOK), act)

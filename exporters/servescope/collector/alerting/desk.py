@@ -222,11 +222,14 @@ class AlertDesk:
 
     def _recall(self, history: Store, now_ms: int, settle_ms: int) -> None:
         down_ms = self.view.budgets.recall(history.read_sums(until_ms=now_ms))
+        # How alerts stand is of use also where all else is of a time that lies ahead, as after a clock was set back;
+        # and it comes first, so that nobody is called twice since the past of a figure cannot be read.
+        self._recall_standings(
+            history.read_alerts(), down_ms=now_ms if down_ms is None else down_ms, at_ms=now_ms, settle_ms=settle_ms
+        )
         if down_ms is None:
             return
         self._known_until_ms = down_ms
-        # How alerts stand first: nobody is to be called twice since the past of a figure cannot be read.
-        self._recall_standings(history.read_alerts(), down_ms=down_ms, at_ms=now_ms, settle_ms=settle_ms)
         needs = self.view.needs
         longest_ms = max(needs.pasts.values(), default=0)
         keys = _keys(needs.pasts)

@@ -97,9 +97,10 @@ def holding(condition: Condition, view: View) -> Vector:
             held = holding(first, view)
             return _keep(held, first, unless, view, present=False) if held else held
         case Vanished(own, before):
-            now = {_restrict(labels, own.by) for labels in view.own(own)}
+            same = condition.on
+            now = {_restrict(labels, same) for labels in view.own(own)}
             return {
-                labels: value for labels, value in view.own(own, before).items() if _restrict(labels, own.by) not in now
+                labels: value for labels, value in view.own(own, before).items() if _restrict(labels, same) not in now
             }
         case Gone(name):
             return {} if view.own(Own(name)) else {(): 1.0}

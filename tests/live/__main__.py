@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument(
         "--healthy", default=HOUR, metavar="DURATION", help="how long it is well at first (default: %(default)s)"
     )
-    parser.add_argument("--write", action="store_true", help="put the table into docs/alerts.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/alerts.md, or the rows of --only")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and data")
     arguments = parser.parse_args()
     return run_in_folder("tests.live", lambda folder: _prove(folder, arguments), keep=arguments.keep)
@@ -50,14 +50,12 @@ def _prove(folder: Path, arguments: argparse.Namespace) -> int:
     unknown = sorted(set(arguments.only) - set(ALERTS))
     if unknown:
         raise UsageError(f"unknown alert {unknown[0]!r}, supported: {', '.join(ALERTS)}")
-    if arguments.only and arguments.write:
-        raise UsageError("--write goes with a whole run, not with --only")
     run = _run(folder, arguments)
     print(render(run))
     for problem in run.failed:
         print(f"not as it should be: {problem}", file=sys.stderr)
     if arguments.write:
-        write(run)
+        write(run, rows_of=arguments.only)
     return 1 if run.failed else 0
 
 

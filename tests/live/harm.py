@@ -21,6 +21,8 @@ from tests.live.stack import LiveStack, Program
 
 Undo = Callable[[], None]
 _STARVED_SECONDS: Final = 0.7
+_DENIED_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.2
 
 
 def stop_listing(stack: LiveStack, deployment: str, *replicas: str) -> Undo:
@@ -107,10 +109,12 @@ def add_failing_rule(stack: LiveStack) -> Undo:
 
 
 def pause_prometheus(stack: LiveStack) -> Undo:
-    """Stop Prometheus for the time of several evaluations."""
-    stack.server.signal(signal.SIGSTOP)
-    time.sleep(stack.seconds("3m"))
-    stack.server.signal(signal.SIGCONT)
+    """Stop Prometheus twice, each time for that of several evaluations."""
+    for _ in range(2):
+        stack.server.signal(signal.SIGSTOP)
+        time.sleep(stack.seconds("3m"))
+        stack.server.signal(signal.SIGCONT)
+        time.sleep(stack.seconds("3m"))
     return _nothing
 
 
@@ -158,7 +162,11 @@ def deny_memory(stack: LiveStack) -> Undo:
     has_bytes = int(status.partition("VmSize:")[2].split()[0]) * 1024
     soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
     resource.prlimit(process.pid, resource.RLIMIT_AS, (has_bytes, hard))
-    time.sleep(stack.seconds("2m"))
+    log = stack.folder / "collector.log"
+    read_before, deadline = log.stat().st_size, time.monotonic() + _DENIED_SECONDS
+    # What it had freed before lasts for a while.
+    while b"MemoryError" not in log.read_bytes()[read_before:] and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
     resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
     return _nothing
 

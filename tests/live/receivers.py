@@ -76,6 +76,8 @@ class Receivers:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    # Alertmanager tells of many groups at the same moment.
+    request_queue_size = 128
     receivers: Receivers
 
     def handle_error(self, request: object, client_address: object) -> None:

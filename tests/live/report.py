@@ -60,14 +60,31 @@ def render(run: Run) -> str:
     return "\n".join([*_head(run), "", *_table(run)]) + "\n"
 
 
-def write(run: Run, page: Path = PAGE) -> None:
-    """Put the head and the table between the page's markers; raises ServescopeError when it has none."""
+def write(run: Run, page: Path = PAGE, *, rows_of: Sequence[str] = ()) -> None:
+    """Put the head and the table between the page's markers, or the rows of these alerts in place of theirs.
+
+    Raises ServescopeError when the page has no markers.
+    """
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ServescopeError(f"{page}: expected the markers {BEGIN!r} and {END!r}")
+    if rows_of:
+        page.write_text(_replace_rows(text, run, rows_of), encoding="utf-8")
+        return
     page.write_text(f"{before}{BEGIN}\n\n{render(run)}\n{END}{after}", encoding="utf-8")
+
+
+def _replace_rows(text: str, run: Run, names: Sequence[str]) -> str:
+    """The page with other rows of these alerts, and a line in its head that says so."""
+    for name in names:
+        row = "\n".join(line for line in _table(run) if line.startswith(f"| [{name}]"))
+        # A backslash in it is no reference to a group.
+        text = re.sub(rf"(?m)^\| \[{name}\].*$", row.replace("\\", r"\\"), text)
+    told = f"- Rows of a run of their own, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(map(_short, names))}"
+    told += f"; not as it should be: {'; '.join(run.failed) or 'nothing'}"
+    return re.sub(r"(?m)^(- Not as it should be: .*)$", lambda found: f"{found[1]}\n{told}", text, count=1)
 
 
 def _head(run: Run) -> list[str]:

@@ -49,9 +49,10 @@ UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
         **{
             unit: f"count:{unit}"
             for unit in (
-                "connections", "decisions", "decisions/s", "errors", "errors/s", "events", "events/s", "preemptions",
-                "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows", "samples", "samples/s",
-                "scrapes", "scrapes/s", "series", "targets", "tasks", "tokens", "tokens/s", "workers",
+                "alerts", "connections", "decisions", "decisions/s", "errors", "errors/s", "events", "events/s",
+                "preemptions", "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows",
+                "samples", "samples/s", "scrapes", "scrapes/s", "series", "targets", "tasks", "tokens", "tokens/s",
+                "workers",
             )
         },
     }

@@ -267,4 +267,8 @@ def compile_figure(
 
 def legend(options: Options, *labels: str) -> str:
     """The name of a series: the values of its labels, identity labels under the names they have here."""
-    return " ".join(f"{{{{{options.label(label)}}}}}" for label in labels) or "in scope"
+    return " ".join(f"{_WORDS.get(label, '')}{{{{{options.label(label)}}}}}" for label in labels) or "in scope"
+
+
+# A bare number says nothing at the end of a name.
+_WORDS = {"position": "position "}

@@ -74,15 +74,6 @@ ALERT_SETTINGS: Final = (
 )
 """The keys of [alerts] with their defaults; the last four are tables."""
 
-TAKEN_LABELS: Final = tuple(
-    sorted(
-        {"alertname", "component", "family", "instance", "job", "le", "reason", "severity", "team"}.union(
-            *(metric.labels for metric in METRICS.values())
-        )
-    )
-)
-"""Labels that series and alerts have beside the identity's."""
-
 OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
 MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "required"))
 
@@ -168,7 +159,6 @@ def read_options(path: Path) -> Options:
 def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     """The options from a parsed document; `origin` is what errors call it."""
     common = shared.make_options(document, origin=origin)
-    _check_labels(common, origin)
     table = Table(document, origin, "").table(shared.ALERTS_TABLE, ALERT_SETTINGS)
     options = Options(
         common=common,
@@ -197,15 +187,6 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         raise table.wrong("new_stack", f"another stack than old_stack ({options.choices.old_stack!r})")
     _check_scrape_interval(options, origin)
     return options
-
-
-def _check_labels(common: shared.Options, origin: str) -> None:
-    """An identity label may not be called as another label of the same series, or of the same alert."""
-    for label, name in common.labels.items():
-        if name in TAKEN_LABELS:
-            raise ConfigurationError(
-                f"{origin}: labels.{label} is {name!r}, expected a name that is not one of {', '.join(TAKEN_LABELS)}"
-            )
 
 
 def _matching(table: Table, key: str, default: str, form: re.Pattern[str], expected: str) -> str:

@@ -24,13 +24,13 @@ _DURATION_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 MOST_SAMPLES: Mapping[str, float] = MappingProxyType(
     {
-        "fleet": 5e6,
-        "cutover": 70e6,
+        "fleet": 2e6,
+        "cutover": 35e6,
         "requests": 60e6,
-        "speculation": 15e6,
-        "cache": 20e6,
+        "speculation": 10e6,
+        "cache": 10e6,
         "scale": 10e6,
-        "phases": 20e6,
+        "phases": 12e6,
     }
 )
 """What opening a dashboard may read: samples over a day of 200 replicas that are scraped every 15 s."""

@@ -47,7 +47,11 @@ def main() -> int:
     except ServescopeError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return _check(arguments.output, files) if arguments.check else _write(arguments.output, files)
+    try:
+        return _check(arguments.output, files) if arguments.check else _write(arguments.output, files)
+    except OSError as error:
+        sys.stderr.write(f"{arguments.output}: cannot be written: {error}\n")
+        return 2
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:

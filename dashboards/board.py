@@ -7,27 +7,31 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from dashboards import grafana
-from dashboards.options import Options, seconds
+from dashboards.options import Options
 from dashboards.panels import Row
 from dashboards.queries import (
     ALERTS,
     HISTOGRAMS,
     PRESENCE,
+    RATE_INTERVAL,
     REPLICA,
     SCOPE,
     Query,
     Variable,
+    firing_alerts,
     legend,
     own_scope,
     scope,
 )
 from servescope import catalog
+from servescope.alert_links import HEALTH
+from servescope.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.catalog import METRICS
 from servescope.identity import ROLLOUT_PHASES
 from servescope.own_metrics import OWN_METRICS
 
-OWN_COMPONENTS = ("collector", "telemetry")
-"""The components of alerts that tell of the monitoring itself."""
+OWN_COMPONENTS = tuple(sorted({alert.component for alert in ALERTS_BY_NAME.values() if alert.dashboard == HEALTH}))
+"""The components of alerts that tell of the monitoring itself, and of the Prometheus and Alertmanager beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +115,23 @@ def variable_query(variable: Variable, options: Options) -> str:
 
 _SENT = METRICS["autoscaler_rounded_desired_scale"].name
 _CONFIGURED = OWN_METRICS["servescope_configuration_reload_timestamp_seconds"].name
-# Grafana asks for marks once a minute, as `make_annotation` has it.
-_MARKS_SECONDS = 60
 _SETTLED = "|".join(phase for phase in ROLLOUT_PHASES if phase != "promoting")
 
 
 def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]:
-    """Marks on every graph: what appears, phases of a rollout, alerts that fire, changes of scale and configuration."""
+    """Marks on every graph: what appears, phases of a rollout, alerts that fire, changes of scale and configuration.
+
+    What begins or changes is looked for over `$__rate_interval`, which is longer than Grafana's step at any zoom: over
+    a fixed minute, a week on the screen would lose four of five.
+    """
     chosen = scope(options)
     deployment, phase = options.label("deployment_id"), options.label("rollout_phase")
-    firing = f'{ALERTS}{{alertstate="firing",{chosen}}}'
+    firing, before = firing_alerts(options), firing_alerts(options, ago=RATE_INTERVAL)
     here = f"count by ({deployment}) ({PRESENCE}{{{chosen}}})"
     return [
         grafana.make_annotation(
             "Deployment appears",
-            Query(f"{here} unless count by ({deployment}) ({PRESENCE}{{{chosen}}} offset 5m)", ""),
+            Query(f"{here} unless count by ({deployment}) ({PRESENCE}{{{chosen}}} offset {RATE_INTERVAL})", ""),
             "blue",
             legend(options, "deployment_id"),
         ),
@@ -139,13 +145,13 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
         grafana.make_annotation(
             "Alert fires",
             # A mark where it begins: bands of several alerts would hide what they are about.
-            Query(f"count by (alertname, {deployment}) ({firing} unless {firing} offset 1m)", ""),
+            Query(f"count by (alertname, {deployment}) ({firing} unless {before})", ""),
             "red",
             legend(options, "alertname", "deployment_id"),
         ),
         grafana.make_annotation(
             "Scale sent changes",
-            Query(f"changes({_SENT}{{{chosen}}}[{_mark_window(options)}]) > 0", ""),
+            Query(f"changes({_SENT}{{{chosen}}}[{RATE_INTERVAL}]) > 0", ""),
             "orange",
             legend(options, "deployment_id"),
             # Where it changes often it would hide the others.
@@ -153,11 +159,6 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
         ),
         _configured(options, options.selector.rstrip(", ")),
     ]
-
-
-def _mark_window(options: Options) -> str:
-    """As long as marks are apart, and as four scrapes, so that no change falls between two."""
-    return f"{max(_MARKS_SECONDS, round(4 * seconds(options.scrape_interval)))}s"
 
 
 def _own_annotations(options: Options) -> list[dict[str, object]]:
@@ -169,7 +170,7 @@ def _own_annotations(options: Options) -> list[dict[str, object]]:
         grafana.make_annotation(
             "Alert fires",
             # Where it begins; the Watchdog fires for ever.
-            Query(f"count by (alertname) ({firing} unless {firing} offset 1m)", ""),
+            Query(f"count by (alertname) ({firing} unless {firing} offset {RATE_INTERVAL})", ""),
             "red",
             legend(options, "alertname"),
         ),
@@ -181,7 +182,7 @@ def _configured(options: Options, chosen: str) -> dict[str, object]:
     """A mark where a collector took a configuration up."""
     return grafana.make_annotation(
         "Configuration taken up",
-        Query(f"changes({_CONFIGURED}{f'{{{chosen}}}' if chosen else ''}[{_mark_window(options)}]) > 0", ""),
+        Query(f"changes({_CONFIGURED}{f'{{{chosen}}}' if chosen else ''}[{RATE_INTERVAL}]) > 0", ""),
         "green",
         legend(options, "instance"),
     )

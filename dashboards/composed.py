@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dashboards.conditions import Compiler
 from dashboards.options import Options
-from dashboards.queries import compile_expression, compile_figure
+from dashboards.queries import compile_expression, compile_figure, compile_own
 from servescope.alerting import Badness
 from servescope.catalog import Objective
-from servescope.expressions import Expression, rate
+from servescope.expressions import Expression, level, rate
 from servescope.identity import DEPLOYMENT_LABELS
 
 
@@ -63,6 +63,12 @@ def share_of_time_above(figure: str, other: str, stretch: str, options: Options)
     labels = _deployment(options)
     above = f"{_operand(figure, options)} > bool on ({labels}) {_operand(other, options)}"
     return f"avg_over_time(({above})[{stretch}:{options.scrape_interval}])"
+
+
+def among_collectors(expression: str, options: Options) -> str:
+    """What an expression says of collectors, told by their address: every program that is scraped tells of its CPU."""
+    collectors = compile_own(level("servescope_build_info", "max"), options, by=("instance",))
+    return f"({expression}) and on ({options.label('instance')}) ({collectors})"
 
 
 def _operand(figure: str, options: Options) -> str:

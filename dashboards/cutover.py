@@ -6,7 +6,7 @@ from functools import partial
 
 from dashboards.board import Board
 from dashboards.options import Options
-from dashboards.panels import Row, expression_panel
+from dashboards.panels import HARM_AXIS, Row, expression_panel
 from dashboards.queries import PRESENCE
 from servescope.expressions import Difference, Level, Quantile, Rate, Ratio, level, rate
 
@@ -40,7 +40,7 @@ def make(options: Options) -> Board:
                         first="if they are not, look at the configuration of what divides the traffic.",
                     ),
                     expression_panel(
-                        "Rollout phase", level(PRESENCE), options, unit="requests",
+                        "In flight by rollout phase", level(PRESENCE), options, unit="requests",
                         by=("deployment_id", "rollout_phase"),
                         meaning="Requests in flight of each deployment, under the phase its rollout is in.",
                         normal="one deployment is promoting until it is stable.",
@@ -57,7 +57,7 @@ def make(options: Options) -> Board:
                 "What clients get",
                 (
                     compare(
-                        "Harm by stack", harm, unit="ratio", idle=True,
+                        "Harm by stack", harm, unit="ratio", idle=True, axis=HARM_AXIS,
                         meaning="Requests that failed or were refused / requests that ended.",
                         normal="the same for all stacks, near 0.", first="stop the cutover where the new one is worse.",
                     ),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from dashboards.board import Board, board_uid
 from dashboards.options import Options
 from dashboards.panels import UNITS, Column, NoData, Panel, Row, expression_panel, figure_panel, steps
-from dashboards.queries import FIRING, Query, compile_expression, compile_figure, legend
+from dashboards.queries import Query, compile_figure, legend, list_firing_alerts
 from servescope.catalog import FIGURES
 from servescope.expressions import Ratio, rate
 from servescope.identity import DEPLOYMENT_LABELS
@@ -69,15 +69,16 @@ def _headline(options: Options) -> tuple[Panel, ...]:
 
 def _alerts(options: Options) -> Panel:
     deployment = options.label("deployment_id")
-    firing = compile_expression(FIRING, options, by=("alertname", "severity", "deployment_id"))
+    firing = list_firing_alerts(options, by=("alertname", "severity", "deployment_id"))
     return Panel(
         title="Firing alerts",
         kind="table",
         queries=(Query(firing, "", instant=True, format="table"),),
         unit="none",
-        meaning="Alerts that fire for the deployments in scope.",
+        meaning="Alerts that fire for the deployments in scope, and those of no single one, as on the shares of a "
+        "model's stacks or on the monitoring itself.",
         normal="none.",
-        first="open the alert's runbook.",
+        first="open the alert's runbook; where it is of the monitoring, look at Health before you believe the rest.",
         no_data=NoData("idle", "no alert fires, or alert rules are not loaded"),
         columns=MappingProxyType(
             {

@@ -182,7 +182,7 @@ def make_annotation(name: str, query: Query, color: str, text: str, *, enabled: 
         "enable": enabled,
         "hide": False,
         "iconColor": color,
-        "target": {"expr": query.expression, "refId": "Anno", "interval": "60s", "legendFormat": ""},
+        "target": {"expr": query.expression, "refId": "Anno", "legendFormat": ""},
         "titleFormat": name,
         "textFormat": text,
         "useValueForTime": False,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dashboards.board import Board
+from dashboards.composed import among_collectors
 from dashboards.options import Options
 from dashboards.panels import SERIES_COLORS, UNITS, NoData, Panel, Row, absent_own
 from dashboards.queries import HEALTH_VARIABLES, Query, compile_own, legend
@@ -150,12 +151,12 @@ def _asked(options: Options) -> tuple[Panel, ...]:
             normal="few.", first="look who keeps connections open.",
         ),
         _panel(
-            "Collector CPU", rate("process_cpu_seconds_total"), options, unit="cores", by=_COLLECTOR,
+            "Collector CPU", rate("process_cpu_seconds_total"), options, unit="cores", by=_COLLECTOR, is_common=True,
             normal="well below one core.", first="divide targets over shards before it comes near one.",
         ),
         _panel(
             "Collector memory", level("process_resident_memory_bytes"), options, unit="bytes", by=_COLLECTOR,
-            normal="steady after the first hour.", first="compare with series held.",
+            is_common=True, normal="steady after the first hour.", first="compare with series held.",
         ),
     )  # fmt: skip
 
@@ -192,7 +193,7 @@ def _evaluating(options: Options) -> tuple[Panel, ...]:
 def _sending(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
-            "Alerts the collector holds", level("servescope_alerts"), options, unit="events", by=("alertstate",),
+            "Alerts the collector holds", level("servescope_alerts"), options, unit="alerts", by=("alertstate",),
             normal="the Watchdog alone is `firing`.", first="the dashboard of what fires shows why.",
         ),
         _panel(
@@ -230,7 +231,7 @@ def _sending(options: Options) -> tuple[Panel, ...]:
             by=("integration",), normal="0.", first="Alertmanager's log says what the receiver answered.",
         ),
         _panel(
-            "Alerts held by Alertmanager", level("alertmanager_alerts"), options, unit="events", by=("state",),
+            "Alerts held by Alertmanager", level("alertmanager_alerts"), options, unit="alerts", by=("state",),
             normal="the Watchdog alone is `active`.",
             first="`suppressed` ones are silenced or inhibited: look by what.",
         ),
@@ -270,14 +271,19 @@ def _panel(
     first: str,
     meaning: str = "",
     stacked: bool = False,
+    is_common: bool = False,
     colors: Mapping[str, str] = SERIES_COLORS,
 ) -> Panel:
-    """An expression over series about the monitoring, told by the series' own help unless `meaning` is given."""
+    """An expression over series about the monitoring, told by the series' own help unless `meaning` is given.
+
+    `is_common` where every program has such series: then those of collectors are kept.
+    """
     names = sorted(leaves(expression))
+    text = compile_own(expression, options, by=by)
     return Panel(
         title=title,
         kind="timeseries",
-        queries=(Query(compile_own(expression, options, by=by), legend(options, *by)),),
+        queries=(Query(among_collectors(text, options) if is_common else text, legend(options, *by)),),
         unit=UNITS[unit],
         meaning=meaning or OWN_METRICS[names[0]].help,
         normal=normal,

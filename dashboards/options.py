@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from servescope.catalog import DEFAULT_WINDOW, FIGURES, Band
+from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, Band
 from servescope.errors import ConfigurationError
 from servescope.identity import IDENTITY_LABELS
 from servescope.sources import load_sources
@@ -23,8 +23,15 @@ TIMEZONES = ("browser", "utc")
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)\Z")
-_MATCHERS = re.compile(r'\s*[a-zA-Z_]\w*\s*(=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"\s*(,\s*|\Z)')
+_MATCHERS = re.compile(r'\s*[a-zA-Z_]\w*\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*(,\s*|\Z)')
 _PREFIX = re.compile(r"[a-z][a-z0-9-]{0,19}\Z")
+# What series, alerts and rules have beside the identity; under one of these names it would be lost.
+_TAKEN_LABELS = sorted(
+    {
+        "__name__", "alertname", "alertstate", "component", "family", "instance", "job", "le", "reason", "severity",
+        "team",
+    }.union(*(metric.labels for metric in METRICS.values()))
+)  # fmt: skip
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -130,6 +137,8 @@ def _labels(value: object, origin: str) -> dict[str, str]:
             )
         if not isinstance(name, str) or not _LABEL.match(name):
             raise _wrong(origin, f"labels.{label}", name, "the name of a label")
+        if name in _TAKEN_LABELS:
+            raise _wrong(origin, f"labels.{label}", name, f"a name that is not one of {', '.join(_TAKEN_LABELS)}")
     names = [value.get(label, label) for label in IDENTITY_LABELS]
     for name in names:
         if names.count(name) > 1:
@@ -164,6 +173,8 @@ def _thresholds(value: object, origin: str) -> dict[str, tuple[float, ...]]:
             raise _wrong(origin, f"thresholds.{figure}", edges, f"a list of {count} numbers")
         if any(lower >= upper for lower, upper in pairwise(edges)):
             raise _wrong(origin, f"thresholds.{figure}", edges, "ascending numbers")
+        if FIGURES[figure].unit == "ratio" and any(abs(edge) > 1 for edge in edges):
+            raise _wrong(origin, f"thresholds.{figure}", edges, "shares such as 0.4, not percent")
     return {figure: tuple(map(float, edges)) for figure, edges in value.items()}
 
 
@@ -173,13 +184,18 @@ def _check(options: Options, origin: str) -> None:
         if value not in allowed:
             raise _wrong(origin, key, value, f"one of {', '.join(allowed)}")
     for key in ("window", "scrape_interval", "refresh"):
-        if not _DURATION.match(getattr(options, key)):
+        if not _is_duration(getattr(options, key)):
             raise _wrong(origin, key, getattr(options, key), "a duration such as '30s' or '5m'")
     if not _PREFIX.match(options.prefix):
         raise _wrong(origin, "prefix", options.prefix, "at most 20 small letters, digits and hyphens")
     if _MATCHERS.sub("", options.selector):
         raise _wrong(origin, "selector", options.selector, """matchers such as 'cluster="eu"'""")
-    if not options.time_from.startswith("now-") or not _DURATION.match(options.time_from[4:]):
+    for how, value, _ in _MATCHERS.findall(options.selector):
+        if how in ("=~", "!~") and not _is_pattern(value):
+            raise _wrong(origin, "selector", options.selector, f"regular expressions, which {value!r} is not")
+    if not _is_pattern(options.datasource_regex):
+        raise _wrong(origin, "datasource_regex", options.datasource_regex, "a regular expression")
+    if not options.time_from.startswith("now-") or not _is_duration(options.time_from[4:]):
         raise _wrong(origin, "time_from", options.time_from, "a time such as 'now-1h'")
     interval = seconds(options.scrape_interval)
     if seconds(options.window) < 4 * interval:
@@ -188,6 +204,19 @@ def _check(options: Options, origin: str) -> None:
         raise _wrong(
             origin, "refresh", options.refresh, f"no less than the scrape interval of {options.scrape_interval}"
         )
+
+
+def _is_duration(text: str) -> bool:
+    return _DURATION.match(text) is not None and seconds(text) > 0
+
+
+def _is_pattern(text: str) -> bool:
+    """Whether it is a regular expression, as far as Prometheus' and the browser's are Python's too."""
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 def seconds(duration: str) -> float:

@@ -32,6 +32,11 @@ Absence = Literal["off", "idle", "broken"]
 
 COLUMNS = 24
 
+HARM_AXIS = (0.0, 0.1)
+"""Where the axis of a share that is 0 when all is well ends at least: on one up to 1, a few percent are a flat line."""
+
+_HARM = ("client_abort_share", "request_error_share", "request_rejected_share")
+
 UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
     {
         "bytes": "bytes",
@@ -44,9 +49,10 @@ UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
         **{
             unit: f"count:{unit}"
             for unit in (
-                "connections", "decisions", "decisions/s", "errors", "errors/s", "events", "events/s", "preemptions",
-                "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows", "samples", "samples/s",
-                "scrapes", "scrapes/s", "series", "targets", "tasks", "tokens", "tokens/s", "workers",
+                "alerts", "connections", "decisions", "decisions/s", "errors", "errors/s", "events", "events/s",
+                "preemptions", "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows",
+                "samples", "samples/s", "scrapes", "scrapes/s", "series", "targets", "tasks", "tokens", "tokens/s",
+                "workers",
             )
         },
     }
@@ -172,7 +178,7 @@ def figure_panel(
         first=first,
         no_data=absence(figure.expression, idle=figure.idle == "absent"),
         thresholds=steps(band),
-        axis=_axis(figure.unit, band),
+        axis=HARM_AXIS if name in _HARM else _axis(figure.unit, band),
         stacked=stacked,
         width=width,
         height=height,
@@ -194,6 +200,7 @@ def expression_panel(
     idle: bool = False,
     off: str = "",
     stacked: bool = False,
+    axis: tuple[float, float] = (0.0, 1.0),
     width: int = 8,
 ) -> Panel:
     """An expression over the raw series, per value of the labels in `by`.
@@ -214,7 +221,7 @@ def expression_panel(
         normal=normal,
         first=first,
         no_data=NoData("off", off) if off else absence(expression, idle=idle),
-        axis=(0.0, 1.0) if unit == "ratio" else None,
+        axis=axis if unit == "ratio" else None,
         stacked=stacked,
         colors=STACK_COLORS if by == ("inference_stack",) else SERIES_COLORS,
         width=width,

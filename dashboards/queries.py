@@ -36,7 +36,7 @@ PRESENCE = METRICS["concurrent_requests"].name
 ALERTS = "ALERTS"
 """Prometheus' own series of pending and firing alerts."""
 
-FIRING = Level(ALERTS, "max", (("alertstate", ("firing",)),))
+_OURS = "Servescope.+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,28 @@ def scope(
 def _chosen(variables: Iterable[Variable], options: Options) -> str:
     chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in variables]
     return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
+
+
+def firing_alerts(options: Options, *, ago: str = "") -> str:
+    """The alerts that fire for deployments in scope, and those of ours that are of no single one.
+
+    These are of a model as a whole, as one on the shares of its stacks, or of the monitoring itself, whose failure puts
+    everything shown in doubt. The Watchdog, which fires for ever, is left out.
+    """
+    offset = f" offset {ago}" if ago else ""
+    deployment = options.label("deployment_id")
+    wider = (f'{options.label(each.label)}=~"${each.name}|"' for each in SCOPE if each.label != "deployment_id")
+    of_none = ",".join((
+        'alertstate="firing"', f'alertname=~"{_OURS}"', 'severity!="none"', f'{deployment}=""',
+        *filter(None, [options.selector.rstrip(", ")]), *wider,
+    ))  # fmt: skip
+    of_deployments = f'alertstate="firing",{scope(options)}'
+    return f"({ALERTS}{{{of_deployments}}}{offset} or {ALERTS}{{{of_none}}}{offset})"
+
+
+def list_firing_alerts(options: Options, *, by: tuple[str, ...]) -> str:
+    """What `firing_alerts` gives, one for each value of the labels in `by`."""
+    return f"count by ({', '.join(map(options.label, by))}) {firing_alerts(options)}"
 
 
 def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ()) -> str:
@@ -245,4 +267,8 @@ def compile_figure(
 
 def legend(options: Options, *labels: str) -> str:
     """The name of a series: the values of its labels, identity labels under the names they have here."""
-    return " ".join(f"{{{{{options.label(label)}}}}}" for label in labels) or "in scope"
+    return " ".join(f"{_WORDS.get(label, '')}{{{{{options.label(label)}}}}}" for label in labels) or "in scope"
+
+
+# A bare number says nothing at the end of a name.
+_WORDS = {"position": "position "}

@@ -139,6 +139,8 @@ def _attained(options: Options) -> tuple[Panel, ...]:
             first="look at the panel of its bad share: it shows whether the budget burns fast enough to call somebody.",
             no_data=_unrecorded(absence(objective.bad, idle=True)),
             thresholds=(Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal)),
+            # Ten times the budget: on an axis from 0, 99 % and 99.9 % are the same line.
+            axis=(round(1 - 10 * objective.budget, 12), 1.0),
         )
         for objective in OBJECTIVES.values()
     )  # fmt: skip

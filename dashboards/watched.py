@@ -13,7 +13,18 @@ from dataclasses import replace
 from dashboards.board import Board
 from dashboards.conditions import Compiler
 from dashboards.options import Options
-from dashboards.panels import STATUS_COLORS, UNITS, NoData, Panel, Row, Threshold, absence, absent_own
+from dashboards.panels import (
+    SERIES_COLORS,
+    STACK_COLORS,
+    STATUS_COLORS,
+    UNITS,
+    NoData,
+    Panel,
+    Row,
+    Threshold,
+    absence,
+    absent_own,
+)
 from dashboards.queries import Query, legend
 from servescope.alert_links import compared, panel_title
 from servescope.alerting import (
@@ -28,11 +39,13 @@ from servescope.alerting import (
     Measured,
     Over,
     Own,
+    Present,
     Quotient,
     Scaled,
     Shifted,
     Shown,
     Term,
+    Vanished,
     labels_of,
     terms,
 )
@@ -132,7 +145,13 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         thresholds=thresholds,
         axis=_axis(unit, thresholds),
         overlay=(LIMIT,) if lines else (),
+        # A stack has its colour here as beside the other.
+        colors=STACK_COLORS if _is_by_stack(term) else SERIES_COLORS,
     )
+
+
+def _is_by_stack(term: Term | None) -> bool:
+    return term is not None and labels_of(term)[-1:] == ("inference_stack",)
 
 
 # --- What is drawn ----------------------------------------------------------------------------------------------------
@@ -312,9 +331,24 @@ def _absence(term: Term) -> NoData:
 
 def _absence_of_all(condition: Condition) -> NoData:
     """What it means that a condition that compares nothing holds nowhere: mostly that all is well."""
+    if _looks_for_lost(condition):
+        return NoData("idle", "nothing that was there is missing; or the collector is not scraped")
     off = [_absence(term) for term in terms(condition) if isinstance(term, Shown)]
     reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
     return NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
+
+
+def _looks_for_lost(condition: Condition) -> bool:
+    """Whether it begins with series that were there before."""
+    match condition:
+        case All((first, *_)) | Any((first, *_)) | Except(first, _):
+            return _looks_for_lost(first)
+        case Vanished():
+            return True
+        case Present(Extreme(before=before)):
+            return bool(before)
+        case _:
+            return False
 
 
 def _where(term: Term) -> Matchers:

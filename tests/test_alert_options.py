@@ -318,7 +318,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"scrape_interval": "2m", "refresh": "2m", "window": "10m"}, "scrape_interval is '2m', expected at most 75s"),
     ({"labels": {"model": "m"}}, "labels: no identity label 'model', there are: model_name, "),
     ({"labels": {"rollout_phase": "phase"}}, "labels.rollout_phase is 'phase', expected a name that is not one of "),
-    ({"labels": {"replica": "severity"}}, "labels.replica is 'severity', expected a name that is not one of alertname"),
+    ({"labels": {"replica": "severity"}}, "labels.replica is 'severity', expected a name that is not one of "),
     ({"thresholds": {"speculation_rate": [0.8, 0.4]}}, "is [0.8, 0.4], expected ascending numbers"),
     ({"alerts": {"bounds": {"worse_time": 2}}}, "unknown key 'alerts.bounds.worse_time'; did you mean 'worse_times'?"),
     ({"alerts": {"bounds": {"worse_times": 0.5}}}, "alerts.bounds.worse_times: 0.5 is wrong, expected a number of at "

@@ -25,9 +25,9 @@ from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 
 Program = Literal["collector", "prometheus", "alertmanager"]
 OwnUnit = Literal[
-    "bytes", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems", "ratio", "requests",
-    "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series", "state", "targets",
-    "tasks",
+    "alerts", "bytes", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems", "ratio",
+    "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series", "state",
+    "targets", "tasks",
 ]  # fmt: skip
 """Units of series about the monitoring; a `state` is 1 or 0."""
 
@@ -196,7 +196,7 @@ _COLLECTOR = (
         ("shard",), absent=_ONE_THAT_GATHERS,
     ),
     OwnMetric(
-        "servescope_alerts", "gauge", "events", "Alerts that are pending or firing, by their name.",
+        "servescope_alerts", "gauge", "alerts", "Alerts that are pending or firing, by their name.",
         ("alertname", "alertstate"), absent="none is pending or firing",
     ),
     OwnMetric("servescope_alerting_duration_seconds", "histogram", "seconds", "Evaluating all alerts once."),
@@ -285,7 +285,7 @@ _OTHERS = (
         ("integration",),
     ),
     _of_alertmanager(
-        "alertmanager_alerts", "gauge", "events", "Alerts Alertmanager holds, by what it does with them.", ("state",)
+        "alertmanager_alerts", "gauge", "alerts", "Alerts Alertmanager holds, by what it does with them.", ("state",)
     ),
     _of_alertmanager(
         ALERTMANAGER_RELOADED, "gauge", "state",

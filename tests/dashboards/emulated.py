@@ -41,7 +41,7 @@ def make_stack() -> EmulatedStack:
 @contextmanager
 def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack) -> Iterator[Prometheus]:
     """A Prometheus over the stack's scrapes and the committed recording rules, evaluated over them."""
-    fill(prometheus, promtool, folder, (*scrape(stack, SECONDS), *_beside(), _alert()), seconds=SECONDS)
+    fill(prometheus, promtool, folder, (*scrape(stack, SECONDS), *_beside(), *_alerts()), seconds=SECONDS)
     with running(prometheus, folder, {}, options=RETENTION) as server:
         yield server
 
@@ -120,10 +120,20 @@ def _uneven(after: int, timestamp: bytes) -> Iterator[bytes]:
             yield f"kv_cache_{name}_tokens_total{{{labels}}} {after * per_second} ".encode() + timestamp + b"\n"
 
 
-def _alert() -> bytes:
-    labels = 'alertname="SpeculationRateLow",alertstate="firing",severity="warning",deployment_id="chat-v1"'
-    identity = 'model_name="llama-3.3-70b",inference_stack="v1",environment="production"'
-    return f"ALERTS{{{labels},{identity}}} 1 {START_SECONDS + SECONDS}\n".encode()
+_MODEL = 'model_name="llama-3.3-70b",environment="production"'
+_FIRING = (
+    f'alertname="SpeculationRateLow",severity="warning",deployment_id="chat-v1",inference_stack="v1",{_MODEL}',
+    f'alertname="ServescopeSharesNotAsConfigured",severity="warning",inference_stack="v1",{_MODEL}',
+    'alertname="ServescopeCollectorDown",severity="warning",instance="collector:9477"',
+    'alertname="ServescopeWatchdog",severity="none"',
+    'alertname="SomebodysDiskFull",severity="critical",instance="database:9100"',
+)
+
+
+def _alerts() -> Iterator[bytes]:
+    """What begins to fire: of a deployment, of a model, of the monitoring, the Watchdog, and somebody else's."""
+    for labels in _FIRING:
+        yield f'ALERTS{{alertstate="firing",{labels}}} 1 {START_SECONDS + SECONDS}\n'.encode()
 
 
 def _run(command: Sequence[str]) -> None:

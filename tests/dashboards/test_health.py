@@ -149,6 +149,8 @@ def test_what_is_shown_is_what_runs(answers: dict[str, Any]) -> None:
     assert values("Rule failures") == {0.0}
     assert max(values("Scrapes by outcome")) > 0
     assert values("Target down") == {0.0, 1.0}
+    # Prometheus and Alertmanager tell of their processes too.
+    assert all(len(shown[title]["data"]["result"]) == 1 for title in ("Collector CPU", "Collector memory"))
 
 
 def test_every_mark_is_executed(answers: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ model_name = "served_model"
 deployment_id = "release"
 inference_stack = "engine"
 environment = "env"
-rollout_phase = "phase"
+rollout_phase = "rollout"
 replica = "pod"
 role = "part"
 
@@ -110,6 +110,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"timezone": "CET"}, "options.toml: timezone is 'CET', expected one of browser, utc"),
     ({"time_from": "yesterday"}, "options.toml: time_from is 'yesterday', expected a time such as 'now-1h'"),
     ({"prefix": "Our LLMs"}, "options.toml: prefix is 'Our LLMs', expected at most 20 small letters"),
+    ({"refresh": "0s"}, "options.toml: refresh is '0s', expected a duration such as"),
+    ({"scrape_interval": "0s"}, "options.toml: scrape_interval is '0s', expected a duration such as"),
+    ({"time_from": "now-0h"}, "options.toml: time_from is 'now-0h', expected a time such as 'now-1h'"),
+    ({"selector": 'cluster=~"("'}, "expected regular expressions, which '(' is not"),
+    ({"datasource_regex": "("}, "options.toml: datasource_regex is '(', expected a regular expression"),
+    (
+        {"labels": {"replica": "status"}},
+        "options.toml: labels.replica is 'status', expected a name that is not one of ",
+    ),
+    ({"labels": {"replica": "le"}}, "options.toml: labels.replica is 'le', expected a name that is not one of "),
+    ({"thresholds": {"speculation_rate": [40, 80]}}, "speculation_rate is [40, 80], expected shares such as 0.4, "),
     ({"selector": "cluster=eu"}, "options.toml: selector is 'cluster=eu', expected matchers such as"),
     ({"labels": {"model": "m"}}, "options.toml: labels: no identity label 'model', there are: model_name, "),
     ({"labels": {"replica": "a-b"}}, "options.toml: labels.replica is 'a-b', expected the name of a label"),
@@ -181,6 +192,9 @@ def test_the_command_writes_where_it_is_told_and_says_what_is_wrong(tmp_path: Pa
     assert "fleet.json is out of date: run `python -m dashboards`" in stale.stderr
     wrong = _run("--options", str(tmp_path / "wrong.toml"))
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    nowhere = _run("--output", str(tmp_path / "wrong.toml"))
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
+    assert "cannot be written" in nowhere.stderr
     assert _run("--check").returncode == 0
 
 

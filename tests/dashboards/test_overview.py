@@ -101,3 +101,16 @@ def test_latency_is_shown_as_percentiles_and_as_promises_kept() -> None:
         assert len(shown[f"{title}: promise kept"]["targets"]) == 2
         assert "30d" in str(shown["Budgets"]["targets"])
     assert not [title for title in shown if title.endswith(", mean")]
+
+
+def test_a_number_in_a_legend_says_what_it_counts() -> None:
+    """As the position of a draft's token, which is a bare digit."""
+    legends = {
+        target["legendFormat"]
+        for name in NAMES
+        for each in panels(read_board(name))
+        for target in each["targets"]
+        if "{{position}}" in target["legendFormat"]
+    }
+
+    assert legends == {"{{deployment_id}} {{inference_stack}} position {{position}}"}

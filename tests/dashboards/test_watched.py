@@ -139,3 +139,13 @@ def test_alerts_are_shown_without_recording_rules_too() -> None:
     files: Mapping[str, str] = render(replace(DEFAULTS, figures="raw"))
 
     assert not any("deployment:" in text for text in files.values())
+
+
+def test_an_empty_panel_of_what_is_lost_says_that_nothing_is() -> None:
+    """Not that nothing happened, nor that a feature is off which is only mentioned in an exception."""
+    shown_empty = {
+        panel["title"]: panel["fieldConfig"]["defaults"]["noValue"] for panel in panels(read_board("health"))
+    }
+
+    for title in ("Target gone", "Deployment gone"):
+        assert shown_empty[title] == "No data: nothing that was there is missing; or the collector is not scraped"

@@ -171,7 +171,8 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "The page Sources of the console names them; `servescope inspect` compares the text with the source "
                 "maps.",
                 "Name the new version's source map in the target's list, or write one.",
-                "A feature that was switched off, such as speculation.",
+                "A feature that was switched off, such as speculation; an engine that was restarted and has had no "
+                "request since, where it shows some metrics from its first request on.",
             ),
             "health", "servescope_target_missing_metrics", keep="5m",
         ),

@@ -168,7 +168,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
             new_stack=table.string("new_stack", CATALOG_CHOICES.new_stack),
             collector_job=table.string("collector_job", CATALOG_CHOICES.collector_job),
         ),
-        sources=_sources(table),
+        sources=_sources(table) or common.engines,
         disabled=_disabled(table),
         secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
         templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),

@@ -87,8 +87,12 @@ def _pieces(span: Span) -> list[dict[str, Any]]:
 
 
 def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
-    """What mutes what; labels that neither side has are equal too, so both sides have all that are named."""
-    deployment = [options.label(label) for label in DEPLOYMENT_LABELS[:3]]
+    """What mutes what; labels that neither side has are equal too, so both sides have all that are named.
+
+    But for the environment, which an operator may leave unnamed: two deployments that share all else are then alike.
+    """
+    # Whichever phase of its rollout it is told in, a deployment is one.
+    deployment = [options.label(label) for label in DEPLOYMENT_LABELS if label != "rollout_phase"]
     return [
         {
             "source_matchers": ['severity="critical"', 'family!="servescope"'],

@@ -6,6 +6,7 @@ stand at the top; what concerns alerts alone stands in the table [alerts].
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ _LONGEST_WINDOW_DAYS = 31
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*\Z")
 _PATH = re.compile(r"[^\s?#]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}\Z")
+# The value of a label that is written into expressions and texts.
+_VALUE = re.compile(r"[^\s\"'\\{}](?:[^\n\r\t\"'\\{}]{0,126}[^\s\"'\\{}])?\Z")
+_A_VALUE = "the value of a label, without quotes, braces and backslashes"
+# Where the fastest row of burn windows asks for more than all requests being bad, its page could never be told.
+_LEAST_GOAL = math.ceil(100 * (1 - 1 / max(row.factor for row in BURN_WINDOWS))) / 100
 
 ALERT_SETTINGS: Final = (
     Setting("runbooks", '"runbooks"'),
@@ -156,17 +162,19 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     table = Table(document, origin, "").table(shared.ALERTS_TABLE, ALERT_SETTINGS)
     options = Options(
         common=common,
-        runbooks=_matching(table, "runbooks", DEFAULTS.runbooks, _PATH, "a folder or a URL"),
-        grafana=_matching(table, "grafana", DEFAULTS.grafana, _URL, "a URL such as 'https://grafana.example'"),
+        runbooks=_matching(table, "runbooks", DEFAULTS.runbooks, _PATH, "a folder or a URL").rstrip("/"),
+        grafana=_matching(table, "grafana", DEFAULTS.grafana, _URL, "a URL such as 'https://grafana.example'").rstrip(
+            "/"
+        ),
         team=_matching(table, "team", DEFAULTS.team, _NAME, "a name of letters, digits and hyphens"),
         evaluation_interval=_evaluation_interval(table, common),
         choices=Choices(
             bands=_bands(common),
             bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
             objectives=_objectives(table.table("objectives", [Setting(name, "") for name in OBJECTIVES])),
-            old_stack=table.string("old_stack", CATALOG_CHOICES.old_stack),
-            new_stack=table.string("new_stack", CATALOG_CHOICES.new_stack),
-            collector_job=table.string("collector_job", CATALOG_CHOICES.collector_job),
+            old_stack=_matching(table, "old_stack", CATALOG_CHOICES.old_stack, _VALUE, _A_VALUE),
+            new_stack=_matching(table, "new_stack", CATALOG_CHOICES.new_stack, _VALUE, _A_VALUE),
+            collector_job=_matching(table, "collector_job", CATALOG_CHOICES.collector_job, _VALUE, _A_VALUE),
         ),
         sources=_sources(table) or common.engines,
         disabled=_disabled(table),
@@ -183,9 +191,10 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
 
 def _matching(table: Table, key: str, default: str, form: re.Pattern[str], expected: str) -> str:
     value = table.string(key, default)
-    if not form.match(value):
+    # What stands in annotations is a template of Prometheus.
+    if not form.match(value) or "{{" in value:
         raise table.wrong(key, expected)
-    return value.rstrip("/")
+    return value
 
 
 def _evaluation_interval(table: Table, common: shared.Options) -> str:
@@ -229,7 +238,9 @@ def _objectives(table: Table) -> Mapping[str, Objective]:
         chosen = table.table(name, OBJECTIVE_SETTINGS)
         goal, edge = OBJECTIVES[name].goal, OBJECTIVES[name].edge_seconds
         if "goal" in chosen.values:
-            goal = _number(chosen, "goal", 0.5, 0.99999, "a share of at least 0.5 and below 1, such as 0.995")
+            goal = _number(
+                chosen, "goal", _LEAST_GOAL, 0.99999, f"a share of at least {_LEAST_GOAL:g} and below 1, such as 0.995"
+            )
         if "seconds" in chosen.values:
             edge = _edge(chosen, name)
         found[name] = request_objective(goal) if edge is None else latency_objective(name, goal, edge)

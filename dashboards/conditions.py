@@ -106,7 +106,7 @@ class Compiler:
             case Except(first, unless):
                 return self._joined("unless", (first, unless))
             case Vanished(own, before):
-                return f"{self._own(own)} offset {before} unless on ({self._names(own.by)}) {self._own(own)}"
+                return f"{self._own(own)} offset {before} unless on ({self._names(condition.on)}) {self._own(own)}"
             case _:
                 raise UsageError(f"no panel shows the condition {condition!r}, which has no series")
 

@@ -51,7 +51,11 @@ def mutants(alert: Alert) -> Iterator[tuple[str, Alert]]:
 def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
     match condition:
         case Compare(left, operator, right):
+            # An average of many values meets a number exactly by chance alone.
+            is_average = isinstance(left, Over) and left.function == "avg"
             for flipped in _FLIPPED[operator]:
+                if is_average and flipped.strip("=") == operator.strip("="):
+                    continue
                 yield f"{operator} became {flipped}", Compare(left, flipped, right)
             for what, term in _terms(left):
                 yield what, Compare(term, operator, right)
@@ -77,7 +81,9 @@ def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
             yield "whether it is back dropped", Compare(own, ">=", -1.0)
             for what, mutated in _terms(own):
                 if isinstance(mutated, Own):
-                    yield what, Vanished(mutated, before)
+                    yield what, replace(condition, own=mutated)
+            if condition.whatever:
+                yield "all labels asked for", Vanished(own, before)
         case Present(term):
             for what, mutated in _terms(term):
                 # Whichever of several is taken, there is one.

@@ -21,6 +21,7 @@ from servescope.catalog import (
     ALERTS_UNSENT,
     BURN_WINDOWS,
     COLLECTOR_JOB,
+    COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     EFFICIENCY_BAND,
     FAILURES_REPEATED,
@@ -253,6 +254,8 @@ def _humanized(value: float) -> str:
 # --- The proofs -------------------------------------------------------------------------------------------------------
 
 _HAIR = 1.01
+# As many replicas by the minute as are ordered when the load comes back.
+_FROM_NONE = " ".join(["0"] + ["1"] * 60)
 """Beyond a threshold by one part in a hundred: a threshold shifted by five is noticed."""
 
 _TUNE, _ALIGNED = (step.start for step in SPECULATION_BAND.steps)
@@ -285,6 +288,7 @@ _MISSING = series("servescope_target_missing_metrics", TARGET)
 _ROUTER_UP = series("servescope_target_up", ROUTER)
 _SECOND_UP = series("servescope_target_up", {**TARGET, "replica": "r1"})
 _LAG, _DROPPED = "servescope_event_loop_lag_seconds", "servescope_dropped_samples_total"
+_COLLECTOR = series("servescope_build_info", {"version": "1"})
 _AGES = "servescope_target_scrape_age_seconds"
 _AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
 _SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
@@ -328,18 +332,26 @@ def _burning(name: str, severity: str) -> Proof:
         silent[f"the short window at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at * 2}
         silent[f"the long window at {row.factor:g} times"] = {records[row.short]: at * 2, records[row.long]: at}
     first, second = fires
+    silent = {name: {**changed, _REQUESTS: 5.0} for name, changed in silent.items()}
+    floor, lead = REQUEST_TRAFFIC.value, 20
     for number, (bad, _) in enumerate(fires):
-        silent[f"hardly any traffic {number}"] = {**bad, _REQUESTS: REQUEST_TRAFFIC.value * 0.99}
-    low = {_REQUESTS: REQUEST_TRAFFIC.value}
+        silent[f"hardly any traffic {number}"] = {**bad, _REQUESTS: _averaging(floor * 0.99, lead)}
+        silent[f"traffic that has only just come {number}"] = {**bad, _REQUESTS: floor * 1.2}
+    low = {_REQUESTS: _averaging(floor, lead)}
     return Proof(
-        {_REQUESTS: 5.0, **dict.fromkeys(records.values(), 0.0)},
-        first[0], first[1], silent,
+        {_REQUESTS: 0.0, **dict.fromkeys(records.values(), 0.0)},
+        {**first[0], _REQUESTS: 5.0}, first[1], silent,
         also={
-            "the second row": second,
+            "the second row": ({**second[0], _REQUESTS: 5.0}, second[1]),
             "traffic at its floor": ({**first[0], **low}, first[1]),
             "the second row, traffic at its floor": ({**second[0], **low}, second[1]),
         },
     )  # fmt: skip
+
+
+def _averaging(rate: float, lead: int) -> str:
+    """So many requests a second on average, from the first minute on, where there were none for `lead` minutes."""
+    return " ".join(map(repr, (rate * (lead + 1) * 1.0001, *(rate for _ in range(100)))))
 
 
 def _slower(name: str) -> Proof:
@@ -349,17 +361,24 @@ def _slower(name: str) -> Proof:
         for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
     )
     at = WORSE_TIMES.value
-    busy = other.replace(FIGURES[name].record(), FIGURES["request_rate"].record())
+    busy, before, idle = (
+        each.replace(FIGURES[name].record(), FIGURES["request_rate"].record()) for each in (other, old, older)
+    )
     return Proof(
-        {old: 1.0, older: 0.5, new: 1.0, other: 1.0, busy: 5.0, _REQUESTS: 5.0}, {new: at * _HAIR}, at * _HAIR,
+        {old: 1.0, older: 0.5, new: 1.0, other: 1.0, busy: 5.0, before: 5.0, idle: 0.0, _REQUESTS: 5.0,
+        }, {new: at * _HAIR}, at * _HAIR,
         {
             "at the boundary": {new: at},
             "another stack is slower": {other: 9.0},
             "the old stack is slower": {old: 9.0},
             "nothing to compare with": {new: 9.0, old: None, older: None},
-            "hardly any traffic": {new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value * 0.99},
+            "hardly any traffic": {new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+            "hardly any traffic on the old stack": {new: 9.0, before: COMPARED_TRAFFIC.value * 0.99},
         },
-        also={"traffic at its floor": ({new: 9.0, _REQUESTS: REQUEST_TRAFFIC.value}, 9.0)},
+        also={
+            "traffic at its floor": ({new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0),
+            "traffic on the old stack at its floor": ({new: 9.0, before: COMPARED_TRAFFIC.value}, 9.0),
+        },
     )  # fmt: skip
 
 
@@ -370,17 +389,22 @@ def _beside(name: str, worst: float, better: float, *, at: float, beyond: float,
         series(recorded, {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})
         for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
     )
-    busy = other.replace(recorded, FIGURES["request_rate"].record())
+    busy, before, idle = (each.replace(recorded, FIGURES["request_rate"].record()) for each in (other, old, older))
     return Proof(
-        {old: worst, older: better, new: worst, other: worst, busy: 5.0, _REQUESTS: 5.0}, {new: beyond}, beyond,
+        {old: worst, older: better, new: worst, other: worst, busy: 5.0, before: 5.0, idle: 0.0, _REQUESTS: 5.0,
+        }, {new: beyond}, beyond,
         {
             "at the boundary": {new: at},
             "another stack is worse": {other: far},
             "the old stack is worse": {old: far},
             "nothing to compare with": {new: far, old: None, older: None},
-            "hardly any traffic": {new: far, _REQUESTS: REQUEST_TRAFFIC.value * 0.99},
+            "hardly any traffic": {new: far, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+            "hardly any traffic on the old stack": {new: far, before: COMPARED_TRAFFIC.value * 0.99},
         },
-        also={"traffic at its floor": ({new: far, _REQUESTS: REQUEST_TRAFFIC.value}, far)},
+        also={
+            "traffic at its floor": ({new: far, _REQUESTS: COMPARED_TRAFFIC.value}, far),
+            "traffic on the old stack at its floor": ({new: far, before: COMPARED_TRAFFIC.value}, far),
+        },
     )  # fmt: skip
 
 
@@ -572,6 +596,7 @@ PROOFS: Mapping[str, Proof] = {
         {
             "one": {_ACTIVE: ACTIVE_REPLICAS.value},
             "given up on purpose": {_ACTIVE: 0.0, _SENT: 0.0},
+            "the first one after none starts": {_ACTIVE: 0.0, _SENT: _FROM_NONE},
         },
         also={
             "no autoscaler is known": ({_ACTIVE: 0.0, _SENT: None}, 0.0),
@@ -638,8 +663,13 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
     "ServescopeTargetGone": Proof(
-        {_AGE: 15.0, _UP: 1.0, _ROUTER_AGE: 15.0, _SENT: 4.0}, {_AGE: None, _UP: None}, 15.0,
+        {_AGE: 15.0, _UP: 1.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0}, {_AGE: None, _UP: None}, 15.0,
         {
+            "in another phase": {_AGE: None, _UP: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0},
+            "the router, in another phase": {
+                _ROUTER_AGE: None, series(_AGES, {**ROUTER, "rollout_phase": "stable"}): 15.0
+            },
+            "no collector": {_AGE: None, _UP: None, _COLLECTOR: None},
             "down": {_UP: 0.0, _AGE: 9000.0},
             "not known whether it is up": {_UP: None, _AGE: 9000.0},
             "scaled down": {_AGE: None, _UP: None, _SENT: 3.0},
@@ -661,7 +691,8 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeDeploymentDown": Proof(
         {_UP: 1.0, _SECOND_UP: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0}, {_UP: 0.0, _SECOND_UP: 0.0}, 0.0,
-        {"one answers": {_UP: 0.0}, "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0}},
+        {"one answers": {_UP: 0.0}, "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0},
+         "the first one after none starts": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: _FROM_NONE}},
         also={
             "no autoscaler is known": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: 1.0}, 0.0),
@@ -669,7 +700,7 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeDeploymentGone": Proof(
         {
-            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0,
+            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0,
             series(_AGES, {**ROUTER, "deployment_id": "without engines"}): 15.0,
         },
         {_AGE: None, _SECOND_AGE: None}, 15.0,
@@ -677,6 +708,10 @@ PROOFS: Mapping[str, Proof] = {
             "one is left": {_AGE: None},
             "they are down": {_AGE: 9000.0, _SECOND_AGE: 9000.0},
             "given up on purpose": {_AGE: None, _SECOND_AGE: None, _SENT: 0.0},
+            "in another phase": {
+                _AGE: None, _SECOND_AGE: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0
+            },
+            "no collector": {_AGE: None, _SECOND_AGE: None, _COLLECTOR: None},
         },
         also={
             "no autoscaler is known": ({_AGE: None, _SECOND_AGE: None, _SENT: None}, 15.0),

@@ -335,6 +335,19 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "expected nothing: 'requests' is no latency"),
     ({"alerts": {"objectives": {"time_to_first_token": {"seconds": 1.1}}}},
      "alerts.objectives.time_to_first_token.seconds: 1.1 is wrong, expected an edge of the histogram: 0.001, "),
+    # Its fast page could never be told: 14.4 times what such a budget bears is more than all requests.
+    ({"alerts": {"objectives": {"requests": {"goal": 0.9}}}}, "alerts.objectives.requests.goal: 0.9 is wrong, "
+     "expected a share of at least 0.94 and below 1"),
+    # These would always hold, or never.
+    ({"alerts": {"bounds": {"scale_changes": 0}}}, "alerts.bounds.scale_changes: 0 is wrong"),
+    ({"alerts": {"bounds": {"failures_repeated": 0}}}, "alerts.bounds.failures_repeated: 0 is wrong"),
+    ({"alerts": {"bounds": {"active_replicas": 0}}}, "alerts.bounds.active_replicas: 0 is wrong"),
+    # These would be rules that Prometheus does not load.
+    ({"alerts": {"old_stack": 'v"1'}}, "alerts.old_stack: 'v\"1' is wrong, expected the value of a label"),
+    ({"alerts": {"new_stack": ""}}, "alerts.new_stack: '' is wrong, expected the value of a label"),
+    ({"alerts": {"collector_job": "a\nb"}}, "alerts.collector_job: 'a\\nb' is wrong, expected the value of a label"),
+    ({"alerts": {"new_stack": "{{ nothing }}"}}, "alerts.new_stack: '{{ nothing }}' is wrong"),
+    ({"alerts": {"grafana": "https://grafana/{{.Nothing}}"}}, "alerts.grafana: 'https://grafana/{{.Nothing}}' is"),
     ({"alerts": {"receivers": {"phone": {"kind": "none"}}}}, "unknown key 'alerts.receivers.phone'; known: page, "),
     ({"alerts": {"receivers": {"page": {}}}}, "alerts.receivers.page: 'kind' is missing"),
     ({"alerts": {"receivers": {"page": {"kind": "fax"}}}}, "alerts.receivers.page.kind: 'fax' is wrong, expected one "

@@ -17,11 +17,13 @@ from alerts.alerting import alert_rule, annotations_of, objective_group, render_
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.options import DEFAULTS
 from alerts.runbooks import queries_of
+from servescope.alert_evaluation import duration_ms
 from servescope.alert_links import panel_title
 from servescope.alerting import Alert, Badness, Shown, condition_promql, labels_of, terms
 from servescope.alerts import ALERTS
 from servescope.catalog import (
     BURN_WINDOWS,
+    COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     EFFICIENCY_BAND,
     FIGURES,
@@ -30,6 +32,8 @@ from servescope.catalog import (
     REQUEST_TRAFFIC,
     SKEW_BAND,
     SPECULATION_BAND,
+    BurnWindow,
+    Objective,
     Step,
 )
 from servescope.own_metrics import OWN_METRICS
@@ -131,7 +135,8 @@ def test_the_expression_compares_and_matches_explicitly(alert: Alert) -> None:
     expression = alert_rule(alert)["expr"]
 
     assert re.search(r"[<>=!]=|[<>]|unless", expression)
-    assert not re.search(r"topk|bottomk|on \(\)", expression)
+    # Whether there is a collector at all concerns every deployment.
+    assert not re.search(r"topk|bottomk|on \(\)(?! \(servescope_build_info\))", expression)
     assert not re.search(r"\b(?:and|or|unless|/|[<>]=?) (?=deployment:)(?!on)", expression)
     assert not re.search(r"_total(?:{[^}]*})?(?!\w|{|\[)", expression)
 
@@ -146,10 +151,27 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
     floors = (
         f"rate(spec_decode_num_draft_tokens_total[5m]))) >= {DRAFT_TRAFFIC.value:g}",
         f"rate(kv_cache_eligible_tokens_total[5m]))) >= {PROMPT_TRAFFIC.value:g}",
-        f"deployment:requests:rate5m >= {REQUEST_TRAFFIC.value:g}",
+        f"deployment:requests:rate5m >= {COMPARED_TRAFFIC.value:g}",
+        f"avg_over_time(deployment:requests:rate5m[6h]) >= {REQUEST_TRAFFIC.value:g}",
     )
 
     assert not needs_traffic or any(floor in condition_promql(alert.condition) for floor in floors)
+
+
+@pytest.mark.parametrize("row", [row for row in BURN_WINDOWS if row.severity == "critical"])
+@pytest.mark.parametrize("objective", list(OBJECTIVES.values()), ids=list(OBJECTIVES))
+def test_no_single_bad_request_pages(objective: Objective, row: BurnWindow) -> None:
+    """As few requests as an idle night has: one bad one among those of the longer window is within its bound."""
+    requests = REQUEST_TRAFFIC.value * duration_ms(row.long) / 1000
+
+    assert 1 / requests < row.factor * objective.budget
+    # And it is over that window that they are asked for.
+    (paging,) = (
+        alert for alert in ALERTS.values()
+        if alert.severity == "critical" and Badness(objective, row.long) in terms(alert.condition)
+    )  # fmt: skip
+    floor = f"avg_over_time(deployment:requests:rate5m[{row.long}]) >= {REQUEST_TRAFFIC.value:g}"
+    assert floor in condition_promql(paging.condition)
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,31 @@ def test_a_deployment_that_is_down_is_told_once(url: str) -> None:
     }  # fmt: skip
 
 
-def _deployment(name: str) -> dict[str, str]:
-    return {"model_name": "m", "deployment_id": name, "inference_stack": "v2", "replica": "r0", "role": "aggregated"}
+def test_an_environment_mutes_nothing_in_another(url: str) -> None:
+    """A deployment of the same name in staging may be down while production pages."""
+    staging = _deployment("d", environment="staging")
+    production = _deployment("d", environment="production")
+    _send(
+        url,
+        {
+            "staging": ("ServescopeNoActiveReplica", staging),
+            "staging's budget": ("ServescopeRequestsBudgetBurnsFast", staging),
+            "budget": ("ServescopeRequestsBudgetBurnsFast", production),
+            "failed": ("ServescopeReplicasFailed", production),
+            "down": ("ServescopeDeploymentDown", production),
+        },
+    )
+
+    assert _muted(url) == {
+        "staging": False, "staging's budget": True, "budget": False, "failed": False, "down": False,
+    }  # fmt: skip
+
+
+def _deployment(name: str, **labels: str) -> dict[str, str]:
+    return {
+        "model_name": "m", "deployment_id": name, "inference_stack": "v2", "replica": "r0", "role": "aggregated",
+        **labels,
+    }  # fmt: skip
 
 
 def _send(url: str, alerts: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:

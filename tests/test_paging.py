@@ -358,6 +358,28 @@ def test_a_deployment_that_left_is_over(tmp_path: Path) -> None:
         ('[alerting]\nexternal_labels = { severity = "x" }', "alerts have a label 'severity' of their own"),
         ('[alerting]\nexternal_labels = { "a-b" = "x" }', "'a-b' is not a label's name"),
         ('[alerting]\nwebhooks = ["http://x"]', "alerting.webhooks: ['http://x'] is wrong, expected tables"),
+        (
+            '[alerting]\nonly = ["ServescopeCollectorGone"]',
+            "alerting.only: a collector cannot tell of 'ServescopeCollectorGone' itself, expected others: Servescope",
+        ),
+        (
+            '[alerting]\nonly = ["ServescopeWatchdog"]\ndisable = ["ServescopeWatchdog"]',
+            "alerting.disable: holds all that 'alerting.only' names, expected one to be left: ServescopeWatchdog",
+        ),
+        ('[alerting]\nexternal_url = "collector"', "alerting.external_url: 'collector' is wrong, expected a URL"),
+        ('[alerting]\ngrafana = "grafana:3000"', "alerting.grafana: 'grafana:3000' is wrong, expected a URL such as"),
+        (
+            '[[alerting.alertmanagers]]\nurl = "http://x/api/v2/alerts"',
+            "alerting.alertmanagers[0].url: expected the base URL of an Alertmanager, without '/api/…' and '?…'",
+        ),
+        (
+            '[[alerting.alertmanagers]]\nurl = "http://x"\n[[alerting.alertmanagers]]\nurl = "http://x/"',
+            "alerting.alertmanagers: a url stands twice, expected each once",
+        ),
+        (
+            '[[alerting.webhooks]]\nurl = "http://x"\nseverities = ["page"]',
+            "alerting.webhooks[0].severities: ['page'] is wrong, expected some of critical, warning, info, none",
+        ),
         ("[[alerting.webhooks]]\n", "alerting.webhooks[0]: 'url' is missing"),
         ('[[alerting.webhooks]]\nurl = "hook"', "alerting.webhooks[0].url: the URL is not a URL"),
         ('[[alerting.webhooks]]\nurl = "http://u:p@x/y"', "alerting.webhooks[0].url: the URL carries credentials"),

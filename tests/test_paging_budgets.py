@@ -115,3 +115,27 @@ def test_a_target_that_shows_other_series_is_compared_with_what_it_showed_before
     budgets.count("chat/r0", CHAT, Snapshot(SERIES[:1], np.array([190.0])))
     budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array([190.0, 20.0, 0.0])))
     assert share(budgets.shares(3_600_000, START)) == pytest.approx(10 / 100)
+
+
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
+def test_a_counter_that_is_no_number_for_a_while_is_not_counted(wrong: float) -> None:
+    """A sum that was infinite once would be so for ever, and the share be none."""
+    budgets = Budgets((REQUESTS,), DAY)
+    for errors in (0.0, wrong, 10.0, 20.0):
+        budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array([90.0, errors, 0.0])))
+    budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array([180.0, 30.0, 0.0])))
+    assert share(budgets.shares(3_600_000, START)) == pytest.approx(20 / 110)
+
+
+def test_sums_of_other_objectives_are_passed_over() -> None:
+    """Another release may have had them; what is counted from now on is not mixed with them."""
+    former = Budgets((LATENCY, REQUESTS), DAY)
+    former.count("chat/r0", CHAT, Snapshot(SERIES, np.array([0.0, 0.0, 0.0])))
+    former.count("chat/r0", CHAT, Snapshot(SERIES, np.array([50.0, 50.0, 0.0])))
+    kept = former.keep(START)
+    budgets = Budgets((REQUESTS,), DAY)
+    assert kept is not None
+    assert budgets.recall([(START, kept)]) == START
+    for step in range(2):
+        budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array([90.0, 10.0, 0.0]) * step))
+    assert share(budgets.shares(3_600_000, START + STEP)) == pytest.approx(0.1)

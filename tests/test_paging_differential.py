@@ -14,11 +14,10 @@ import yaml
 
 from alerts.alerting import render_objective_rules
 from alerts.recording import render_recording_rules
-from servescope.alert_evaluation import Active, advance
+from servescope.alert_evaluation import Active, advance, is_told_here
 from servescope.alerting import Badness, condition_promql
 from servescope.alerts import ALERTS
 from servescope.catalog import METRICS
-from servescope.collector.alerting.needs import is_told_here
 from servescope.collector.config import format_duration
 from servescope.collector.exporting import Selection, write_openmetrics
 from servescope.collector.store import Store

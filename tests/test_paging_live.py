@@ -21,9 +21,9 @@ import yaml
 
 from alerts.alerting import objective_group
 from alerts.recording import recording_group
+from servescope.alert_evaluation import is_told_here
 from servescope.alerting import Alert, Own, condition_promql, terms
 from servescope.alerts import ALERTS
-from servescope.collector.alerting.needs import is_told_here
 from servescope.collector.collector import Collector
 from servescope.samples import Labels, Series, Window, make_labels
 from tests.prometheus import Prometheus, Range, running

@@ -13,9 +13,11 @@ from servescope.alerting import Alert, Badness, Measured, Over, Own, Shown
 from servescope.alerts import ALERTS
 from servescope.collector.alerting.states import (
     GRACE_MS,
+    KEPT_FREE,
     MOST_ACTIVE,
     OUTAGE_TOLERATED_MS,
     RESOLVED_KEPT_MS,
+    RESOLVED_OWED_MS,
     Standing,
     States,
 )
@@ -135,7 +137,7 @@ def test_what_was_seen_again_and_ended_is_over_at_once() -> None:
 
 def test_more_alerts_than_may_be_are_left_out_and_counted() -> None:
     """Those that are there stay; there is room again when some are over."""
-    states, view = States([replace(GAPS, wait="", keep="")], _fail), Told()
+    states, view = States([replace(GAPS, wait="", keep="", severity="critical")], _fail), Told()
     view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE + 7)}
     states.evaluate(view, START)
     assert (len(states.standings()), states.left_out) == (MOST_ACTIVE, 7)
@@ -144,6 +146,16 @@ def test_more_alerts_than_may_be_are_left_out_and_counted() -> None:
     states.evaluate(view, START + 2 * STEP_MS)
     assert sum(each.state == "firing" for each in states.standings()) == MOST_ACTIVE
     assert states.left_out == 0
+
+
+def test_warnings_leave_room_for_pages() -> None:
+    """However many of them there are: an outage of everything has a warning per target, and a page per deployment."""
+    page = replace(GAPS, name="Page", wait="", keep="", severity="critical")
+    states, view = States([replace(GAPS, wait="", keep=""), page], _fail), Told()
+    view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE)}
+    states.evaluate(view, START)
+    fired = [each.alert for each in states.standings()]
+    assert (fired.count(GAPS.name), fired.count("Page")) == (MOST_ACTIVE - KEPT_FREE, KEPT_FREE)
 
 
 @pytest.mark.parametrize("back", [False, True])
@@ -159,3 +171,19 @@ def test_a_resolved_alert_is_told_for_a_quarter_of_an_hour(back: bool) -> None:
     assert [each.state for each in states.standings()] == (["firing"] if back else ["resolved"])
     states.evaluate(view, START + 2 * STEP_MS + RESOLVED_KEPT_MS)
     assert [each.state for each in states.standings()] == (["firing"] if back else [])
+
+
+def test_the_end_of_what_somebody_takes_to_fire_is_remembered_for_a_day() -> None:
+    """Beyond the quarter of an hour of all others; bounded all the same, and then the oldest go."""
+    states, view = States([replace(GAPS, wait="", keep="")], _fail), Told()
+    view.values = {CHAT: 1.0}
+    states.evaluate(view, START)
+    view.values = {}
+    owed = {(GAPS.name, CHAT)}
+    for after_ms, expected in ((STEP_MS, 1), (RESOLVED_OWED_MS + STEP_MS, 1), (RESOLVED_OWED_MS + 2 * STEP_MS, 0)):
+        states.evaluate(view, START + after_ms, owed=owed)
+        assert len(states.standings()) == expected
+    for round_ in range(3):
+        view.values = {(("deployment_id", f"chat-{round_}-{number}"),): 1.0 for number in range(MOST_ACTIVE - 1)}
+        states.evaluate(view, START + round_ * STEP_MS)
+    assert len(states.standings()) <= 2 * MOST_ACTIVE

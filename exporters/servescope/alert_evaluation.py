@@ -37,7 +37,9 @@ from servescope.alerting import (
     is_grouped,
     labels_of,
     open_labels,
+    terms,
 )
+from servescope.catalog import FOREIGN_SERIES
 from servescope.expressions import Vector
 from servescope.samples import Labels
 
@@ -61,6 +63,12 @@ class View(Protocol):
 
     def badness(self, badness: Badness) -> Vector:
         """An objective's bad share over its window."""
+
+
+def is_told_here(alert: Alert) -> bool:
+    """Whether a collector can tell of it: not of what others say of themselves, nor of its own end."""
+    read = {term.name for term in terms(alert.condition) if isinstance(term, Own)}
+    return read.isdisjoint(FOREIGN_SERIES) and not isinstance(alert.condition, Gone)
 
 
 def holding(condition: Condition, view: View) -> Vector:
@@ -89,9 +97,10 @@ def holding(condition: Condition, view: View) -> Vector:
             held = holding(first, view)
             return _keep(held, first, unless, view, present=False) if held else held
         case Vanished(own, before):
-            now = {_restrict(labels, own.by) for labels in view.own(own)}
+            same = condition.on
+            now = {_restrict(labels, same) for labels in view.own(own)}
             return {
-                labels: value for labels, value in view.own(own, before).items() if _restrict(labels, own.by) not in now
+                labels: value for labels, value in view.own(own, before).items() if _restrict(labels, same) not in now
             }
         case Gone(name):
             return {} if view.own(Own(name)) else {(): 1.0}
@@ -202,12 +211,15 @@ def advance(alert: Alert, before: Mapping[Labels, Active], held: Vector, at_ms: 
     after: dict[Labels, Active] = {}
     for labels, value in held.items():
         known = before.get(labels, Active(value, at_ms))
-        is_due = known.fired_ms is None and at_ms - known.since_ms >= waits_ms
-        after[labels] = replace(known, value=value, fired_ms=at_ms if is_due else known.fired_ms, kept_ms=None)
+        # A clock that was ahead for a while must not have it wait, or be kept, for as long.
+        since_ms = min(known.since_ms, at_ms)
+        is_due = known.fired_ms is None and at_ms - since_ms >= waits_ms
+        fired_ms = at_ms if is_due else known.fired_ms
+        after[labels] = replace(known, value=value, since_ms=since_ms, fired_ms=fired_ms, kept_ms=None)
     for labels, known in before.items():
         if labels in after or known.fired_ms is None or not keeps_ms:
             continue
-        kept_ms = at_ms if known.kept_ms is None else known.kept_ms
+        kept_ms = at_ms if known.kept_ms is None else min(known.kept_ms, at_ms)
         if at_ms - kept_ms < keeps_ms:
             after[labels] = replace(known, kept_ms=kept_ms)
     return after

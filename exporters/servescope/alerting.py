@@ -181,10 +181,16 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Holds for each series that was there `before` ago and is not now."""
+    """Holds for each series that was there `before` ago and is not now, by all labels but those `whatever` they are."""
 
     own: Own
     before: str
+    whatever: tuple[str, ...] = ()
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The labels by which a series is the same."""
+        return tuple(label for label in self.own.by if label not in self.whatever)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +279,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return labels_of(conditions[0])
         case Except(condition, _):
             return labels_of(condition)
-        case Vanished(own, _):
+        case Vanished(own):
             return labels_of(own)
         case Gone() | Always():
             return ()
@@ -361,7 +367,7 @@ def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW, scope: 
         case Vanished(own, before):
             now = term_promql(own, window, scope)
             then = f"{own.name}{_matchers(own.name, own.where, scope)} offset {before}"
-            return f"{then} unless on ({', '.join(own.by)}) {now}"
+            return f"{then} unless on ({', '.join(condition.on)}) {now}"
         case Always():
             return "vector(1) == 1"
         case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from servescope.alert_evaluation import duration_ms
 from servescope.alerting import (
     NUMBER,
     PERCENT,
@@ -25,13 +26,14 @@ from servescope.alerting import (
     burns,
 )
 from servescope.alerts_cache import cache_alerts, speculation_alerts
-from servescope.alerts_cutover import cutover_alerts, enough_requests
+from servescope.alerts_cutover import cutover_alerts
 from servescope.alerts_scaling import autoscaling_alerts, replica_alerts
 from servescope.alerts_telemetry import self_alerts, telemetry_alerts
-from servescope.catalog import BURN_WINDOWS, QUEUE_FLOOR, Objective
+from servescope.catalog import BURN_WINDOWS, QUEUE_FLOOR, REQUEST_TRAFFIC, BurnWindow, Objective
 from servescope.choices import CATALOG_CHOICES, Choices, share
 from servescope.expressions import level, rate
 
+_LONGEST_TRAFFIC = "6h"
 _QUEUED = Shown("queued_requests")
 _SLO_FIGURES = {
     "time_to_first_token": "time_to_first_token_p95",
@@ -102,7 +104,7 @@ def _objective_alerts(its: Choices) -> tuple[Alert, ...]:
 
 def _burning(its: Choices, objective: Objective, severity: str) -> Alert:
     rows = [row for row in BURN_WINDOWS if row.severity == severity]
-    condition: Condition = Any(tuple(burns(objective, row, enough_requests(its)) for row in rows))
+    condition: Condition = Any(tuple(burns(objective, row, _traffic_over(its, row)) for row in rows))
     camel = "".join(word.capitalize() for word in objective.name.split("_"))
     quick = severity == "critical"
     table = " or ".join(f"{row.factor:g} times over {row.long} and {row.short}" for row in rows)
@@ -119,11 +121,23 @@ def _burning(its: Choices, objective: Objective, severity: str) -> Alert:
             "Users feel it." if quick else "Users feel it now and then; the budget is gone before the month is.",
             "Compare replicas: is it one, or all? Compare with the last change, the queue and the KV cache in use.",
             "Undo the last change; take a bad replica out; add replicas when the queue is the cause.",
-            "Requests that are slow by their nature, such as very long prompts, in a new share of the traffic.",
+            "Requests that are slow by their nature, such as very long prompts, in a new share of the traffic. A few "
+            "bad ones among few: on average over the longer window, or six hours of it, "
+            f"{its.value(REQUEST_TRAFFIC):g} requests a second are enough for this to be told.",
         ),
         "requests", _SLO_FIGURES[objective.name], wait="2m" if quick else "15m", keep="10m",
         waits_less="both windows must burn, the longer one for an hour or more" if quick else "",
     )  # fmt: skip
+
+
+def _traffic_over(its: Choices, row: BurnWindow) -> Condition:
+    """Enough requests for a share over the row's windows to say something.
+
+    Over the longer one, or in an idle night a single bad request among a few is a share that pages. Six hours are
+    enough to tell, and as long as the past of figures is held for.
+    """
+    stretch = min(row.long, _LONGEST_TRAFFIC, key=duration_ms)
+    return Compare(Over("avg", Shown("request_rate"), stretch), ">=", its.value(REQUEST_TRAFFIC))
 
 
 ALERTS = make_alerts()

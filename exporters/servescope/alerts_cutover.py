@@ -25,7 +25,7 @@ from servescope.alerting import (
     Shown,
 )
 from servescope.catalog import (
-    REQUEST_TRAFFIC,
+    COMPARED_TRAFFIC,
     SHARE_MARGIN,
     SHARE_TRAFFIC,
     WORSE_ERRORS,
@@ -36,11 +36,6 @@ from servescope.choices import Choices, share
 from servescope.expressions import rate
 
 _MODEL_LABELS = ("model_name", "environment")
-
-
-def enough_requests(its: Choices) -> Compare:
-    """Enough traffic for a share or a latency to say something."""
-    return Compare(Shown("request_rate"), ">=", its.value(REQUEST_TRAFFIC))
 
 
 def _new(its: Choices, figure: str) -> Shown:
@@ -63,9 +58,15 @@ def _worse(
     meaning: str,
     diagnosis: str,
 ) -> Alert:
+    floor = its.value(COMPARED_TRAFFIC)
     return Alert(
         name, "warning", "cutover", "cutover",
-        All((is_worse, enough_requests(its))),
+        All((
+            is_worse,
+            Compare(Shown("request_rate"), ">=", floor),
+            # What is left on a stack that is nearly given up, or comes first to a new one, compares by chance.
+            Compare(_old(its, "request_rate", "max"), ">=", floor),
+        )),
         summary,
         description,
         Runbook(

@@ -8,6 +8,10 @@ from servescope.choices import Choices
 
 _WANTED = Shown("autoscaler_desired_scale")
 _SENT = Shown("autoscaler_rounded_desired_scale")
+COLD_START = "20m"
+# Who scales to zero has no replica until the first that is ordered again has started.
+NONE_WANTED_LATELY = Compare(Over("min", _SENT, COLD_START), "==", 0.0)
+"""The autoscaler asks for no replica, or did not until a cold start ago."""
 
 
 def autoscaling_alerts(its: Choices) -> tuple[Alert, ...]:
@@ -185,7 +189,7 @@ def replica_alerts(its: Choices) -> tuple[Alert, ...]:
             "ServescopeNoActiveReplica", "critical", "autoscaler", "replicas",
             Except(
                 Compare(_replicas("active"), "<", its.value(ACTIVE_REPLICAS)),
-                Compare(_SENT, "==", 0.0),
+                NONE_WANTED_LATELY,
             ),
             "No replica serves.",
             f"{WHO} has no active replica, and its autoscaler did not ask for that.",
@@ -194,7 +198,9 @@ def replica_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Every request fails or waits.",
                 "Look at the replicas by status, and at the last change of the deployment.",
                 "Go back to the last version that ran; send the traffic to the other stack.",
-                "A deployment taken down by hand while its autoscaler still orders replicas.",
+                "A deployment taken down by hand while its autoscaler still orders replicas; one whose first replicas "
+                "take longer than five minutes to start. After scaling to zero the first has twenty minutes, in which "
+                "nothing is told.",
             ),
             "scale", "replica_count_by_status", wait="5m", keep="5m",
         ),

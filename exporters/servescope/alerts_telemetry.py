@@ -6,6 +6,7 @@ from servescope.alerting import (
     NUMBER,
     WHO,
     Alert,
+    All,
     Always,
     Any,
     Compare,
@@ -20,6 +21,7 @@ from servescope.alerting import (
     Shown,
     Vanished,
 )
+from servescope.alerts_scaling import NONE_WANTED_LATELY
 from servescope.catalog import (
     ALERTMANAGER_RELOADED,
     ALERTS_UNSENT,
@@ -46,6 +48,11 @@ _OTHERS_AGE = Own("servescope_target_scrape_age_seconds", IDENTITY_LABELS, _OTHE
 _TARGET = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 
 _SENT = Shown("autoscaler_rounded_desired_scale")
+# A rollout that goes into another phase is no other deployment, though its series are others.
+_PHASE = "rollout_phase"
+_DEPLOYMENT_IN_ANY_PHASE = tuple(label for label in DEPLOYMENT_LABELS if label != _PHASE)
+# Without a collector nothing is listed: that is told once, and not for each deployment.
+_COLLECTED = Present(Own("servescope_build_info"))
 _SCALED_DOWN = Compare(_SENT, "<", Over("max", _SENT, "1h"))
 _GIVEN_UP = Compare(_SENT, "==", 0.0)
 
@@ -69,7 +76,13 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
         ),
         Alert(
             "ServescopeTargetGone", "info", "telemetry", "telemetry",
-            Any((Except(Vanished(_AGE, "30m"), _SCALED_DOWN), Vanished(_OTHERS_AGE, "30m"))),
+            All((
+                Any((
+                    Except(Vanished(_AGE, "30m", (_PHASE,)), _SCALED_DOWN),
+                    Vanished(_OTHERS_AGE, "30m", (_PHASE,)),
+                )),
+                _COLLECTED,
+            )),
             "A target is no longer listed.",
             f"{_TARGET} was scraped half an hour ago and is on no list any more.",
             Runbook(
@@ -105,7 +118,7 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
         ),
         Alert(
             "ServescopeDeploymentDown", "critical", "telemetry", "telemetry",
-            Except(Compare(Extreme("max", _ENGINES_UP, DEPLOYMENT_LABELS), "==", 0.0), _GIVEN_UP),
+            Except(Compare(Extreme("max", _ENGINES_UP, DEPLOYMENT_LABELS), "==", 0.0), NONE_WANTED_LATELY),
             "No engine of a deployment answers.",
             f"Not one scrape of an engine of {WHO} succeeds.",
             Runbook(
@@ -118,19 +131,24 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Go back to the last version that ran; send the traffic to the other stack; mend the network when "
                 "only the "
                 "scrapes fail.",
-                "A network policy, a certificate or credentials that shut out the collector alone.",
+                "A network policy, a certificate or credentials that shut out the collector alone; a new deployment "
+                "that is listed and takes longer than five minutes to start. After scaling to zero the first replica "
+                "has twenty minutes, in which nothing is told.",
             ),
             "health", "servescope_target_up", wait="5m", keep="5m",
         ),
         Alert(
             "ServescopeDeploymentGone", "warning", "telemetry", "telemetry",
-            Except(
+            All((
                 Except(
-                    Present(Extreme("min", _ENGINES_AGE, DEPLOYMENT_LABELS, before="30m")),
-                    Present(Extreme("min", _ENGINES_AGE, DEPLOYMENT_LABELS)),
+                    Except(
+                        Present(Extreme("min", _ENGINES_AGE, DEPLOYMENT_LABELS, before="30m")),
+                        Present(Extreme("min", _ENGINES_AGE, _DEPLOYMENT_IN_ANY_PHASE)),
+                    ),
+                    _GIVEN_UP,
                 ),
-                _GIVEN_UP,
-            ),
+                _COLLECTED,
+            )),
             "No engine of a deployment is listed any more.",
             f"{WHO} had engines half an hour ago, and discovery names none of them now.",
             Runbook(

@@ -939,12 +939,20 @@ HIT_RATE_KEPT = Bound(
 )
 EVENT_GAPS = Bound("event_gaps", 0.0, "events/s", "any gap that stays leaves the router's index wrong")
 SCALE_CHANGES = Bound(
-    "scale_changes", 6.0, "events", "as many changes of the desired scale within the hour are flapping"
+    "scale_changes",
+    6.0,
+    "events",
+    "as many changes of the desired scale within the hour are flapping",
+    least=1.0,
 )
 FAILURES_REPEATED = Bound(
-    "failures_repeated", 4.0, "events", "as many changes of the failed replicas within half an hour are a crash loop"
+    "failures_repeated",
+    4.0,
+    "events",
+    "as many changes of the failed replicas within half an hour are a crash loop",
+    least=1.0,
 )
-ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active ones serve nobody")
+ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active ones serve nobody", least=1.0)
 QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is no queue to speak of")
 REQUEST_TRAFFIC = Bound("request_traffic", 0.02, "requests/s", "fewer requests say nothing about an objective")
 STORE_QUEUE_AGE = Bound(
@@ -966,6 +974,9 @@ WORSE_SPEED = Bound(
     "ratio",
     "tokens per second per request below this share of the replaced stack's are worse",
     most=1.0,
+)
+COMPARED_TRAFFIC = Bound(
+    "compared_traffic", 0.1, "requests/s", "fewer requests of either stack do not tell which of the two is worse"
 )
 SHARE_MARGIN = Bound(
     "share_margin",
@@ -996,6 +1007,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             WORSE_TIMES,
             WORSE_ERRORS,
             WORSE_SPEED,
+            COMPARED_TRAFFIC,
             SHARE_MARGIN,
             SHARE_TRAFFIC,
             SCRAPE_AGE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import sqlite3
 import threading
@@ -21,8 +20,6 @@ from tests.live.stack import LiveStack, Program
 
 Undo = Callable[[], None]
 _STARVED_SECONDS: Final = 0.7
-_DENIED_SECONDS: Final = 60.0
-_LOOK_SECONDS: Final = 0.2
 
 
 def stop_listing(stack: LiveStack, deployment: str, *replicas: str) -> Undo:
@@ -151,24 +148,6 @@ def starve_collector(stack: LiveStack) -> Undo:
             ended.wait(_STARVED_SECONDS)
 
     return _until_undone(stop_and_go, ended)
-
-
-def deny_memory(stack: LiveStack) -> Undo:
-    """Let the collector have no more address space than it has for a while: scrapes fail inside it, pages too."""
-    process = stack.collector.process
-    if process is None:
-        raise ServescopeError("the collector does not run")
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-    has_bytes = int(status.partition("VmSize:")[2].split()[0]) * 1024
-    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
-    resource.prlimit(process.pid, resource.RLIMIT_AS, (has_bytes, hard))
-    log = stack.folder / "collector.log"
-    read_before, deadline = log.stat().st_size, time.monotonic() + _DENIED_SECONDS
-    # What it had freed before lasts for a while.
-    while b"MemoryError" not in log.read_bytes()[read_before:] and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
-    resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
-    return _nothing
 
 
 def kill_collector(stack: LiveStack) -> Undo:

@@ -119,6 +119,7 @@ class Collector:
         self.settings, self._api = configuration.collector, configuration.api
         self._shard_settings = configuration.shards
         self._shares = configuration.shares
+        self._slowest_ms = slowest_interval_ms(configuration.deployments, self.settings.scrape_interval_ms)
         self.discovery = Discovery(configuration)
         self._fetch_list, self._reread = fetch_list, reread
         self._pacer = Pacer()
@@ -366,8 +367,7 @@ class Collector:
         """Take up how alerts stood before a restart, once."""
         if not self.derives_figures:
             return
-        settings = self.settings
-        settle_ms = 2 * (settings.scrape_interval_ms + settings.evaluation_interval_ms)
+        settle_ms = 2 * (self._slowest_ms + self.settings.evaluation_interval_ms)
         try:
             await self.alerts.begin(self.history, self.now_ms, settle_ms)
         except StoreError as error:
@@ -606,10 +606,12 @@ class Collector:
             if self.derives_figures
         }
         derived: dict[Deployment, Derivation] = {}
+        failed: list[Deployment] = []
         for deployment, found in self._deriver.derive(members, at_ms).items():
             if isinstance(found, Exception):
                 # A mistake of ours on one deployment's samples does not blind the others.
                 self._on_fault("evaluate", f"{deployment.deployment_id}: no figures for this evaluation", found)
+                failed.append(deployment)
             else:
                 derived[deployment] = found
         evaluation = Evaluation(at_ms, derived)
@@ -620,10 +622,10 @@ class Collector:
         self._lexicon.fit(series)
         self._store_figures(evaluation)
         if self.derives_figures:
-            self._evaluate_alerts(evaluation)
+            self._evaluate_alerts(evaluation, failed)
         return evaluation
 
-    def _evaluate_alerts(self, evaluation: Evaluation) -> None:
+    def _evaluate_alerts(self, evaluation: Evaluation, failed: Collection[Deployment]) -> None:
         try:
             needs = self.alerts.view.needs
             self.alerts.evaluate(
@@ -632,6 +634,7 @@ class Collector:
                 self._read_own({*needs.own, *needs.counters}),
                 interval_ms=self.settings.evaluation_interval_ms,
                 targets={*self._watched, *self._leaving},
+                unknown=failed,
             )
         except Exception:
             # A mistake of ours in alerting must not end the figures.

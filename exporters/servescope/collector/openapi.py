@@ -132,7 +132,7 @@ def _paths() -> Schema:
         "/api/v1/alerts": _query(
             "alerts",
             "collector",
-            "Every alert that is pending, firing, or was resolved in the last quarter of an hour, and who is told.",
+            "Every alert that is pending, firing, or was resolved lately, and who is told.",
             "Alerts",
         ),
         "/api/v1/shard": _query(

@@ -10,6 +10,7 @@ all targets were there throughout.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -26,7 +27,10 @@ from servescope.identity import Deployment
 from servescope.samples import Labels, Series, Snapshot
 
 Sums = Mapping[Deployment, Sequence[float]]
-"""By deployment what its counters counted since it was first seen, per part, and then how often each was compared."""
+"""By deployment what its counters counted since it was first seen, per part, and then how often each was compared.
+
+As they are stored, a number that stands for the parts is before them.
+"""
 
 SPACING_MS: Final = 15_000
 """Sums are kept at instants at least so far apart."""
@@ -80,6 +84,8 @@ class Budgets:
         parts: dict[_Part, int] = {}
         self._shares = {each: _shares_of(each, parts) for each in objectives}
         self._parts = tuple(parts)
+        # What is stored by another release, of other objectives, is known by it.
+        self._mark = float(zlib.crc32(repr(self._parts).encode()))
         self._longest_ms = longest_ms
         self._counted: dict[str, _Counted] = {}
         self._sums: dict[Deployment, Floats] = {}
@@ -101,6 +107,8 @@ class Budgets:
         if not counted.places.size:
             return
         values = snapshot.values[counted.places]
+        # A number that is none must not be in the sums, which it would never leave.
+        values = np.where(np.isfinite(values), values, np.nan)
         if not is_known:
             with np.errstate(invalid="ignore"):
                 grown = np.where(values < counted.values, values, values - counted.values)
@@ -139,13 +147,13 @@ class Budgets:
     # --- Keeping ------------------------------------------------------------------------------------------------------
 
     def keep(self, at_ms: int) -> Sums | None:
-        """Keep the sums of an instant, unless it is too close to the last one that is kept; returns what was kept."""
+        """Keep the sums of an instant, unless it is too close to the last one that is kept; returns what to store."""
         times = self._kept.times
         if len(times) and 0 <= at_ms - int(times[-1]) < SPACING_MS:
             return None
         sums = {deployment: sums.tolist() for deployment, sums in self._sums.items()}
         self._append(at_ms, sums)
-        return sums
+        return {deployment: [self._mark, *own] for deployment, own in sums.items()}
 
     def thin(self, at_ms: int, deployments: Collection[Deployment]) -> list[int] | None:
         """Now and then forget instants that are closer together than they need be, and deployments of the past.
@@ -164,14 +172,17 @@ class Budgets:
         return forgotten
 
     def recall(self, rows: Iterable[tuple[int, Sums]]) -> int | None:
-        """Take up what was kept before a restart, ascending; returns until when it was counted."""
-        last: tuple[int, Sums] | None = None
-        for last in rows:
-            self._append(*last)
-        if last is None:
-            return None
-        self._sums = {deployment: np.array(sums) for deployment, sums in last[1].items()}
-        return last[0]
+        """Take up what was stored before a restart, ascending; returns until when it was counted.
+
+        What was stored of other objectives than there are now is passed over.
+        """
+        last_ms: int | None = None
+        sums: Sums = {}
+        for last_ms, stored in rows:
+            sums = {deployment: own[1:] for deployment, own in stored.items() if own[:1] == [self._mark]}
+            self._append(last_ms, sums)
+        self._sums = {deployment: np.array(own) for deployment, own in sums.items()}
+        return last_ms
 
     def _append(self, at_ms: int, sums: Sums) -> None:
         values: dict[int, float] = {}

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from servescope.alert_evaluation import Active
+from servescope.alert_evaluation import Active, is_told_here
 from servescope.alerting import Alert, Shown
 from servescope.alerts import ALERTS
 from servescope.catalog import FIGURES, figure_key
 from servescope.collector.alerting.annotations import annotate
-from servescope.collector.alerting.needs import is_told_here, needs_of
+from servescope.collector.alerting.needs import needs_of
 from servescope.collector.alerting.notices import Notice
 from servescope.collector.alerting.sending import Bulletin, Post, Sender, Word
 from servescope.collector.alerting.settings import AlertingSettings
@@ -136,12 +136,16 @@ class AlertDesk:
         *,
         interval_ms: int,
         targets: Collection[str],
+        unknown: Collection[Deployment] = (),
     ) -> None:
-        """Evaluate every alert at an evaluation's instant, have receivers told and what is new stored."""
+        """Evaluate every alert at an evaluation's instant, have receivers told and what is new stored.
+
+        The figures of the `unknown` deployments could not be derived: what held of them is taken to hold.
+        """
         started = time.perf_counter()
         self._begun = True
         self.view.take(at_ms, deployments, own)
-        self.states.evaluate(self.view, at_ms)
+        self.states.evaluate(self.view, at_ms, owed=self.sender.owed(), unknown=unknown)
         self._telemetry.count_left_out(self.states.left_out)
         standings = sorted(self.states.standings(), key=lambda each: each.key)
         self._standings = standings
@@ -171,7 +175,9 @@ class AlertDesk:
 
     def _notice(self, standing: Standing) -> Notice:
         shown = self._show(standing)
-        starts_ms = standing.active.fired_ms or 0
+        # One that fired before the clock was set back must not begin after it ends: no Alertmanager takes that.
+        ends_ms = self.view.at_ms if standing.resolved_ms is None else standing.resolved_ms
+        starts_ms = min(standing.active.fired_ms or 0, ends_ms)
         source = f"{self._settings.external_url}/api/v1/alerts" if self._settings.external_url else ""
         return Notice(standing.key, shown.labels, shown.annotations, starts_ms, standing.resolved_ms, source)
 
@@ -216,6 +222,11 @@ class AlertDesk:
 
     def _recall(self, history: Store, now_ms: int, settle_ms: int) -> None:
         down_ms = self.view.budgets.recall(history.read_sums(until_ms=now_ms))
+        # How alerts stand is of use also where all else is of a time that lies ahead, as after a clock was set back;
+        # and it comes first, so that nobody is called twice since the past of a figure cannot be read.
+        self._recall_standings(
+            history.read_alerts(), down_ms=now_ms if down_ms is None else down_ms, at_ms=now_ms, settle_ms=settle_ms
+        )
         if down_ms is None:
             return
         self._known_until_ms = down_ms
@@ -226,14 +237,17 @@ class AlertDesk:
             deployment: history.read_figures(deployment, now_ms - longest_ms, now_ms, names=keys)
             for deployment in history.deployments()
         })  # fmt: skip
-        kept = history.read_alerts()
+
+    def _recall_standings(self, stored: Iterable[KeptAlert], *, down_ms: int, at_ms: int, settle_ms: int) -> None:
+        # Another release may have had alerts that this one knows nothing of.
+        kept = [each for each in stored if each.alert in self._told_here]
         standings = [_standing(each) for each in kept]
-        self.states.recall(standings, down_ms=down_ms, at_ms=now_ms, settle_ms=settle_ms)
+        self.states.recall(standings, down_ms=down_ms, at_ms=at_ms, settle_ms=settle_ms)
         words: dict[str, dict[Key, Word]] = {}
         for each in kept:
-            for name, (starts_ms, told, at_ms) in each.told.items():
+            for name, (starts_ms, told, told_ms) in each.told.items():
                 words.setdefault(name, {})[each.alert, each.labels] = Word(
-                    starts_ms, "firing" if told == "firing" else "resolved", at_ms
+                    starts_ms, "firing" if told == "firing" else "resolved", told_ms
                 )
         self.sender.recall(words)
         self._firing = _firing(standings)

@@ -16,7 +16,6 @@ from servescope.alerting import (
     Condition,
     Except,
     Extreme,
-    Gone,
     Measured,
     Over,
     Own,
@@ -90,12 +89,6 @@ def needs_of(alerts: Iterable[Alert], window_ms: int) -> Needs:
 def objectives_of(needs: Needs) -> tuple[Objective, ...]:
     """The objectives that are needed over longer windows."""
     return tuple(dict.fromkeys(term.objective for term in needs.budgets))
-
-
-def is_told_here(alert: Alert) -> bool:
-    """Whether a collector can tell of it: not of what others say of themselves, nor of its own end."""
-    read = {term.name for term in terms(alert.condition) if isinstance(term, Own)}
-    return read.isdisjoint(FOREIGN_SERIES) and not isinstance(alert.condition, Gone)
 
 
 def _earlier(condition: Condition) -> Iterable[Extreme]:

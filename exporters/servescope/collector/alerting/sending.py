@@ -7,6 +7,7 @@ is therefore bounded by the alerts there are, and an alert that is over before a
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import time
@@ -16,10 +17,11 @@ from itertools import count, groupby
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from servescope.alerts import ALERTS
 from servescope.collector.access import Access
 from servescope.collector.alerting.notices import Notice, Shown, post_to_alertmanager, post_to_webhook
 from servescope.collector.alerting.settings import AlertingSettings, ReceiverSettings
-from servescope.collector.alerting.states import Key, Standing
+from servescope.collector.alerting.states import RESOLVED_KEPT_MS, Key, Standing
 from servescope.collector.scrape import ScrapeError
 from servescope.collector.telemetry import Telemetry
 
@@ -81,6 +83,8 @@ class _Alertmanager:
             yield found[start : start + BATCH]
 
     def _is_due(self, standing: Standing, word: Word | None, at_ms: int) -> bool:
+        if standing.resolved_ms is not None and abs(at_ms - standing.resolved_ms) > RESOLVED_KEPT_MS:
+            return False
         if word is None or word.starts_ms != standing.active.fired_ms or word.told != standing.state:
             return True
         return not 0 <= at_ms - word.at_ms <= self.resend_ms
@@ -102,17 +106,22 @@ class _Webhook:
 
     def due(self, bulletin: Bulletin, words: Mapping[Key, Word]) -> Iterator[Sequence[Standing]]:
         for _, group in groupby(bulletin.standings, key=lambda each: each.alert):
-            of_alert = list(group)
+            of_alert = [each for each in group if self._is_meant(each)]
             due = {each.key for each in of_alert if self._is_due(each, words.get(each.key), bulletin.at_ms)}
             if due:
                 # What fires is told together, with what is over since it was told last.
                 yield [each for each in of_alert if each.state == "firing" or each.key in due]
 
+    def _is_meant(self, standing: Standing) -> bool:
+        # That it is over is told whoever was told that it fired, by former settings too.
+        severities = self.settings.severities
+        return not severities or standing.state == "resolved" or ALERTS[standing.alert].severity in severities
+
     def _is_due(self, standing: Standing, word: Word | None, at_ms: int) -> bool:
-        is_known = word is not None and word.starts_ms == standing.active.fired_ms
         if standing.state == "resolved":
-            # That it is over is news to those only who were told that it fired.
-            return is_known and word is not None and word.told == "firing"
+            # That it is over is news to those only who take it to fire, be it since an earlier time that it did.
+            return word is not None and word.told == "firing"
+        is_known = word is not None and word.starts_ms == standing.active.fired_ms
         return not is_known or word is None or not 0 <= at_ms - word.at_ms < self.settings.repeat_ms
 
     def body(self, bulletin: Bulletin, part: Sequence[Standing]) -> Shown:
@@ -157,27 +166,41 @@ class Sender:
         names = _names([each.settings.url for each in receivers])
         former, self._lines = self._lines, {}
         for name, receiver in zip(names, receivers, strict=True):
-            known = former.pop(name, None)
-            line = self._lines[name] = known or _Line(name, receiver, receiver.settings.access)
-            line.receiver, line.access = receiver, receiver.settings.access
+            identity = _identify(receiver)
+            known = former.pop(identity, None)
+            line = self._lines[identity] = known or _Line(name, receiver, receiver.settings.access)
+            line.name, line.receiver, line.access = name, receiver, receiver.settings.access
             self._telemetry.know_receiver(name)
         for line in former.values():
             if line.task is not None:
                 line.task.cancel()
 
     def words(self) -> dict[str, dict[Key, Word]]:
-        """What every webhook was told, to be kept over a restart; an Alertmanager may be told anew at any time."""
-        return {name: dict(line.words) for name, line in self._lines.items() if isinstance(line.receiver, _Webhook)}
+        """What every webhook was told, to be kept over a restart; an Alertmanager may be told anew at any time.
+
+        Webhooks are named by what tells one URL from another without showing it.
+        """
+        return {each: dict(line.words) for each, line in self._lines.items() if isinstance(line.receiver, _Webhook)}
+
+    def owed(self) -> set[Key]:
+        """The alerts that a webhook takes to fire, of whose end it is to be told."""
+        return {
+            key
+            for line in self._lines.values()
+            if isinstance(line.receiver, _Webhook)
+            for key, word in line.words.items()
+            if word.told == "firing"
+        }
 
     def recall(self, words: Mapping[str, Mapping[Key, Word]]) -> None:
         """Take up what webhooks were told before a restart."""
-        for name, known in words.items():
-            if name in self._lines:
-                self._lines[name].words.update(known)
+        for identity, known in words.items():
+            if identity in self._lines:
+                self._lines[identity].words.update(known)
 
     def problems(self) -> dict[str, str | None]:
         """Every receiver, and why it could not be told last, None when it could."""
-        return {name: line.problem for name, line in self._lines.items()}
+        return {line.name: line.problem for line in self._lines.values()}
 
     def tell(self, bulletin: Bulletin) -> None:
         """Have all receivers told; returns at once."""
@@ -216,10 +239,11 @@ class Sender:
             line.news.set()
 
     async def _tell_line(self, line: _Line, post: Post) -> bool:
-        """Tell a receiver what it is to know now; False when it could not be told."""
+        """Tell a receiver what it is to know now; False when it could not be told all of it."""
         bulletin = self._bulletin
         if bulletin is None:
             return True
+        is_told = True
         for part in line.receiver.due(bulletin, line.words):
             started = time.perf_counter()
             try:
@@ -229,12 +253,17 @@ class Sender:
                 await post(line.receiver.url, line.access, body, TIMEOUT_SECONDS)
             except ScrapeError as error:
                 self._on_failure(line, line.access.conceal(str(error)), len(part))
-                return False
+                if error.outcome != "status":
+                    return False
+                # It answers, so that one part it does not take must not keep the others from it.
+                is_told = False
+                continue
             except Exception as error:
                 # A mistake of ours in telling one must not end the telling of it.
                 _logger.exception("receiver %s: could not be told", line.name)
-                self._on_failure(line, f"{type(error).__name__}: {error}", len(part))
-                return False
+                self._on_failure(line, line.access.conceal(f"{type(error).__name__}: {error}"), len(part))
+                is_told = False
+                continue
             self._telemetry.notification_seconds.observe(time.perf_counter() - started)
             self._telemetry.count_notices(line.name, "sent", len(part))
             for each in part:
@@ -242,10 +271,10 @@ class Sender:
                 line.words[each.key] = Word(each.active.fired_ms or 0, told, bulletin.at_ms)
             if isinstance(line.receiver, _Webhook):
                 self._on_told()
-        if line.problem is not None:
+        if is_told and line.problem is not None:
             _logger.info("receiver %s is told again", line.name)
             line.problem = None
-        return True
+        return is_told
 
     def _on_failure(self, line: _Line, problem: str, notices: int) -> None:
         self._telemetry.count_notices(line.name, "failed", notices)
@@ -260,6 +289,11 @@ def _receivers(settings: AlertingSettings) -> Iterator[_Receiver]:
     source = f"{settings.external_url}/api/v1/alerts" if settings.external_url else ""
     yield from (_Alertmanager(each, settings.resend_ms) for each in settings.alertmanagers)
     yield from (_Webhook(each, source) for each in settings.webhooks)
+
+
+def _identify(receiver: _Receiver) -> str:
+    """What tells a receiver from all others, over a restart too, and shows nothing of a URL that may be a secret."""
+    return hashlib.blake2b(f"{type(receiver).__name__} {receiver.url}".encode(), digest_size=16).hexdigest()
 
 
 def _names(urls: Iterable[str]) -> list[str]:

@@ -6,7 +6,10 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
+from servescope.alert_evaluation import is_told_here
+from servescope.alerting import Severity
 from servescope.alerts import ALERTS
 from servescope.collector.access import ACCESS_SETTINGS, Access, read_access
 from servescope.collector.alerting.annotations import Links
@@ -28,7 +31,12 @@ ALERTING_SETTINGS = {
         Setting("webhooks", "[]"),
     ),
     "alerting.alertmanagers": (Setting("url", REQUIRED), *ACCESS_SETTINGS),
-    "alerting.webhooks": (Setting("url", REQUIRED), Setting("repeat_interval", '"4h"'), *ACCESS_SETTINGS),
+    "alerting.webhooks": (
+        Setting("url", REQUIRED),
+        Setting("repeat_interval", '"4h"'),
+        Setting("severities", "[]"),
+        *ACCESS_SETTINGS,
+    ),
 }
 """The keys of `[alerting]` and of the tables in it."""
 
@@ -38,11 +46,16 @@ _TAKEN = ("alertname", "severity", "component", "family", "team")
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSettings:
-    """Who is told, and how it is reached; a webhook is told again of what still fires after `repeat_ms`."""
+    """Who is told, and how it is reached.
+
+    A webhook is told again of what still fires after `repeat_ms`, and of alerts of these `severities`, of all when that
+    is empty.
+    """
 
     url: str = field(repr=False)
     access: Access = field(default_factory=Access)
     repeat_ms: int = 4 * 3_600_000
+    severities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +82,16 @@ class AlertingSettings:
 def read_alerting(table: Table) -> AlertingSettings:
     """The settings of `[alerting]`; raises ConfigurationError naming file, key, value and what was expected."""
     default = AlertingSettings()
+    only, disable = _read_names(table, "only"), _read_names(table, "disable")
+    _check_any_left(table, only, disable)
     return AlertingSettings(
-        only=_read_names(table, "only"),
-        disable=_read_names(table, "disable"),
+        only=only,
+        disable=disable,
         external_labels=_read_labels(table),
         links=Links(
-            _read_base(table, "runbooks", default.links.runbooks), _read_base(table, "grafana", default.links.grafana)
+            _read_base(table, "runbooks", default.links.runbooks), _read_url(table, "grafana", default.links.grafana)
         ),
-        external_url=_read_base(table, "external_url", ""),
+        external_url=_read_url(table, "external_url", ""),
         resend_ms=table.duration("resend_interval", default.resend_ms),
         alertmanagers=tuple(_read_receiver(each) for each in _receivers(table, "alertmanagers")),
         webhooks=tuple(_read_receiver(each) for each in _receivers(table, "webhooks")),
@@ -91,6 +106,21 @@ def _read_names(table: Table, key: str) -> tuple[str, ...]:
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ALERTS)}"
             raise ConfigurationError(f"{table.origin}: {table.key(key)}: unknown alert {name!r}; {hint}")
     return tuple(names)
+
+
+def _check_any_left(table: Table, only: Sequence[str], disable: Sequence[str]) -> None:
+    """Silence is to be asked for by name, not come of a list."""
+    for name in only:
+        if not is_told_here(ALERTS[name]):
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('only')}: a collector cannot tell of {name!r} itself, expected others: "
+                f"{', '.join(each for each, alert in ALERTS.items() if is_told_here(alert))}"
+            )
+    if only and not set(only) - set(disable):
+        raise ConfigurationError(
+            f"{table.origin}: {table.key('disable')}: holds all that {table.key('only')!r} names, expected one to be "
+            f"left: {', '.join(only)}"
+        )
 
 
 def _read_labels(table: Table) -> Labels:
@@ -113,11 +143,26 @@ def _read_base(table: Table, key: str, default: str) -> str:
     return base.rstrip("/")
 
 
+def _read_url(table: Table, key: str, default: str) -> str:
+    """A base URL; an Alertmanager takes no alert whose link is none."""
+    base = _read_base(table, key, default)
+    if base and not re.fullmatch(r"https?://[^/?#]+[^?#]*", base):
+        raise table.wrong(key, "a URL such as 'https://host.example.com'")
+    return base
+
+
 def _receivers(table: Table, key: str) -> Sequence[Table]:
     tables = table.tables(key, ALERTING_SETTINGS[f"alerting.{key}"])
-    urls = [each.values["url"] for each in tables]
-    if len({str(url) for url in urls}) < len(urls):
+    urls = [str(each.values["url"]).rstrip("/") for each in tables]
+    if len(set(urls)) < len(urls):
         raise ConfigurationError(f"{table.origin}: {table.key(key)}: a url stands twice, expected each once")
+    if key == "alertmanagers":
+        for each, url in zip(tables, urls, strict=True):
+            if "?" in url or "/api/" in f"{url}/":
+                raise ConfigurationError(
+                    f"{each.origin}: {each.key('url')}: expected the base URL of an Alertmanager, without '/api/…' and "
+                    f"'?…', such as 'http://alertmanager:9093'"
+                )
     return tables
 
 
@@ -128,4 +173,8 @@ def _read_receiver(table: Table) -> ReceiverSettings:
     except ValueError as error:
         # Those of webhooks hold secrets.
         raise ConfigurationError(f"{table.origin}: {table.key('url')}: the URL {error}") from None
-    return ReceiverSettings(url, read_access(table), table.duration("repeat_interval", ReceiverSettings(url).repeat_ms))
+    repeat_ms = table.duration("repeat_interval", ReceiverSettings(url).repeat_ms)
+    severities = table.strings("severities", [])
+    if not set(severities) <= set(get_args(Severity)):
+        raise table.wrong("severities", f"some of {', '.join(get_args(Severity))}")
+    return ReceiverSettings(url, read_access(table), repeat_ms, tuple(severities))

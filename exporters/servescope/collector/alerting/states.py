@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from servescope.alert_evaluation import Active, View, advance, duration_ms, holding
 from servescope.alerting import Alert
 from servescope.expressions import Vector
+from servescope.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.samples import Labels
 
 State = Literal["pending", "firing", "resolved"]
 
 MOST_ACTIVE: Final = 2_000
-"""So many alerts are pending or firing at a time; more are left out, and counted."""
+"""So many alerts are pending or firing at a time; more are left out, and counted. So many that are over are kept."""
+
+KEPT_FREE: Final = 500
+"""So many of these are for pages only: a warning per target must not leave out the page they add up to."""
 
 RESOLVED_KEPT_MS: Final = 15 * 60_000
 """For so long it is told that an alert is resolved, as by Prometheus."""
+
+RESOLVED_OWED_MS: Final = 24 * 3_600_000
+"""For so long it is remembered that an alert is resolved where somebody still takes it to fire."""
 
 OUTAGE_TOLERATED_MS: Final = 60 * 60_000
 """An alert that was pending goes on waiting after an outage of at most this, as in Prometheus."""
@@ -62,6 +69,7 @@ class States:
         # Those of before a restart, until scrapes can have told again what holds.
         self._trusted: dict[str, set[Labels]] = {}
         self._trusted_until_ms = 0
+        self._unknown: set[Labels] = set()
         self.left_out = 0
         self.go_by(alerts)
 
@@ -76,35 +84,52 @@ class States:
             for name, by_labels in self._active.items()
             for labels, each in by_labels.items()
         ]
-        return [*active, *(each for key, each in self._resolved.items() if key[1] not in self._firing(key[0]))]
+        return [*active, *(each for key, each in self._resolved.items() if not self._fires(*key))]
 
-    def _firing(self, name: str) -> set[Labels]:
-        return {labels for labels, each in self._active.get(name, {}).items() if each.fired_ms is not None}
+    def _fires(self, name: str, labels: Labels) -> bool:
+        active = self._active.get(name, {}).get(labels)
+        return active is not None and active.fired_ms is not None
 
-    def evaluate(self, view: View, at_ms: int) -> None:
-        """Find out what holds at an evaluation, and what becomes of every alert."""
+    def evaluate(
+        self, view: View, at_ms: int, *, owed: Collection[Key] = (), unknown: Collection[Deployment] = ()
+    ) -> None:
+        """Find out what holds at an evaluation, and what becomes of every alert.
+
+        The end of those that are `owed` is remembered for longer, as somebody was not told of it yet. Of deployments
+        that are `unknown` now, what held is taken to hold.
+        """
         self.left_out = 0
+        self._unknown = {deployment.labels() for deployment in unknown}
         for name in self._active.keys() - self._alerts.keys():
             self._settle(name, {}, at_ms)
         for name, alert in self._alerts.items():
             try:
                 before = self._active.get(name, {})
-                held = self._bounded(name, self._believed(name, holding(alert.condition, view), at_ms))
+                held = self._bounded(alert, self._believed(name, holding(alert.condition, view), at_ms))
                 if held or before:
                     self._settle(name, advance(alert, before, held, at_ms), at_ms)
             except Exception:
                 # A mistake of ours on one alert must not silence the others; it stays as it was.
                 self._on_fault(f"alert {name}: not evaluated")
-        self._resolved = {
-            key: each
-            for key, each in self._resolved.items()
-            if each.resolved_ms is not None and abs(at_ms - each.resolved_ms) <= RESOLVED_KEPT_MS
-        }
+        self._forget_resolved(at_ms, owed)
         if at_ms >= self._trusted_until_ms:
             self._trusted = {}
 
+    def _forget_resolved(self, at_ms: int, owed: Collection[Key]) -> None:
+        kept = [
+            # One that ended while the clock was ahead ends now.
+            replace(each, resolved_ms=min(_ended(each), at_ms))
+            for key, each in self._resolved.items()
+            if at_ms - _ended(each) <= (RESOLVED_OWED_MS if key in owed else RESOLVED_KEPT_MS)
+        ]
+        if len(kept) > MOST_ACTIVE:
+            kept = sorted(kept, key=_ended)[-MOST_ACTIVE:]
+        self._resolved = {each.key: each for each in kept}
+
     def _believed(self, name: str, held: Vector, at_ms: int) -> Vector:
-        """What holds, and right after a restart what held before it."""
+        """What holds; of what nothing can be said now, what held before; and so right after a restart."""
+        if self._unknown:
+            held = {**self._unsaid(name), **held}
         if at_ms >= self._trusted_until_ms:
             return held
         before = self._active.get(name, {})
@@ -113,9 +138,18 @@ class States:
         trusted.difference_update(held)
         return {**{labels: before[labels].value for labels in trusted if labels in before}, **held}
 
-    def _bounded(self, name: str, held: Vector) -> Vector:
-        before = self._active.get(name, {})
-        room = MOST_ACTIVE - sum(map(len, self._active.values()))
+    def _unsaid(self, name: str) -> Vector:
+        """What held of the deployments that are unknown."""
+        return {
+            labels: each.value
+            for labels, each in self._active.get(name, {}).items()
+            if each.kept_ms is None and tuple(pair for pair in labels if pair[0] in DEPLOYMENT_LABELS) in self._unknown
+        }
+
+    def _bounded(self, alert: Alert, held: Vector) -> Vector:
+        before = self._active.get(alert.name, {})
+        most = MOST_ACTIVE - (KEPT_FREE if alert.severity in ("warning", "info") else 0)
+        room = most - sum(map(len, self._active.values()))
         new = [labels for labels in held if labels not in before]
         if len(new) <= room:
             return held
@@ -156,6 +190,10 @@ class States:
             if each.active.kept_ms is None:
                 self._trusted.setdefault(each.alert, set()).add(each.labels)
         self._trusted_until_ms = at_ms + settle_ms
+
+
+def _ended(standing: Standing) -> int:
+    return standing.resolved_ms or 0
 
 
 def _shifted(alert: Alert, active: Active, *, down_ms: int, at_ms: int) -> Active | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ class Memory:
             pairs = tuple((str(name), str(value)) for name, value in json.loads(labels))
             found = json.loads(state)
             found["told"] = {name: tuple(word) for name, word in found["told"].items()}
+            found["value"] = float(found["value"])
             return KeptAlert(alert, pairs, **found)
         except (TypeError, ValueError, KeyError) as error:
             raise StoreError(f"store {self._path}: what is kept of alert {alert!r} is damaged: {error}") from error
@@ -84,5 +86,6 @@ def _state(alert: KeptAlert) -> dict[str, object]:
         "kept_ms": alert.kept_ms,
         "resolved_ms": alert.resolved_ms,
         "told": {name: list(word) for name, word in alert.told.items()},
-        "value": alert.value,
+        # As text where JSON has no number for it.
+        "value": alert.value if math.isfinite(alert.value) else str(alert.value),
     }

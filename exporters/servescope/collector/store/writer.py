@@ -26,6 +26,8 @@ _TIDYING_SHARE = 0.1
 _IDLE_MS = 1_800_000
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
+# The room that an alert takes while it waits to be written.
+_NUMBERS_PER_ALERT = 16
 
 
 @dataclass(slots=True)
@@ -50,9 +52,12 @@ class Round:
 
     @property
     def samples(self) -> int:
-        """How many numbers it holds."""
-        return sum(len(snapshot.series) for _, _, snapshot in self.scrapes if snapshot is not None) + sum(
-            len(values) for _, _, values in self.figures
+        """How many numbers it holds, or what takes as much room."""
+        return (
+            sum(len(snapshot.series) for _, _, snapshot in self.scrapes if snapshot is not None)
+            + sum(len(values) for _, _, values in self.figures)
+            + (sum(map(len, self.sums[1].values())) if self.sums is not None else 0)
+            + _NUMBERS_PER_ALERT * len(self.alerts or ())
         )
 
     def write(self, store: Store) -> None:

@@ -224,6 +224,11 @@ def test_the_command_writes_where_it_is_told_and_says_what_is_wrong(tmp_path: Pa
     stale = _run(*words, "--check")
     assert (stale.returncode, stale.stderr.count("\n")) == (1, 1)
     assert "fleet.json is out of date: run `python -m dashboards`" in stale.stderr
+    (tmp_path / "out" / "fleet.yaml").write_text("", encoding="utf-8")
+    assert _run(*words).returncode == 0
+    left = _run(*words, "--check")
+    assert (left.returncode, left.stderr.count("\n")) == (1, 1)
+    assert "fleet.yaml is no dashboard that is written with these options: remove it" in left.stderr
     wrong = _run("--options", str(tmp_path / "wrong.toml"))
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     nowhere = _run("--output", str(tmp_path / "wrong.toml"))

@@ -176,7 +176,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
             new_stack=_matching(table, "new_stack", CATALOG_CHOICES.new_stack, _VALUE, _A_VALUE),
             collector_job=_matching(table, "collector_job", CATALOG_CHOICES.collector_job, _VALUE, _A_VALUE),
         ),
-        sources=_sources(table),
+        sources=_sources(table) or common.engines,
         disabled=_disabled(table),
         secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
         templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),

@@ -57,8 +57,11 @@ def main() -> int:
 def _check(folder: Path, files: Mapping[str, str]) -> int:
     stale = [name for name, text in files.items() if not _is_current(folder / name, text)]
     strangers = [path.name for path in sorted(folder.glob("*")) if path.name not in files]
-    for name in (*stale, *strangers):
+    for name in stale:
         sys.stderr.write(f"{folder / name} is out of date: run `python -m dashboards`\n")
+    for name in strangers:
+        # Writing leaves it where it is: it may be somebody's own.
+        sys.stderr.write(f"{folder / name} is no dashboard that is written with these options: remove it\n")
     return 1 if stale or strangers else 0
 
 

@@ -40,13 +40,16 @@ def keep_filled(board: Board, options: Options) -> Board:
 
 
 def _told(engines: tuple[str, ...]) -> set[str]:
-    """The metrics of the contract that one of the engines tells."""
+    """The metrics of the contract that one of the engines tells, or that another target beside it does.
+
+    As `alerts.feeding` has it, so that an alert that is kept leads to a panel that is kept.
+    """
     sources = [load_sources()[engine] for engine in engines]
     return _BY_THE_COLLECTOR | {
         name
         for source in sources
         for name, given in source.metrics.items()
-        if given.alternatives or given.status in SUPPLIED
+        if given.alternatives or given.status in (*SUPPLIED, "elsewhere")
     }
 
 

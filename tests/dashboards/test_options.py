@@ -6,16 +6,22 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alerts.options import make_options as make_alert_options
 from dashboards.__main__ import render
-from dashboards.options import DEFAULTS, make_options, read_options
+from dashboards.board import Board
+from dashboards.engines import keep_filled
+from dashboards.options import DEFAULTS, Options, make_options, read_options
+from servescope.alert_links import dashboard_path
 from servescope.catalog import FIGURES, SPECULATION_BAND
 from servescope.errors import ConfigurationError
 from servescope.identity import IDENTITY_LABELS
+from servescope.sources import load_sources
 from tests.conftest import ROOT
 from tests.dashboards.files import expressions, variable_queries
 
@@ -167,13 +173,41 @@ def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
     assert _titles(engines=["vllm", "servescope"]) == everything
 
 
-def test_no_dashboard_links_to_one_that_is_left_out() -> None:
-    """With an engine that tells next to nothing of the contract by itself."""
-    files = render(make_options({"engines": ["dynamo-mocker"]}, origin="options.toml"))
+def test_no_dashboard_links_to_one_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has no panel left is not written."""
+
+    def keep(board: Board, options: Options) -> Board:
+        return replace(board, rows=()) if board.name == "speculation" else keep_filled(board, options)
+
+    monkeypatch.setattr("dashboards.__main__.keep_filled", keep)
+    files = render(make_options({"engines": ["vllm"]}, origin="options.toml"))
 
     assert "speculation.json" not in files
     for text in files.values():
         assert "/d/servescope-speculation" not in text
+
+
+def test_what_another_target_beside_an_engine_tells_is_kept() -> None:
+    """A Dynamo worker leaves requests to its frontend, which is there too; speculation it does not know."""
+    mocker = _titles(engines=["dynamo-mocker"])
+
+    assert {"Requests", "Time to first token"} <= mocker["requests"]
+    assert "Speculation rate" not in mocker["speculation"]
+
+
+@pytest.mark.parametrize("engine", load_sources())
+def test_alerts_of_the_same_file_lead_to_panels_that_are_kept(engine: str) -> None:
+    """Engines that are named once leave out panels and the alerts that lead to them alike."""
+    document = {"engines": [engine]}
+    kept = {
+        f"{board['uid']}?viewPanel=panel-{panel['id']}"
+        for board in map(json.loads, render(make_options(document, origin="options.toml")).values())
+        for panel in board["panels"]
+    }
+    alerts = make_alert_options(document, origin="options.toml").alerts()
+
+    assert alerts
+    assert {dashboard_path(alert).split("&")[0] for alert in alerts.values()} <= kept
 
 
 @pytest.mark.slow
@@ -190,6 +224,11 @@ def test_the_command_writes_where_it_is_told_and_says_what_is_wrong(tmp_path: Pa
     stale = _run(*words, "--check")
     assert (stale.returncode, stale.stderr.count("\n")) == (1, 1)
     assert "fleet.json is out of date: run `python -m dashboards`" in stale.stderr
+    (tmp_path / "out" / "fleet.yaml").write_text("", encoding="utf-8")
+    assert _run(*words).returncode == 0
+    left = _run(*words, "--check")
+    assert (left.returncode, left.stderr.count("\n")) == (1, 1)
+    assert "fleet.yaml is no dashboard that is written with these options: remove it" in left.stderr
     wrong = _run("--options", str(tmp_path / "wrong.toml"))
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     nowhere = _run("--output", str(tmp_path / "wrong.toml"))

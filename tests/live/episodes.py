@@ -119,8 +119,8 @@ _CACHE: Final = (
     _of_faults("draft", "draft-late-positions:0.9", "ServescopeDraftCollapsesLate"),
     _of_faults("draft", "draft-misaligned:0.25", "ServescopeSpeculationNeedsTuning"),
     _of_faults("router", "router-losing-events:0.2", "ServescopeCacheEventGaps"),
-    _of_faults("router", "router-deaf:0.5", "ServescopeRouterIndexDegraded"),
-    _of_faults("router", "router-deaf", "ServescopeCacheEventsMissed"),
+    # One that hears nothing at all does not know that it misses something.
+    _of_faults("router", "router-deaf:0.5", "ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed"),
     _of_faults("churn", "cache-churn", "ServescopeCacheChurn", "ServescopeCacheHitRateDropped"),
     _of_faults("balance", "router-balances", "ServescopeRoutingInefficient"),
     _of_faults("shrink", "autoscaler-pinned:1", "ServescopeScaleDownLosesCache", resolves_within="75m"),
@@ -176,7 +176,7 @@ _USERS: Final = (
         "ServescopeTimePerOutputTokenBudgetBurnsFast", resolves_within="8h",
     ),
     Episode(
-        "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "2m"),
+        "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "4m"),
         ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
     ),
     _of_faults(

@@ -176,7 +176,7 @@ _USERS: Final = (
         "ServescopeTimePerOutputTokenBudgetBurnsFast", resolves_within="8h",
     ),
     Episode(
-        "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "4m"),
+        "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "3m"),
         ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
     ),
     _of_faults(

@@ -79,9 +79,9 @@ def write(run: Run, page: Path = PAGE, *, rows_of: Sequence[str] = ()) -> None:
 def _replace_rows(text: str, run: Run, names: Sequence[str]) -> str:
     """The page with other rows of these alerts, and a line in its head that says so."""
     for name in names:
-        row = "\n".join(line for line in _table(run) if line.startswith(f"| [{name}]"))
+        rows = "".join(f"{line}\n" for line in _table(run) if line.startswith(f"| [{name}]"))
         # A backslash in it is no reference to a group.
-        text = re.sub(rf"(?m)^\| \[{name}\].*$", row.replace("\\", r"\\"), text)
+        text = re.sub(rf"(?m)(?:^\| \[{name}\].*\n)+", rows.replace("\\", r"\\"), text)
     told = f"- Rows of a run of their own, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(map(_short, names))}"
     told += f"; not as it should be: {'; '.join(run.failed) or 'nothing'}"
     return re.sub(r"(?m)^(- Not as it should be: .*)$", lambda found: f"{found[1]}\n{told}", text, count=1)
@@ -146,8 +146,8 @@ def _both(seconds: float | None, times: int) -> str:
     """A time on the wall clock, and what it is of the emulated stack's."""
     if seconds is None:
         return "**never**"
-    minutes = seconds * times / 60
-    long = f"{minutes / 60:.0f} h {minutes % 60:.0f} min" if minutes >= 90 else f"{minutes:.0f} min"
+    minutes = round(seconds * times / 60)
+    long = f"{minutes // 60} h {minutes % 60} min" if minutes >= 90 else f"{minutes} min"
     return f"{seconds:.0f} s ({long})"
 
 

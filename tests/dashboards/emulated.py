@@ -109,7 +109,7 @@ def _share(identity: Deployment, share: float, timestamp: bytes) -> bytes:
     return f"servescope_configured_share{{{labels}}} {share} ".encode() + timestamp + b"\n"
 
 
-UNEVEN = {"r0": (50.0, 100.0), "r1": (320.0, 400.0), "r2": (0.0, 1.0)}
+UNEVEN = {"r0": (500.0, 1000.0), "r1": (3200.0, 4000.0), "r2": (0.0, 1.0)}
 """Prompt tokens a second that each replica of the deployment `uneven` reuses, and those it gets."""
 
 

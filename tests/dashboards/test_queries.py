@@ -19,7 +19,7 @@ from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE, compile_expression, co
 from dashboards.watched import LIMIT
 from servescope.alert_links import HEALTH, panel_title
 from servescope.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.catalog import FIGURES, RECORDED_HISTOGRAMS, record_buckets
+from servescope.catalog import FIGURES, PROMPT_TRAFFIC, RECORDED_HISTOGRAMS, record_buckets
 from servescope.expressions import Quantile
 from tests.dashboards.emulated import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_stack
 from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
@@ -252,7 +252,7 @@ def test_the_numbers_are_those_the_stack_counted(filled: Prometheus) -> None:
 
 def test_replicas_apart_are_weighted_with_their_traffic(filled: Prometheus) -> None:
     """The spread is the weighted standard deviation of the replicas' hit rates, by plain arithmetic."""
-    enough = [(reused / eligible, eligible) for reused, eligible in UNEVEN.values() if eligible >= 10]
+    enough = [(reused / eligible, eligible) for reused, eligible in UNEVEN.values() if eligible >= PROMPT_TRAFFIC.value]
     total = sum(weight for _, weight in enough)
     mean = sum(share * weight for share, weight in enough) / total
     spread = math.sqrt(sum(weight * (share - mean) ** 2 for share, weight in enough) / total)

@@ -34,7 +34,6 @@ def make(options: Options) -> Board:
             Row("Does it keep up?", _keeping(options)),
             Row("Who asks it, and what it needs", _asked(options)),
             Row("Are alerts evaluated and sent?", (*_evaluating(options), *_sending(options))),
-            Row("Shards", _sharded(options)),
         ),
         own_variables=HEALTH_VARIABLES,
     )
@@ -65,7 +64,7 @@ def _collecting(options: Options) -> tuple[Panel, ...]:
         ),
         _quantiles(
             "Scrape lateness", "servescope_scrape_lateness_seconds", options, normal="milliseconds.",
-            first="the collector has too much to do: look at event loop lag and CPU, then divide targets over shards.",
+            first="the collector has too much to do: look at event loop lag and CPU.",
         ),
         _panel(
             "Scrapes left out", rate("servescope_missed_scrapes_total"), options, unit="scrapes/s", by=_COLLECTOR,
@@ -98,7 +97,7 @@ def _keeping(options: Options) -> tuple[Panel, ...]:
         _quantiles(
             "Evaluation duration", "servescope_evaluation_duration_seconds", options,
             normal="far below the evaluation interval.",
-            first="look at series held and CPU; divide targets over shards.",
+            first="look at series held and CPU.",
         ),
         _quantiles(
             "Event loop lag", "servescope_event_loop_lag_seconds", options, normal="milliseconds.",
@@ -152,7 +151,7 @@ def _asked(options: Options) -> tuple[Panel, ...]:
         ),
         _panel(
             "Collector CPU", rate("process_cpu_seconds_total"), options, unit="cores", by=_COLLECTOR, is_common=True,
-            normal="well below one core.", first="divide targets over shards before it comes near one.",
+            normal="well below one core.", first="lengthen the scrape interval before it comes near one.",
         ),
         _panel(
             "Collector memory", level("process_resident_memory_bytes"), options, unit="bytes", by=_COLLECTOR,
@@ -238,24 +237,6 @@ def _sending(options: Options) -> tuple[Panel, ...]:
         _panel(
             "Alertmanager took up its configuration", level("alertmanager_config_last_reload_successful", "max"),
             options, unit="state", by=_COLLECTOR, normal="1.", first="Alertmanager's log names the line; `amtool` too.",
-        ),
-    )  # fmt: skip
-
-
-def _sharded(options: Options) -> tuple[Panel, ...]:
-    return (
-        _panel(
-            "Shards that answer", level("servescope_shard_up", "max"), options, unit="state", by=("shard",),
-            normal="1 for each.", first="its targets are unknown: look whether that collector runs.",
-        ),
-        _panel(
-            "Scrapes relayed", rate("servescope_relayed_scrapes_total"), options, unit="scrapes/s", by=("result",),
-            normal="nearly all `kept`; all 0 where there are no shards.",
-            first="for `future`, compare clocks; for `overlapping`, look for a target that two shards scrape.",
-        ),
-        _panel(
-            "Shards' clocks", level("servescope_shard_clock_skew_seconds", "max"), options, unit="seconds",
-            by=("shard",), normal="below a second.", first="look at time synchronisation on that machine.",
         ),
     )  # fmt: skip
 

@@ -124,14 +124,14 @@ def test_samples_are_one_row_each_with_their_labels_in_columns(store: Path, tmp_
 
 
 def test_a_store_without_figures_is_exported_too(tmp_path: Path) -> None:
-    """A shard derives none; what it scraped is all there is."""
-    path = tmp_path / "shard.db"
-    with Store(path) as shard, shard.transaction():
-        shard.set_target(_status(_TARGETS[0]))
+    """Before the first evaluation, what was scraped is all there is."""
+    path = tmp_path / "store.db"
+    with Store(path) as store, store.transaction():
+        store.set_target(_status(_TARGETS[0]))
         series = [Sample("cpu_usage", make_labels(_TARGETS[0].identity.labels()), value) for value in (2.5,)]
         for time_ms in (1_000_000, 90_000_000):
-            shard.append_scrape(_target(_TARGETS[0]).target_id, time_ms, Snapshot.of(series))
-        assert (shard.time_range(), shard.held_range()) == (None, (1_000_000, 90_000_000))
+            store.append_scrape(_target(_TARGETS[0]).target_id, time_ms, Snapshot.of(series))
+        assert (store.time_range(), store.held_range()) == (None, (1_000_000, 90_000_000))
     done = export(path, tmp_path / "past.txt", "--format", "openmetrics")
 
     assert "4 samples" in done.stderr, done.stderr

@@ -73,7 +73,7 @@ class Past:
 def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     """A quarter of an hour of a deployment behind two collectors, one without any, and one that has rules alone.
 
-    Shards, which show targets and samples but no figures, are scraped beside the first and the last.
+    Pages with targets and samples but no figures are scraped beside the first and the last.
     """
     # Up to now, and on multiples of the steps asked for, so that instants are those of scrapes.
     start_ms = (time.time_ns() // 1_000_000 // INTERVAL_MS - COUNT + 1) * INTERVAL_MS
@@ -102,7 +102,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
             derived[deployment][time_ms] = figures
             if deployment is not BARE:
                 share = _page(fakes[:1], snapshots[:1], Derivation({}, [], ()))
-                scrapes.append(Scraped(time_ms, {"job": "shards", "instance": "0:9900"}, share))
+                scrapes.append(Scraped(time_ms, {"job": "others", "instance": "0:9900"}, share))
             if deployment is COLLECTED:
                 page = _page(fakes, snapshots, figures)
                 # The first collector ends; the second, which watched the same all along, goes on.

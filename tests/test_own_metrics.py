@@ -39,7 +39,7 @@ def page(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_collector_shows_what_is_recorded_and_nothing_else(page: dict[str, Any]) -> None:
-    """What is missing from its page says when it is: a collector of its own, without shards, shares or losses."""
+    """What is missing from its page says when it is: a collector of its own, without shares or losses."""
     missing = OURS.keys() - page.keys() - NOT_ON_THE_PAGE
 
     assert page.keys() <= OURS.keys()

@@ -224,21 +224,6 @@ def test_settings_change_at_once_or_say_that_they_cannot(tmp_path: Path, caplog:
     play(world, act)
 
 
-def test_a_file_for_one_that_gathers_takes_no_target_away(tmp_path: Path) -> None:
-    """Which part a collector has among shards takes a restart; till then a file without deployments is a wrong one."""
-    world = World(tmp_path, text("a"))
-
-    async def act(world: World) -> None:
-        await world.advance(1)
-        world.write('[shards]\nmembers = ["http://127.0.0.1:9"]\n')
-        with pytest.raises(ServescopeError, match=r"no deployments; one that scrapes needs \[\[deployments\]\]"):
-            await world.collector.reload()
-        await world.advance(30)
-        assert len(world.times("a")) >= 2
-
-    play(world, act)
-
-
 def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None:
     """A collector of command line targets says so, and goes on."""
     world = World(tmp_path, text("a"))
@@ -548,12 +533,10 @@ def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
     [
         ("doubled", "doubled", "is listed twice in deployment"),
         ("port", "", "cannot listen on 127.0.0.1:"),
-        ("self", '[shards]\nmembers = ["http://a:1"]', "shards: no 'self'; a collector with [[deployments]] needs it"),
-        ("members", '[shards]\nmembers_file = "m.json"\nself = "http://a:1"', "shards: members_file "),
     ],
 )
 def test_a_collector_that_cannot_run_leaves_no_store(tmp_path: Path, wrong: str, more: str, message: str) -> None:
-    """Doubled targets, a taken port, shards that cannot be told: none leaves a store, or its lock, behind."""
+    """Doubled targets, a taken port: neither leaves a store, or its lock, behind."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if wrong == "port" else free_port()
         added = TARGET.format(name="a", keys="") if more == "doubled" else more

@@ -34,8 +34,6 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         run = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{opened.port}/api/v1/openapi.json",
             "--header", f"Authorization: Bearer {TOKEN}", "--phases", "coverage,fuzzing", "--checks", "all",
-            # What only a shard has is tried at one in test_shards.py.
-            "--exclude-path-regex", "^/api/v1/(shard|scrapes|layouts)$",
             "--max-examples", "40", "--generation-deterministic", "--continue-on-failure", "--no-color",
             cwd=tmp_path,
             env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.schemathesis_hooks",

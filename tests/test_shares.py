@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from servescope.collector.collector import Collector
-from servescope.collector.config import make_configuration, read_configuration
+from servescope.collector.config import read_configuration
 from servescope.collector.shares import ConfiguredShare
 from servescope.errors import ConfigurationError, ServescopeError
 from tests.test_reload import World
@@ -77,18 +77,6 @@ def test_wrong_shares_are_refused(tmp_path: Path, text: str, told: str) -> None:
         read(tmp_path, text)
 
     assert str(caught.value).startswith(f"{tmp_path / 'servescope.toml'}: {told}")
-
-
-def test_a_collector_that_gathers_knows_no_stacks_before_it_does(tmp_path: Path) -> None:
-    """Without deployments of its own, any stack may be named."""
-    document = {
-        "shards": {"members": ["http://a:9900", "http://b:9900"]},
-        "shares": [{"model_name": "llama", "stacks": {"v1": 0.5, "v2": 0.5}}],
-    }
-
-    configuration = make_configuration(document, origin="test", directory=tmp_path)
-
-    assert [share.inference_stack for share in configuration.shares] == ["v1", "v2"]
 
 
 def test_shares_are_shown_and_taken_up_by_a_reload(tmp_path: Path) -> None:

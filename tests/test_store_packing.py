@@ -534,7 +534,7 @@ def test_the_writer_packs_in_between(path: Path, store: Store) -> None:
 
 
 def test_rows_of_an_idle_target_are_packed_where_no_figures_are_stored(path: Path, store: Store) -> None:
-    """As in a shard: what tells the time there are the scrapes of the other targets."""
+    """What tells the time there are the scrapes of the other targets."""
     failed: list[object] = []
     writer = StoreWriter(store, on_written=lambda _: None, on_error=failed.append, on_dropped=failed.append)
     writer.submit(Round(targets=[status("r0"), status("r1")]))

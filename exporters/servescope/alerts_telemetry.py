@@ -108,10 +108,9 @@ def telemetry_alerts(its: Choices) -> tuple[Alert, ...]:
                 "was tried "
                 "since.",
                 "Figures go on as if it were not there, and nobody sees it fail.",
-                "Look whether its host is at its limit of scrapes a minute, whether its shard of the collector "
-                "answers, "
-                "and at the scrapes that the collector missed.",
-                "Raise the limit or the interval; start the shard; give the collector more CPU.",
+                "Look whether its host is at its limit of scrapes a minute, and at the scrapes that the collector "
+                "missed.",
+                "Raise the limit or the interval; give the collector more CPU.",
                 "A target with a scrape interval about as long.",
             ),
             "health", "servescope_target_scrape_age_seconds", wait="5m", keep="5m",
@@ -287,7 +286,7 @@ def self_alerts(its: Choices) -> tuple[Alert, ...]:
                 "Figures of short windows lose precision; scrapes are left out when it grows worse.",
                 "Look at its CPU, at the targets and series it holds, and at the machine: is something else taking the "
                 "CPU?",
-                "Give it more CPU, lengthen the scrape interval, or divide the targets among shards.",
+                "Give it more CPU, or lengthen the scrape interval.",
                 "A machine that was suspended.",
             ),
             "health", "servescope_event_loop_lag_seconds", wait="5m", keep="5m",

@@ -147,7 +147,7 @@ class PrometheusHistory:
         recorded = self.prometheus.series([selector(names=list(_RECORDED))], **bounds)
         found |= {one: _Way("recorded") for labels in recorded if (one := _deployment(labels)) is not None}
         places: dict[Deployment, dict[Labels, None]] = {}
-        # A shard's page shows targets, and a share of each deployment's samples: figures are had elsewhere.
+        # A page may show the targets of a deployment without its figures, which are then had elsewhere.
         watched: dict[Deployment, dict[Labels, None]] = {}
         for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
             for labels in sorted(self.prometheus.series(pages, start_ms=since_ms, end_ms=now)):

@@ -60,8 +60,6 @@ def _of_process(name: str, kind: Kind, unit: OwnUnit, text: str) -> OwnMetric:
     return OwnMetric(name, kind, unit, text, absent="the collector does not run on Linux")
 
 
-_ONE_THAT_GATHERS = "the collector gathers from no shards"
-
 _COLLECTOR = (
     OwnMetric("servescope_scrapes_total", "counter", "scrapes", "Scrapes, by how they ended.", ("outcome",)),
     OwnMetric(
@@ -84,7 +82,7 @@ _COLLECTOR = (
     OwnMetric("servescope_series", "gauge", "series", "Contract series held in memory."),
     OwnMetric(
         "servescope_discovery_duration_seconds", "histogram", "seconds",
-        "Looking at the lists of targets, or at the shards, once and taking up what changed.",
+        "Looking at the lists of targets once and taking up what changed.",
     ),
     OwnMetric(
         "servescope_discovery_problems", "gauge", "problems", "Things wrong with the lists of targets now."
@@ -176,24 +174,6 @@ _COLLECTOR = (
         "servescope_configured_share", "gauge", "ratio",
         "Share of a model's requests that each inference stack is to have, as configured.",
         ("model_name", "environment", "inference_stack"), absent="no shares are configured",
-    ),
-    OwnMetric(
-        "servescope_relayed_scrapes_total", "counter", "scrapes",
-        "Scrapes that shards relayed, by what became of them.", ("result",),
-    ),
-    OwnMetric(
-        "servescope_shard_up", "gauge", "state",
-        "1 when the shard answered at the last gathering, else 0: its targets are unknown.",
-        ("shard",), absent=_ONE_THAT_GATHERS,
-    ),
-    OwnMetric(
-        "servescope_shard_targets", "gauge", "targets", "Targets the shard listed when it last answered.",
-        ("shard",), absent=_ONE_THAT_GATHERS,
-    ),
-    OwnMetric(
-        "servescope_shard_clock_skew_seconds", "gauge", "seconds",
-        "How far the shard's clock is ahead of this collector's.",
-        ("shard",), absent=_ONE_THAT_GATHERS,
     ),
     OwnMetric(
         "servescope_alerts", "gauge", "alerts", "Alerts that are pending or firing, by their name.",

@@ -44,8 +44,8 @@ EMPTY_HERE: Final = frozenset(
         "CPU", "Memory", "Cache events dropped", "Decisions without the index",
         # Nothing of the kind happens in that hour.
         "Up but not serving", "Autoscaler inactive",
-        # One collector without shards, which pages nobody, whose lists lose nothing and whose targets it can read.
-        "Samples left out", "Samples dropped", "Shards that answer", "Shards' clocks", "Target gone", "Deployment gone",
+        # One collector, which pages nobody, whose lists lose nothing and whose targets it can read.
+        "Samples left out", "Samples dropped", "Target gone", "Deployment gone",
         "Told by the collector",
     }
 )  # fmt: skip

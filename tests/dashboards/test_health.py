@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SECONDS = 8.0
 _PATIENCE_SECONDS = 60.0
 
-# One collector without shards, whose lists lose nothing, and which is told when to scrape: it is never late.
+# One collector, whose lists lose nothing, and which is told when to scrape: it is never late.
 NEVER_HERE = {
     "Scrape lateness", "Told by the collector",
-    "Shards that answer", "Shards' clocks", "Target gone", "Deployment gone", "Samples dropped", "Samples left out",
+    "Target gone", "Deployment gone", "Samples dropped", "Samples left out",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, TypedDict
+from typing import Literal
 
 from servescope.collector.alerting.desk import AlertDesk
 from servescope.collector.alerting.sending import Post
@@ -19,7 +19,6 @@ from servescope.collector.deployments import HttpDiscoverySettings, slowest_inte
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets
 from servescope.collector.exposition import TARGET_GAUGES, Gauges
 from servescope.collector.layers import Supply
-from servescope.collector.membership import check_part
 from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.parse import Lexicon
 from servescope.collector.reader import Reader
@@ -73,16 +72,6 @@ ReadConfiguration = Callable[[], Configuration]
 FetchList = Callable[[HttpDiscoverySettings], Awaitable[bytes]]
 
 
-class Options(TypedDict, total=False):
-    """What a collector may be made with beside its configuration, its store and its fetch."""
-
-    clock: Callable[[], float]
-    sleep: Callable[[float], Awaitable[None]]
-    fetch_list: FetchList | None
-    reread: ReadConfiguration | None
-    post: Post | None
-
-
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """All figures at one instant, in milliseconds."""
@@ -100,9 +89,6 @@ class Collector:
     receivers of alerts. `clock` is the wall clock in seconds. Not thread safe: all methods belong to one event loop.
     """
 
-    # Figures of a deployment need all its targets, so one that has only a share of them derives none.
-    derives_figures = True
-
     def __init__(
         self,
         configuration: Configuration,
@@ -117,7 +103,6 @@ class Collector:
         post: Post | None = None,
     ) -> None:
         self.settings, self._api = configuration.collector, configuration.api
-        self._shard_settings = configuration.shards
         self._shares = configuration.shares
         self._slowest_ms = slowest_interval_ms(configuration.deployments, self.settings.scrape_interval_ms)
         self.discovery = Discovery(configuration)
@@ -276,12 +261,8 @@ class Collector:
             await self._go_by_lists()
             self.telemetry.discovery_seconds.observe(time.perf_counter() - started)
 
-    def _listed(self) -> tuple[Target, ...]:
-        """The targets this collector shall have now; the same object while they are the same."""
-        return self.discovery.targets
-
     async def _go_by_lists(self) -> None:
-        targets = self._listed()
+        targets = self.discovery.targets
         if targets is self._gone_by:
             leaving = len(self._leaving)
             self._forget_spent()
@@ -316,8 +297,7 @@ class Collector:
         ring = self._ring(target)
         await self._recall_alerts()
         await self._refill(ring, target)
-        if self.derives_figures:
-            self._deriver.take_up(target.identity.deployment(), ring)
+        self._deriver.take_up(target.identity.deployment(), ring)
         return Watched(target, self._reader(target), ring)
 
     def _ring(self, target: Target) -> Ring:
@@ -332,15 +312,10 @@ class Collector:
         """Let no metric be taken from a target that is no longer listed."""
         listed = _by_deployment(self._watched.values())
         for deployment, supply in self._supplies.items():
-            elsewhere = self._note_others(deployment, supply)
-            supply.keep({*(watched.target.target_id for watched in listed.get(deployment, ())), *elsewhere})
+            supply.keep({watched.target.target_id for watched in listed.get(deployment, ())})
         # A target that left may return, with the reader it had.
         held = {watched.deployment for watched in (*self._watched.values(), *self._leaving.values())}
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
-
-    def _note_others(self, deployment: Deployment, supply: Supply) -> Collection[str]:
-        """Take up what targets of the deployment supply that other collectors scrape; returns those targets."""
-        return ()
 
     async def _refill(self, ring: Ring, target: Target) -> None:
         """Take the scrapes that are still in the window from the store, as after a restart."""
@@ -360,13 +335,11 @@ class Collector:
         for time_ms, snapshot in scrapes:
             if time_ms >= oldest:
                 ring.append(time_ms, snapshot)
-            if snapshot is not None and self.derives_figures:
+            if snapshot is not None:
                 self.alerts.count(target_id, target.identity.deployment(), time_ms, snapshot)
 
     async def _recall_alerts(self) -> None:
         """Take up how alerts stood before a restart, once."""
-        if not self.derives_figures:
-            return
         settle_ms = 2 * (self._slowest_ms + self.settings.evaluation_interval_ms)
         try:
             await self.alerts.begin(self.history, self.now_ms, settle_ms)
@@ -383,15 +356,11 @@ class Collector:
         watched.change(target)
 
     def _let_go(self, target_id: str) -> None:
-        watched = self._part_with(target_id)
+        watched = self._leaving[target_id] = self._watched.pop(target_id)
+        watched.stop()
         # Its series end here, as behind the stale markers of Prometheus.
         self._append(watched, self.now_ms, None)
         _logger.info("%s is no longer listed", target_id)
-
-    def _part_with(self, target_id: str) -> Watched:
-        watched = self._leaving[target_id] = self._watched.pop(target_id)
-        watched.stop()
-        return watched
 
     def _forget_spent(self) -> None:
         now = self.now_ms
@@ -472,11 +441,7 @@ class Collector:
         settings, needs_restart = _merge(self.settings, configuration.collector)
         if configuration.api != self._api:
             needs_restart = (*needs_restart, "api")
-        if configuration.shards != self._shard_settings:
-            needs_restart = (*needs_restart, "shards")
         configuration = replace(configuration, collector=settings)
-        # Its part among the shards stays, so a file for another part would take all targets away.
-        check_part(replace(configuration, shards=self._shard_settings))
         check_targets(configuration)
         _check_window(configuration)
         async with self._discovering:
@@ -523,10 +488,9 @@ class Collector:
             return False
         kept = watched.ring.append(time_ms, snapshot)
         self._store_scrape(watched, time_ms, kept)
-        if self.derives_figures:
-            self._deriver.take_up(watched.deployment, watched.ring)
-            if kept is not None:
-                self.alerts.count(watched.target.target_id, watched.deployment, time_ms, kept)
+        self._deriver.take_up(watched.deployment, watched.ring)
+        if kept is not None:
+            self.alerts.count(watched.target.target_id, watched.deployment, time_ms, kept)
         return True
 
     def _start_scraping(self) -> None:
@@ -603,7 +567,6 @@ class Collector:
         members = {
             deployment: Members([watched.ring for watched in watches], self._count(deployment, watches))
             for deployment, watches in by_deployment.items()
-            if self.derives_figures
         }
         derived: dict[Deployment, Derivation] = {}
         failed: list[Deployment] = []
@@ -621,8 +584,7 @@ class Collector:
         self.telemetry.set_state(series=series, problems=len(self.problems))
         self._lexicon.fit(series)
         self._store_figures(evaluation)
-        if self.derives_figures:
-            self._evaluate_alerts(evaluation, failed)
+        self._evaluate_alerts(evaluation, failed)
         return evaluation
 
     def _evaluate_alerts(self, evaluation: Evaluation, failed: Collection[Deployment]) -> None:
@@ -657,14 +619,10 @@ class Collector:
             due = next_due_ms(self.now_ms, self.settings.evaluation_interval_ms, 0, after_ms=due)
             await self._sleep_until(due)
             try:
-                await self._prepare_evaluation()
                 self.evaluate(due)
             except Exception:
                 # A mistake of ours in one evaluation must not end the scraping, nor the next one.
                 self._on_fault("evaluate", "no figures of any deployment for this evaluation")
-
-    async def _prepare_evaluation(self) -> None:
-        """Have what was scraped up to now; here it always is."""
 
     # --- Store --------------------------------------------------------------------------------------------------------
 

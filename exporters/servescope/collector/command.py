@@ -21,7 +21,6 @@ from servescope.collector.config import (
     parse_address,
     read_configuration,
 )
-from servescope.collector.shards import check_member
 from servescope.errors import ServescopeError, UsageError
 
 if TYPE_CHECKING:
@@ -46,9 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inference-stack", metavar="NAME", help="stack of all --target deployments (default: NAME)")
     parser.add_argument("--store", type=Path, metavar="FILE", help="store, in place of the configuration's")
     parser.add_argument("--listen", metavar="HOST:PORT", help="address to serve on, in place of the configuration's")
-    parser.add_argument(
-        "--shard", metavar="URL", help="which of the configuration's shards this is, in place of its 'self'"
-    )
     parser.add_argument("--verbose", action="store_true", help="log more")
 
 
@@ -89,17 +85,7 @@ def read_arguments(arguments: argparse.Namespace) -> Configuration:
             settings = replace(settings, listen=parse_address(arguments.listen))
         except ValueError:
             raise UsageError(f"--listen {arguments.listen!r} is not HOST:PORT, such as 127.0.0.1:9900") from None
-    configuration = replace(configuration, collector=settings)
-    return configuration if arguments.shard is None else _name_shard(configuration, arguments.shard)
-
-
-def _name_shard(configuration: Configuration, url: str) -> Configuration:
-    if configuration.shards is None:
-        raise UsageError(f"--shard {url!r} needs a configuration with [shards]")
-    try:
-        return replace(configuration, shards=replace(configuration.shards, own=check_member(url)))
-    except ValueError as error:
-        raise UsageError(f"--shard {url!r} {error}") from None
+    return replace(configuration, collector=settings)
 
 
 def _choose_configuration(arguments: argparse.Namespace) -> Configuration:
@@ -148,24 +134,20 @@ async def collect(
 
     Whenever `reload` is set, `reread` says what the configuration is from then on.
     """
+    from servescope.collector.collector import Collector
     from servescope.collector.fetch import HttpFetch, open_session
-    from servescope.collector.membership import check_members, check_part
     from servescope.collector.store import Store
     from servescope.collector.targets import check_targets
 
     # Before there is a store: a configuration that cannot run leaves nothing behind.
     check_targets(configuration)
-    check_part(configuration)
-    if configuration.shards is not None:
-        check_members(configuration.shards)
     await _check_address(*configuration.collector.listen)
     async with open_session() as session:
         fetch = HttpFetch(session)
         store = await asyncio.to_thread(Store.begin, configuration.collector.store)
         history = Store(configuration.collector.store, read_only=True)
         try:
-            kind = _choose_collector(configuration)
-            collector = kind(
+            collector = Collector(
                 configuration, store, history, fetch, fetch_list=fetch.list_targets, reread=reread, post=fetch.post
             )
         except BaseException:
@@ -180,17 +162,6 @@ async def collect(
                 await listener.close()
         finally:
             await asyncio.to_thread(collector.close)
-
-
-def _choose_collector(configuration: Configuration) -> type[Collector]:
-    """One that is alone, one that scrapes its share, or one that gathers from those."""
-    from servescope.collector.collector import Collector
-    from servescope.collector.parent import Parent
-    from servescope.collector.shard import Shard
-
-    if configuration.shards is None:
-        return Collector
-    return Parent if configuration.shards.own is None else Shard
 
 
 async def _reload_when_asked(collector: Collector, reload: asyncio.Event) -> None:

@@ -24,7 +24,6 @@ from servescope.collector.deployments import (
     read_deployments,
 )
 from servescope.collector.parse import DEFAULT_LIMITS
-from servescope.collector.shards import SHARD_SETTINGS, ShardSettings, read_shards
 from servescope.collector.shares import SHARE_SETTINGS, ConfiguredShare, read_shares
 from servescope.collector.tables import Setting, Table, format_duration, parse_address, parse_duration
 from servescope.errors import ConfigurationError, UsageError
@@ -75,7 +74,6 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("window_bounds", '"closed"'),
     ),
     "api": tuple(Setting(key, "") for key in API_KEYS),
-    "shards": SHARD_SETTINGS,
     **ALERTING_SETTINGS,
     **DEPLOYMENT_SETTINGS,
     "shares": SHARE_SETTINGS,
@@ -120,15 +118,14 @@ class CollectorSettings:
 class Configuration:
     """All of `servescope.toml`; `origin` names the file, or the command line.
 
-    `shards` are the collectors that divide the targets among themselves, None for one that is alone. `shares` are those
-    of the traffic that the stacks are to have; `alerting` says which alerts there are, and who is told.
+    `shares` are those of the traffic that the stacks are to have; `alerting` says which alerts there are, and who is
+    told.
     """
 
     collector: CollectorSettings
     deployments: tuple[DeploymentSettings, ...]
     origin: str
     api: ApiSettings = field(default_factory=ApiSettings)
-    shards: ShardSettings | None = None
     shares: tuple[ConfiguredShare, ...] = ()
     alerting: AlertingSettings = field(default_factory=AlertingSettings)
 
@@ -153,19 +150,17 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     """The configuration from a parsed document; `origin` is what errors call it."""
     root = Table(document, origin, "")
     # What to import from a Prometheus is read by the import alone.
-    root.check_keys(("collector", "api", "shards", "alerting", "deployments", "shares", "import"))
+    root.check_keys(("collector", "api", "alerting", "deployments", "shares", "import"))
     api = read_api(root.table("api", SETTINGS["api"]), directory)
     collector = _read_collector(root.table("collector", SETTINGS["collector"]), directory)
     tables = root.tables("deployments", SETTINGS["deployments"])
     deployments = read_deployments(tables, directory, collector.scraping(), collector.window_ms)
-    shards = read_shards(root.table("shards", SETTINGS["shards"]), directory) if "shards" in document else None
-    # A collector that gathers from shards scrapes no target itself.
-    if not deployments and (shards is None or shards.own is not None):
+    if not deployments:
         raise ConfigurationError(f"{origin}: no deployments; expected at least one [[deployments]] table")
     _check_deployments_differ(deployments, origin)
     shares = read_shares(root.tables("shares", SETTINGS["shares"]), [each.deployment for each in deployments])
     alerting = read_alerting(root.table("alerting", SETTINGS["alerting"]))
-    return Configuration(collector, deployments, origin, api, shards, shares, alerting)
+    return Configuration(collector, deployments, origin, api, shares, alerting)
 
 
 def configure_targets(

@@ -44,16 +44,6 @@ class Supply:
         else:
             self._begin_anew()
 
-    def outermost_of(self, target_ids: Collection[str]) -> dict[str, tuple[int, str]]:
-        """The metrics that these targets supply, each with its least depth and the target that sees it from there."""
-        found: dict[str, tuple[int, str]] = {}
-        for target_id in target_ids:
-            for depth, names in self._by_target.get(target_id, {}).items():
-                for name in names:
-                    if name not in found or depth < found[name][0]:
-                        found[name] = depth, target_id
-        return found
-
     def keep(self, target_ids: Collection[str]) -> None:
         """Forget all targets but these."""
         gone = [target_id for target_id in self._by_target if target_id not in target_ids]

@@ -19,7 +19,6 @@ from servescope.collector.api.parameters import (
     MOST_POINTS,
     MOST_SAMPLES_RANGE_MS,
 )
-from servescope.collector.relay import MOST_LAYOUTS
 from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
 from servescope.negotiation import OPENMETRICS, TEXT
 from servescope.sources import Status as CoverageStatus
@@ -48,7 +47,6 @@ def describe() -> Schema:
         "tags": [
             {"name": "figures", "description": "What is stored of deployments."},
             {"name": "collector", "description": "The collector itself, and its targets."},
-            {"name": "shards", "description": "What collectors that divide targets among them ask of one another."},
         ],
         "paths": _paths(),
         "components": {
@@ -134,41 +132,6 @@ def _paths() -> Schema:
             "collector",
             "Every alert that is pending, firing, or was resolved lately, and who is told.",
             "Alerts",
-        ),
-        "/api/v1/shard": _query(
-            "shard",
-            "shards",
-            "What a shard tells the others: the targets that are its own and were scraped, and what targets supply.",
-            "Shard",
-            found=True,
-        ),
-        "/api/v1/scrapes": _query(
-            "scrapes",
-            "shards",
-            "A page of a shard's scrapes, for one that gathers them: what came after a cursor, or what began within a "
-            "time; without either, only how the targets are and a cursor.",
-            "Scrapes",
-            (
-                _parameter("after", "The cursor of a former page; not with a time.", {"type": "string"}),
-                _parameter("since_ms", "Scrapes that began later.", _most_time()),
-                _parameter("until_ms", "And not later than this, now when it is left out.", _most_time()),
-            ),
-            found=True,
-        ),
-        "/api/v1/layouts": _query(
-            "layouts",
-            "shards",
-            "The series of a shard's scrapes, by digest; one that is not known any more is left out.",
-            "Layouts",
-            (
-                _parameter(
-                    "digest",
-                    f"Digests with commas between them, at most {MOST_LAYOUTS}.",
-                    {"type": "string", "pattern": rf"^[^,]+(,[^,]+){{0,{MOST_LAYOUTS - 1}}}$"},
-                    required=True,
-                ),
-            ),
-            found=True,
         ),
         "/api/v1/openapi.json": _query(
             "openapi", "collector", "This document.", {"type": "object", "required": ["openapi", "info", "paths"]}
@@ -320,7 +283,7 @@ _ERRORS: Mapping[str, tuple[str, Schema]] = {
         "401", _error("No bearer token, or one that is not among those configured.", WWW_Authenticate="WWWAuthenticate")
     ),
     "Forbidden": ("403", _error("Asked by a page of a web site.")),
-    "Unknown": ("404", _error("There is no such deployment, or this is no shard; the text says what there is.")),
+    "Unknown": ("404", _error("There is no such deployment; the text says what there is.")),
     "MethodNotAllowed": ("405", _error("There is no such method here.", Allow="Allow")),
     "BodyTooLarge": ("413", _error(f"A body of more than {_BOUNDS.body_bytes} bytes.")),
     "LineTooLong": ("414", _error(f"Path and query of more than {_BOUNDS.line_bytes} bytes.")),
@@ -422,9 +385,6 @@ def _schemas() -> Schema:
             }
         ),
         "Target": _target(),
-        "Shard": _shard(),
-        "Scrapes": _scrapes(),
-        "Layouts": _object({"layouts": {"type": "object", "additionalProperties": _layout()}}),
         "Catalog": _object({"metrics": _list(_metric()), "figures": _list(_figure())}),
         "Status": _status(),
         "Alerts": _alerts(),
@@ -497,52 +457,6 @@ def _target() -> Schema:
                 "propertyNames": {"enum": list(METRICS)},
                 "additionalProperties": {"type": "string"},
             },
-        }
-    )
-
-
-def _shard() -> Schema:
-    place = {"type": "array", "prefixItems": [_count(), {"type": "string"}], "minItems": 2, "maxItems": 2}
-    supplied = {"type": "object", "propertyNames": {"enum": list(METRICS)}, "additionalProperties": place}
-    return _object(
-        {
-            "self": {"type": "string"},
-            "members": _list({"type": "string"}),
-            "settled": {"type": "boolean"},
-            "owned": _list({"type": "string"}),
-            "supplied": _list(_object({"deployment": _ref("Deployment"), "metrics": supplied})),
-        }
-    )
-
-
-def _scrapes() -> Schema:
-    target = _target()["properties"]
-    known = {name: target[name] for name in target if name not in ("coverage", "next_scrape_ms")}
-    known |= {"scrape_timeout_ms": _count(), "coverage": {"type": "string"}}
-    scrape = [_count(), _time(), _nullable("string"), _count()]
-    return _object(
-        {
-            "cursor": {"type": "string"},
-            "gap": {"type": "boolean"},
-            "complete": {"type": "boolean"},
-            "now_ms": _time(),
-            "until_ms": _nullable_time(),
-            "listed": _list({"type": "string"}),
-            "targets": _list(_object(known)),
-            "coverages": {"type": "object", "additionalProperties": target["coverage"]},
-            "scrapes": _list({"type": "array", "prefixItems": scrape, "minItems": 4, "maxItems": 4}),
-            "values": {"type": "string", "contentEncoding": "base64"},
-        }
-    )
-
-
-def _layout() -> Schema:
-    label = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
-    series = [{"type": "string"}, _list(label)]
-    return _object(
-        {
-            "shared": _list(label),
-            "series": _list({"type": "array", "prefixItems": series, "minItems": 2, "maxItems": 2}),
         }
     )
 
@@ -657,10 +571,6 @@ def _count() -> Schema:
 
 def _time() -> Schema:
     return {"type": "integer", "format": "int64", "minimum": 0}
-
-
-def _most_time() -> Schema:
-    return {**_time(), "maximum": LATEST_MS}
 
 
 def _nullable_time() -> Schema:

@@ -17,14 +17,13 @@ from aiohttp import web
 
 from servescope import __version__
 from servescope.collector.api import shapes
-from servescope.collector.api.answers import RequestError, UnknownError, json_answer, json_bytes
+from servescope.collector.api.answers import RequestError, json_answer, json_bytes
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.gate import GATE, Gate, Reads
 from servescope.collector.api.parameters import (
     DEFAULT_POINTS,
     DEFAULT_RANGE_MS,
     DEFAULT_SAMPLES_RANGE_MS,
-    LATEST_MS,
     MOST_POINTS,
     MOST_SAMPLES_RANGE_MS,
     Range,
@@ -40,8 +39,6 @@ from servescope.collector.collector import Collector, Health
 from servescope.collector.config import format_duration
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.openapi import describe
-from servescope.collector.relay import MOST_LAYOUTS
-from servescope.collector.shard import Shard
 from servescope.collector.store import AHEAD_MS, FigureTable, StoreError, TooLargeError
 from servescope.errors import ServescopeError
 from servescope.identity import DEPLOYMENT_LABELS, Deployment
@@ -76,9 +73,6 @@ def make_application(
         ("/api/v1/status", pages.status),
         ("/api/v1/alerts", pages.alerts),
         ("/api/v1/openapi.json", pages.openapi),
-        ("/api/v1/shard", pages.shard),
-        ("/api/v1/scrapes", pages.scrapes),
-        ("/api/v1/layouts", pages.layouts),
     ):
         application.router.add_get(path, page, expect_handler=_expect_nothing)
     application.router.add_post("/-/reload", pages.reload, expect_handler=_expect_nothing)
@@ -307,37 +301,3 @@ class _Pages:
     async def openapi(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
         return json_answer(self._description)
-
-    # --- For other collectors -----------------------------------------------------------------------------------------
-
-    def _shard(self) -> Shard:
-        if not isinstance(self._collector, Shard):
-            raise UnknownError("this collector is no shard; [shards] with 'self' makes it one")
-        return self._collector
-
-    async def shard(self, request: web.Request) -> web.Response:
-        check_parameters(request, ())
-        return json_answer(json_bytes(self._shard().tell()))
-
-    async def scrapes(self, request: web.Request) -> web.Response:
-        shard = self._shard()
-        check_parameters(request, ("after", "since_ms", "until_ms"))
-        if "after" in request.query:
-            if len(request.query) > 1:
-                raise RequestError("after is given with a time, expected one of them")
-            return json_answer(await shard.page_after(request.query["after"]))
-        if not request.query:
-            return json_answer(await shard.first_page())
-        until_ms = read_whole_number(request, "until_ms", min(self._collector.now_ms, LATEST_MS), most=LATEST_MS)
-        since_ms = read_whole_number(request, "since_ms", 0, most=LATEST_MS)
-        if since_ms > until_ms:
-            raise RequestError(f"since_ms {since_ms} is after until_ms {until_ms}")
-        return json_answer(await shard.past_page(since_ms, until_ms, read=self._reads.run))
-
-    async def layouts(self, request: web.Request) -> web.Response:
-        shard = self._shard()
-        check_parameters(request, ("digest",))
-        digests = request.query.get("digest", "").split(",")
-        if not all(digests) or len(digests) > MOST_LAYOUTS:
-            raise RequestError(f"expected digest=…, with from 1 to {MOST_LAYOUTS} digests and commas between them")
-        return json_answer(json_bytes({"layouts": shard.layouts(digests)}))

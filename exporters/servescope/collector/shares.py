@@ -34,8 +34,8 @@ class ConfiguredShare:
 def read_shares(tables: Sequence[Table], deployments: Iterable[Deployment]) -> tuple[ConfiguredShare, ...]:
     """The shares of all tables.
 
-    Each table's sum to 1, over stacks that `deployments` have of that model in that environment; without deployments,
-    as in a collector that gathers from shards, any stack will do. Raises ConfigurationError naming file, key and value.
+    Each table's sum to 1, over stacks that `deployments` have of that model in that environment. Raises
+    ConfigurationError naming file, key and value.
     """
     stacks: dict[tuple[str, str], dict[str, None]] = {}
     for deployment in deployments:
@@ -46,16 +46,16 @@ def read_shares(tables: Sequence[Table], deployments: Iterable[Deployment]) -> t
         key = (table.string("model_name", None), table.string("environment", ""))
         if key in found:
             raise table.wrong("model_name", "one [[shares]] table for each model_name and environment")
-        if stacks and key not in stacks:
+        if key not in stacks:
             where = "model_name" if key[0] not in {model for model, _ in stacks} else "environment"
             place = ("model_name", "environment").index(where)
             known = sorted({each[place] for each in stacks if where == "model_name" or each[0] == key[0]})
             raise table.wrong(where, f"one of [[deployments]]: {', '.join(map(repr, known))}")
-        found[key] = tuple(_read_stacks(table, key, stacks.get(key)))
+        found[key] = tuple(_read_stacks(table, key, stacks[key]))
     return tuple(share for shares in found.values() for share in shares)
 
 
-def _read_stacks(table: Table, key: tuple[str, str], known: Iterable[str] | None) -> Iterable[ConfiguredShare]:
+def _read_stacks(table: Table, key: tuple[str, str], known: Iterable[str]) -> Iterable[ConfiguredShare]:
     written = table.values["stacks"]
     if not isinstance(written, dict) or not written:
         raise table.wrong("stacks", "a share by inference stack, such as { v1 = 0.9, v2 = 0.1 }")
@@ -71,8 +71,8 @@ def _read_stacks(table: Table, key: tuple[str, str], known: Iterable[str] | None
     return (ConfiguredShare(*key, stack, share) for stack, share in shares.items())
 
 
-def _read_share(stacks: Table, stack: str, known: Iterable[str] | None) -> float:
-    if known is not None and stack not in known:
+def _read_share(stacks: Table, stack: str, known: Iterable[str]) -> float:
+    if stack not in known:
         raise ConfigurationError(
             f"{stacks.origin}: {stacks.key(stack)}: no deployment of this model has the inference_stack {stack!r}, "
             f"expected one of {', '.join(known)}"

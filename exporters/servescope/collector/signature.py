@@ -1,4 +1,4 @@
-"""What tells whether a file changed since it was read: secrets, certificates, lists of targets or of shards."""
+"""What tells whether a file changed since it was read: secrets, certificates, lists of targets."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from servescope.expressions import Vector
 from servescope.own_metrics import OWN_METRICS
 from servescope.samples import make_labels
 
-STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "gather", "alert")
+STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "alert")
 """Where a fault of the collector's own can happen without ending it; in reading a text it is the outcome `internal`."""
 
 REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")
@@ -23,9 +23,6 @@ REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader",
 
 NOTIFIED = ("sent", "failed", "dropped")
 """What becomes of telling a receiver: a failed one is tried again, a dropped one was over before it could be told."""
-
-RELAYED = ("kept", "known", "overlapping", "future", "unlisted", "unreadable")
-"""What becomes of a scrape that a shard relayed: only one after the target's last is kept."""
 
 _LOOP_PROBE_SECONDS = 1.0
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -70,9 +67,6 @@ class Telemetry:
         self.scrape_lateness = _histogram("servescope_scrape_lateness_seconds", registry)
         self.missed_scrapes = _counter("servescope_missed_scrapes_total", registry)
         self.loop_lag = _histogram("servescope_event_loop_lag_seconds", registry)
-        self.relayed_scrapes = _counter("servescope_relayed_scrapes_total", registry)
-        for result in RELAYED:
-            self.relayed_scrapes.labels(result)
         ProcessCollector(registry=registry)
 
     def _register_api(self, registry: CollectorRegistry) -> None:

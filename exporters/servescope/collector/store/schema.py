@@ -46,12 +46,6 @@ _PAGE_BYTES = 16384
 # The log is cut back to this after a long reader held it up.
 _LOG_BYTES = 64 * 1024 * 1024
 
-ALERT_TABLES: Final = (
-    "CREATE TABLE sums (time_ms INTEGER PRIMARY KEY, body BLOB NOT NULL)",
-    "CREATE TABLE alerts (alert TEXT NOT NULL, labels TEXT NOT NULL, state TEXT NOT NULL)",
-)
-"""Those that schema 2 did not have."""
-
 TABLES: Final = (
     "CREATE TABLE deployments (id INTEGER PRIMARY KEY, labels TEXT NOT NULL UNIQUE)",
     "CREATE TABLE targets (id INTEGER PRIMARY KEY, target_id TEXT NOT NULL UNIQUE, deployment INTEGER NOT NULL, "
@@ -71,7 +65,8 @@ TABLES: Final = (
     "CREATE INDEX runs_by_end ON runs (end_ms)",
     "CREATE TABLE chunks (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "CREATE TABLE settings (time_ms INTEGER PRIMARY KEY, settings TEXT NOT NULL)",
-    *ALERT_TABLES,
+    "CREATE TABLE sums (time_ms INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "CREATE TABLE alerts (alert TEXT NOT NULL, labels TEXT NOT NULL, state TEXT NOT NULL)",
 )
 
 
@@ -104,10 +99,10 @@ def lock_for_writing(path: Path) -> IO[bytes]:
     return lock
 
 
-def open_file(path: Path, *, read_only: bool) -> tuple[sqlite3.Connection, int]:
-    """A connection to the store, its tables made when the file is new, and the schema version found in it.
+def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """A connection to the store, its tables made when the file is new.
 
-    Raises StoreError for a missing file that shall be read only, a foreign file and one of a newer servescope.
+    Raises StoreError for a missing file that shall be read only, a foreign file and one of another schema version.
     """
     if read_only and not path.exists():
         raise StoreError(f"no store at {str(path)!r}; a running `servescope collect` makes one")
@@ -123,7 +118,7 @@ def open_file(path: Path, *, read_only: bool) -> tuple[sqlite3.Connection, int]:
     except sqlite3.Error as error:
         raise StoreError(f"store {path}: cannot be opened: {error}") from error
     try:
-        return connection, _prepare(connection, path, read_only=read_only)
+        _prepare(connection, path, read_only=read_only)
     except sqlite3.Error as error:
         connection.close()
         # A file that is no database at all may be anything of anyone's; one that is, and is ours, is a damaged store.
@@ -133,6 +128,7 @@ def open_file(path: Path, *, read_only: bool) -> tuple[sqlite3.Connection, int]:
     except StoreError:
         connection.close()
         raise
+    return connection
 
 
 def set_aside(path: Path) -> Path:
@@ -178,28 +174,27 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> int:
-    """Check that the file is ours and of a version we know; make the tables of a new one."""
+def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
+    """Check that the file is ours and of this schema version; make the tables of a new one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application != APPLICATION_ID and (tables or application or version):
         raise StoreError(f"store {path}: the file belongs to another program (application id {application})")
-    if version > SCHEMA_VERSION:
+    if application and version != SCHEMA_VERSION:
         raise StoreError(
-            f"store {path}: written by a newer servescope (schema {version}, this one knows up to {SCHEMA_VERSION})"
+            f"store {path}: has schema version {version}, this servescope expects {SCHEMA_VERSION}; "
+            "open it with the servescope that wrote it, or give another path for a new store"
         )
     if application != APPLICATION_ID and read_only:
         raise StoreError(f"store {path}: the file is empty; a running `servescope collect` fills it")
     if application != APPLICATION_ID:
         _make_tables(connection)
-        version = SCHEMA_VERSION
     if read_only:
-        return int(version)
+        return
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
     # The last commits may be lost when power fails, never the file; a commit then costs no wait for the disk.
     connection.execute("PRAGMA synchronous = NORMAL")
-    return int(version)
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

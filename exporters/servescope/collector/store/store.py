@@ -43,7 +43,6 @@ from servescope.collector.store.runs import Runs
 from servescope.collector.store.schema import (
     FIGURES,
     LATEST_MS,
-    SCHEMA_VERSION,
     SCRAPES,
     TIME_BITS,
     checked_time,
@@ -54,7 +53,6 @@ from servescope.collector.store.schema import (
     write_text,
 )
 from servescope.collector.store.segments import MOST_NUMBERS, Picked, Segment, assemble, sample_names, thin
-from servescope.collector.store.upgrade import upgrade
 from servescope.identity import Deployment
 from servescope.samples import Series, Snapshot, Window
 
@@ -90,9 +88,8 @@ class Store:
     """The figures, scrapes and targets in one file; safe to use from several threads, one at a time.
 
     With `read_only` the file must exist; any number of processes may read while one writes, and when another file takes
-    its place, that one is read. Otherwise it is made when missing, upgraded when an older servescope wrote it, and a
-    second writer is refused. Raises StoreError, also for a file that is not a store of ours or was written by a newer
-    servescope.
+    its place, that one is read. Otherwise it is made when missing, and a second writer is refused. Raises StoreError,
+    also for a file that is not a store of ours or is of another schema version.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -159,26 +156,9 @@ class Store:
         return set_aside(self.path)
 
     def _connect(self) -> None:
-        self._connection, version = open_file(self.path, read_only=self.read_only)
+        self._connection = open_file(self.path, read_only=self.read_only)
         self._file: tuple[int, int] | None = _file_identity(self.path)
         self._forget()
-        if version == SCHEMA_VERSION:
-            return
-        try:
-            if self.read_only:
-                raise StoreError(
-                    f"store {self.path}: written by an older servescope (schema {version}, this one reads "
-                    f"{SCHEMA_VERSION}); start `servescope collect` on it once, which upgrades it"
-                )
-            upgrade(self._connection, self.path, version, self._runs.write)
-        except sqlite3.Error as error:
-            self._disconnect()
-            raise StoreError(
-                f"store {self.path}: cannot be upgraded: {error}; it is as it was", damaged=is_damage(error)
-            ) from error
-        except BaseException:
-            self._disconnect()
-            raise
 
     def _disconnect(self) -> None:
         """Close the connection; the file counts as replaced until it is opened again, were it the same one."""
@@ -493,7 +473,7 @@ class Store:
 
     @_guarded
     def held_range(self) -> tuple[int, int] | None:
-        """When the first and the last of all that it holds are from: figures, and scrapes, which a shard has alone."""
+        """When the first and the last of all that it holds are from, figures and scrapes."""
         with self._snapshot():
             ends = [*self._ends(FIGURES), *self._ends(SCRAPES)]
         return (min(ends), max(ends)) if ends else None

@@ -13,7 +13,7 @@ import pandas as pd
 
 from app import display
 from app.display import ABSENT
-from app.queries import COVERAGES, Record, Shown, Trend, figure_columns, fleet_row, records
+from app.queries import COVERAGES, Record, Shown, Trend, fleet_row, records
 from servescope.catalog import FIGURES, REPLICA_STATUSES, Figure, figure_key
 from servescope.expressions import LOOKBACK_MS
 
@@ -431,8 +431,3 @@ def fleet_rows(fleet: pd.DataFrame, shown: Sequence[Shown]) -> pd.DataFrame:
     """The fleet for a file: the labels of each deployment, then its figures."""
     labels = pd.DataFrame([{**dict(one.deployment.labels())} for one in shown], index=[one.name for one in shown])
     return labels.join(fleet).rename_axis("deployment").reset_index()
-
-
-def has_values(frame: pd.DataFrame, figure: Figure) -> bool:
-    """Whether a history holds any value of the figure."""
-    return bool(figure_columns(frame, figure))

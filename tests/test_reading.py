@@ -164,7 +164,7 @@ def test_a_reader_that_knows_its_target_reads_as_one_that_does_not(texts: list[t
     for body, limits in texts:
         # What it knows of the target is which metrics there were, not how its text looks.
         forgetful._page, forgetful._layouts, forgetful._plan, forgetful._way = None, {}, None, None
-        forgetful._lexicon.forget()
+        forgetful._lexicon = Lexicon()
         expected = outcome(lambda body=body, limits=limits: forgetful.read(body, limits))
         found = outcome(lambda body=body, limits=limits: reader.read(body, limits))
 

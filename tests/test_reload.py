@@ -387,7 +387,7 @@ def test_every_target_has_its_own_pace(tmp_path: Path) -> None:
         quick, slow = sorted(world.collector.watched, key=lambda each: each.target.identity.replica)
         assert len(world.times("quick")) in (20, 21, 22)
         assert {round(gap) for gap in gaps(world.times("slow")[1:])} == {120}
-        assert (world.collector.is_fresh(quick), world.collector.is_fresh(slow)) == (True, True)
+        assert (world.collector.health(quick), world.collector.health(slow)) == ("up", "up")
         for watched in (quick, slow):
             assert watched.next_scrape_ms is not None
             assert 0 <= watched.next_scrape_ms - world.seconds * 1000 <= watched.target.scraping.interval_ms
@@ -410,7 +410,7 @@ def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
         assert len(turns) in (60, 61)
         assert all(len(world.times(name)) >= 14 for name in names)
         assert len(world.times("other")) >= 40
-        assert all(world.collector.is_fresh(each) for each in world.collector.watched)
+        assert all(world.collector.health(each) == "up" for each in world.collector.watched)
         assert world.collector.problems == []
 
     play(world, act)
@@ -431,7 +431,7 @@ def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
         assert a.next_scrape_ms is not None
         assert a.next_scrape_ms >= a.held_until_ms
         assert exposed(world)["servescope_scrapes_total{rate_limited}"] == 1
-        assert not world.collector.is_fresh(a)
+        assert world.collector.health(a) != "up"
         await world.advance(120)
         assert 100 <= world.times("a")[2] - refused <= 116
         assert a.status.healthy

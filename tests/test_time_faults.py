@@ -51,7 +51,7 @@ class Faulty(World):
         scraped = [
             Scraped(each.target.target_id, *each.ring.latest())
             for each in self.collector.watched
-            if self.collector.is_fresh(each)
+            if self.collector.health(each) == "up"
         ]
         text = PageRenderer().render(Page(scraped, figures, [], self.collector.telemetry)).decode()
         lines = re.findall(r'^(\w+)\{[^}]*window="5m"[^}]*\} (\S+)$', text, re.MULTILINE)

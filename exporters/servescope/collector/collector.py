@@ -171,10 +171,6 @@ class Collector:
             return "unknown"
         return "up" if status.healthy else "down"
 
-    def is_fresh(self, watched: Watched) -> bool:
-        """Whether the target's last scrape succeeded, and is no older than two scrapes may take."""
-        return self.health(watched) == "up"
-
     def own_gauges(self) -> list[Gauges]:
         """What `/metrics` shows of the collector's state now, beside its telemetry."""
         counts: dict[tuple[Deployment, Health], int] = {}

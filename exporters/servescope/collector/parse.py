@@ -210,10 +210,6 @@ class Lexicon:
             if self._now.room < 0:
                 self._before, self._now = self._now, _Generation(self._generation_bytes)
 
-    def forget(self) -> None:
-        """Begin anew; pages keep what they hold."""
-        self._now, self._before = _Generation(self._generation_bytes), _Generation(0)
-
 
 class Page:
     """The layout of a body: its lines without samples, and the heads of the others, which end where a value begins.

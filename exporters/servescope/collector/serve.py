@@ -140,7 +140,7 @@ class _Pages:
             [
                 Scraped(each.target.target_id, *each.ring.latest())
                 for each in collector.watched
-                if collector.is_fresh(each)
+                if collector.health(each) == "up"
             ],
             [sample for derivation in derivations for sample in (*derivation.counted, *derivation.exposed)],
             [watched.status for watched in collector.watched if collector.health(watched) != "unknown"],

@@ -11,7 +11,7 @@ from typing import Final
 
 from servescope.collector.tables import Setting, Table
 from servescope.emulator.calibration import Calibration, calibrate
-from servescope.emulator.costs import StepCost, TransferCost
+from servescope.emulator.costs import TransferCost
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, EngineSize, size_engine
 from servescope.emulator.speculation import Speculation, parse_speculation
@@ -100,19 +100,6 @@ def parse_engine(
     except UsageError as error:
         raise ConfigurationError(f"{runtime.origin}: {runtime.path}: {error}") from error
     return EngineSettings(parameters, size.transfer if size else TransferCost(), calibration)
-
-
-def describe_cost(cost: StepCost) -> str:
-    """The cost of a step in a line, for people."""
-    parts = (
-        f"{cost.weights * 1e3:.3g} ms per step",
-        f"{cost.per_prefill_token * 1e6:.3g} us per prompt token",
-        f"{cost.per_prefill_pair * 1e12:.3g} ps per token it attends to",
-        f"{cost.per_decoding_sequence * 1e6:.3g} us per sequence",
-        f"{cost.per_draft_token * 1e6:.3g} us per draft token",
-        f"{cost.per_context_token * 1e9:.3g} ns per token of context",
-    )
-    return ", ".join(parts)
 
 
 def _size(engine: Table, runtime: Table) -> EngineSize | None:

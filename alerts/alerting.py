@@ -10,11 +10,11 @@ import yaml
 from alerts.histograms import histogram_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
-from servescope.alert_links import dashboard_path
-from servescope.alerting import Alert, condition_promql
-from servescope.catalog import BURN_WINDOWS
-from servescope.expressions import promql
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.alerting.links import dashboard_path
+from servescope.alerting.records import Alert, condition_promql
+from servescope.contract.catalog import BURN_WINDOWS
+from servescope.contract.expressions import promql
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 Format = Literal["prometheus", "prometheusrule", "mimir"]
 Group = dict[str, Any]

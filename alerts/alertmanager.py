@@ -11,7 +11,7 @@ import yaml
 from alerts.options import DEFAULTS, SECRETS, Options, Span
 from alerts.receivers import RECEIVERS
 from alerts.recording import HEADER
-from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 
 __all__ = ["MIGRATION_WINDOW", "RECEIVERS", "SECRETS", "configuration", "inhibitions", "render_alertmanager"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from servescope.alerting import (
+from servescope.alerting.records import (
     All,
     Always,
     Any,
@@ -20,9 +20,9 @@ from servescope.alerting import (
     Vanished,
     terms,
 )
-from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
-from servescope.expressions import leaves
-from servescope.sources import SUPPLIED, MetricMap, load_sources
+from servescope.contract.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
+from servescope.contract.expressions import leaves
+from servescope.sources.maps import SUPPLIED, MetricMap, load_sources
 
 
 def metrics_of(sources: Iterable[str]) -> frozenset[str]:

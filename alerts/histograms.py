@@ -10,9 +10,9 @@ from typing import Any
 
 from alerts.options import DEFAULTS, Options
 from alerts.recording import render_group
-from servescope.catalog import RECORDED_HISTOGRAMS, record_buckets
-from servescope.expressions import Rate, promql
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.contract.catalog import RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.expressions import Rate, promql
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 
 def render_histogram_rules(options: Options = DEFAULTS) -> str:

@@ -24,9 +24,10 @@ from alerts.receivers import (
     read_receiver,
 )
 from dashboards import options as shared
-from servescope.alerting import TEAM, Alert, condition_promql
-from servescope.alerts import ALERTS, make_alerts
-from servescope.catalog import (
+from servescope.alerting.alerts import ALERTS, make_alerts
+from servescope.alerting.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.records import TEAM, Alert, condition_promql
+from servescope.contract.catalog import (
     BOUNDS,
     BURN_WINDOWS,
     METRICS,
@@ -36,10 +37,9 @@ from servescope.catalog import (
     latency_objective,
     request_objective,
 )
-from servescope.choices import CATALOG_CHOICES, Choices
-from servescope.collector.tables import Setting, Table
 from servescope.errors import ConfigurationError
-from servescope.sources import load_sources
+from servescope.settings.tables import Setting, Table
+from servescope.sources.maps import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
 """Where the secrets of the receivers are, one file each: none stands in the configuration."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from servescope.collector.tables import Setting, Table
+from servescope.settings.tables import Setting, Table
 
 RECEIVERS: Final = MappingProxyType({"critical": "page", "warning": "ticket", "info": "chat", "none": "watchdog"})
 """The receiver of each severity; information calls nobody and goes to a channel one may read."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
-from servescope.catalog import REPLICA_STATUSES, Band, Figure, Verdict
+from servescope.contract.catalog import REPLICA_STATUSES, Band, Figure, Verdict
 
 ABSENT = "–"
 """What stands where there is no value; never 0 and never NaN."""

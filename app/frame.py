@@ -15,9 +15,9 @@ from streamlit.delta_generator import DeltaGenerator
 from app import display, queries, selection
 from app.queries import Shown
 from app.selection import TimeRange
-from servescope.collector.store import Store
 from servescope.errors import ServescopeError
-from servescope.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, History, PrometheusHistory
+from servescope.store.embedded import Store
+from servescope.store.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, History, PrometheusHistory
 
 STORE_VARIABLE = "SERVESCOPE_STORE"
 REFRESH = "5s"

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, REPLICA_STATUSES, Figure
-from servescope.collector.store import AHEAD_MS, Store, TargetStatus
-from servescope.expressions import leaves
-from servescope.history import History, PrometheusHistory
-from servescope.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.prometheus import connect
+from servescope.contract.catalog import DEFAULT_WINDOW, FIGURES, METRICS, REPLICA_STATUSES, Figure
+from servescope.contract.expressions import leaves
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.store.embedded import Store
+from servescope.store.history import History, PrometheusHistory
+from servescope.store.prometheus import connect
+from servescope.store.records import AHEAD_MS, TargetStatus
 
 if TYPE_CHECKING:
     from app.selection import TimeRange

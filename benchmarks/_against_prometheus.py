@@ -22,9 +22,10 @@ from alerts.recording import render_recording_rules
 from benchmarks import _fleet
 from benchmarks._pages import SAMPLES
 from benchmarks._processes import Measured, collecting
-from servescope.catalog import FIGURES
-from servescope.identity import DEPLOYMENT_LABELS
-from tests import prometheus, tools
+from servescope.contract.catalog import FIGURES
+from servescope.contract.identity import DEPLOYMENT_LABELS
+from tests import tools
+from tests.support import prometheus
 
 _TARGETS = 200
 _INTERVAL, _WINDOW = "3s", "1m"

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._deriving import Fleet, Shape, contract_size
-from servescope.collector.alerting.desk import AlertDesk
-from servescope.collector.alerting.settings import AlertingSettings
 from servescope.collector.derive import Derivation, Deriver
 from servescope.collector.exposition import TARGET_GAUGES
+from servescope.collector.paging.desk import AlertDesk
+from servescope.collector.paging.settings import AlertingSettings
 from servescope.collector.telemetry import Telemetry
-from servescope.expressions import Vector
-from servescope.identity import Identity
-from servescope.samples import Series, Snapshot, make_labels
+from servescope.contract.expressions import Vector
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Series, Snapshot, make_labels
 
 _DEPLOYMENTS, _REPLICAS = 50, 4
 _WINDOW_MS, _INTERVAL_MS = 300_000, 15_000

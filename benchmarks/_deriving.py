@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alerts.recording import render_recording_rules
-from servescope.catalog import FIGURES, METRICS
 from servescope.collector.derive import Derivation, Deriver, Members, derive_figures
 from servescope.collector.ring import Ring
-from servescope.identity import Deployment, Identity
-from servescope.samples import Labels, Series, Snapshot, Window, format_edge, format_series, make_labels
-from tests.prometheus import Prometheus, running
+from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.identity import Deployment, Identity
+from servescope.contract.samples import Labels, Series, Snapshot, Window, format_edge, format_series, make_labels
+from tests.support.prometheus import Prometheus, running
 from tests.tools import prometheus_binary, promtool_binary
 
 _SERIES = 30_000

@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from servescope.collector.access import Access
 from servescope.collector.fetch import HttpFetch, open_session
 from servescope.collector.scrape import Limits
 from servescope.collector.targets import Target
-from servescope.identity import Identity
+from servescope.contract.identity import Identity
+from servescope.settings.access import Access
 
 _LINE = b'vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3",model_name="llama-70b"} 123.0\n'
 _PAGE = _LINE * (50_000 // len(_LINE))

@@ -23,7 +23,7 @@ from urllib.request import urlopen
 
 from benchmarks._pages import Page, make_shape
 from benchmarks._processes import ending
-from tests.prometheus import free_port
+from tests.support.prometheus import free_port
 
 REPLICAS = 20
 """Engines of a deployment."""

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from alerts.recording import INTERVAL
 from dashboards.options import seconds
-from servescope.alerts import ALERTS
-from servescope.catalog import (
+from servescope.alerting.alerts import ALERTS
+from servescope.contract.catalog import (
     BURN_WINDOWS,
     FIGURES,
     METRICS,
@@ -31,7 +31,7 @@ from servescope.catalog import (
     Metric,
     record_buckets,
 )
-from servescope.samples import format_edge
+from servescope.contract.samples import format_edge
 
 _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "position": ("0", "1", "2", "3", "4"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.samples import format_value
+from servescope.contract.samples import format_value
 
 SAMPLES = 650
 """Samples of a page."""

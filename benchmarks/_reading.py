@@ -25,14 +25,14 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import configure_targets
-from servescope.collector.parse import Lexicon, learn_page
-from servescope.collector.reader import Reader
 from servescope.collector.scrape import Limits
-from servescope.collector.store import Store
 from servescope.collector.targets import Target
-from servescope.engine import EngineInstruments
-from servescope.exposition import render
-from servescope.identity import Identity
+from servescope.contract.identity import Identity
+from servescope.exposition.exposition import render
+from servescope.instruments.engine import EngineInstruments
+from servescope.sources.parse import Lexicon, learn_page
+from servescope.sources.reader import Reader
+from servescope.store.embedded import Store
 
 _SECONDS = 30.0
 _TEXTS = 4
@@ -78,10 +78,10 @@ def _measure(pages: Pages, seconds: float) -> tuple[float, float, float, float, 
     """Seconds a text: parsing, reading, reading a first one and one that grew, and parsing by prometheus_client."""
     target = _target(0)
     page, _ = learn_page(pages.texts[0], Lexicon())
-    reader = Reader(target)
+    reader = Reader(target.identity)
     for text in pages.texts:
         reader.read(text)
-    growing = Reader(target)
+    growing = Reader(target.identity)
     grown = cycle((pages.texts[0], b"one_more 1\n" + pages.texts[0]))
     decoded = [text.decode() for text in pages.texts]
     parse = cycle(pages.texts)
@@ -99,7 +99,7 @@ def _measure(pages: Pages, seconds: float) -> tuple[float, float, float, float, 
         {
             "parse": (parse_known, 20),
             "read": (lambda: reader.read(next(parse)), 20),
-            "first": (lambda: Reader(target).read(next(parse)), 1),
+            "first": (lambda: Reader(target.identity).read(next(parse)), 1),
             "grown": (lambda: growing.read(next(grown)), 2),
             "peer": (read_peer, 1),
         },
@@ -151,7 +151,7 @@ def _print_fixed_costs(pages: Pages) -> None:
         collector = Collector(configuration, Store(path), Store(path, read_only=True), fetch, clock=lambda: now)
         asyncio.run(scrape_all(collector))
         collector.close()
-    reader = Reader(_target(0))
+    reader = Reader(_target(0).identity)
     for text in pages.texts:
         reader.read(text)
     read = _best({"read": (lambda: reader.read(next(texts)), 50)}, 0.5)["read"]
@@ -169,7 +169,7 @@ def _print_memory() -> None:
         before, _ = tracemalloc.get_traced_memory()
         for place in range(_TARGETS):
             text = _vllm_text(random.Random(place), f"-{place}" if alone else "")
-            readers.append(Reader(_target(place), lexicon=lexicon))
+            readers.append(Reader(_target(place).identity, lexicon=lexicon))
             readers[-1].read(text)
         del text
         gc.collect()

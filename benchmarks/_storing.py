@@ -21,14 +21,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.parse import DEFAULT_LIMITS, ParseError, parse_exposition
-from servescope.collector.reader import Reader, ReadError
-from servescope.collector.store import Round, Store, TargetStatus
-from servescope.collector.targets import Target
+from servescope.contract.identity import Deployment, Identity
+from servescope.contract.samples import Sample, Series, Snapshot, format_series
 from servescope.emulator.stack import EmulatedStack
-from servescope.exposition import render
-from servescope.identity import Deployment, Identity
-from servescope.samples import Sample, Series, Snapshot, format_series
+from servescope.exposition.exposition import render
+from servescope.sources.parse import DEFAULT_LIMITS, ParseError, parse_exposition
+from servescope.sources.reader import Reader, ReadError
+from servescope.store.embedded import Store
+from servescope.store.records import TargetStatus
+from servescope.store.writer import Round
 
 _NOW = 1_800_000_000_000
 _STEP_MS = 15_000
@@ -73,7 +74,7 @@ def emulate_hour() -> Samples:
         stack.clock.run_until(step * _STEP_MS / 1000)
         for each in stack.targets():
             if each.path not in readers:
-                readers[each.path] = Reader(Target(f"http://emulated{each.path}", each.identity, source="servescope"))
+                readers[each.path] = Reader(each.identity, "servescope")
             snapshot, *_ = readers[each.path].read(render(each.instruments), DEFAULT_LIMITS)
             seen.setdefault(each.path, []).append(snapshot)
     return Samples(
@@ -384,7 +385,7 @@ def _read_captures(captures: Path) -> Iterator[tuple[str, Snapshot]]:
         identity = Identity("m", "d", "s", replica="engine-0")
         body = capture.read_bytes()
         try:
-            snapshot, *_ = Reader(Target(f"http://{capture.stem}/metrics", identity)).read(body, DEFAULT_LIMITS)
+            snapshot, *_ = Reader(identity).read(body, DEFAULT_LIMITS)
             yield capture.stem, snapshot
         except ReadError:
             try:

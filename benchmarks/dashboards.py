@@ -31,7 +31,7 @@ from benchmarks._fleet_history import Fleet, write_history
 from dashboards.__main__ import render
 from dashboards.options import DEFAULTS
 from tests import tools
-from tests.prometheus import Prometheus, running
+from tests.support.prometheus import Prometheus, running
 
 _REPLICAS = 200
 _SCRAPE_SECONDS = 60

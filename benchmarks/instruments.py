@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from servescope.catalog import METRICS, OUTCOMES
-from servescope.engine import EngineInstruments
-from servescope.exposition import render
-from servescope.identity import Identity
-from servescope.journal import FOLD_EVERY
+from servescope.contract.catalog import METRICS, OUTCOMES
+from servescope.contract.identity import Identity
+from servescope.exposition.exposition import render
+from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.journal import FOLD_EVERY
 
 _SECONDS = 30.0
 _DRAFT_LENGTH = 8

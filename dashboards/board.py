@@ -23,12 +23,12 @@ from dashboards.queries import (
     own_scope,
     scope,
 )
-from servescope import catalog
-from servescope.alert_links import HEALTH
-from servescope.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.catalog import METRICS
-from servescope.identity import ROLLOUT_PHASES
-from servescope.own_metrics import OWN_METRICS
+from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
+from servescope.alerting.links import HEALTH
+from servescope.contract import catalog
+from servescope.contract.catalog import METRICS
+from servescope.contract.identity import ROLLOUT_PHASES
+from servescope.contract.own_metrics import OWN_METRICS
 
 OWN_COMPONENTS = tuple(sorted({alert.component for alert in ALERTS_BY_NAME.values() if alert.dashboard == HEALTH}))
 """The components of alerts that tell of the monitoring itself, and of the Prometheus and Alertmanager beside it."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dashboards.conditions import Compiler
 from dashboards.options import Options
 from dashboards.queries import compile_expression, compile_figure, compile_own
-from servescope.alerting import Badness
-from servescope.catalog import Objective
-from servescope.expressions import Expression, level, rate
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.alerting.records import Badness
+from servescope.contract.catalog import Objective
+from servescope.contract.expressions import Expression, level, rate
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 
 def above_floor(expression: str, traffic: Expression, floor: float, options: Options) -> str:

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from dashboards.options import Options
 from dashboards.queries import SCOPE, Variable, compile_expression, compile_figure, own_scope, relabel, scope
-from servescope.alerting import (
+from servescope.alerting.records import (
     All,
     Any,
     Badness,
@@ -29,10 +29,10 @@ from servescope.alerting import (
     is_grouped,
     open_labels,
 )
-from servescope.catalog import FIGURES
+from servescope.contract.catalog import FIGURES
+from servescope.contract.expressions import Expression, Increase, Level, Rate, matchers_promql, promql
+from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.errors import UsageError
-from servescope.expressions import Expression, Increase, Level, Rate, matchers_promql, promql
-from servescope.identity import DEPLOYMENT_LABELS
 
 _FIGURE_OF: Mapping[Expression, str] = {
     figure.expression: figure.name

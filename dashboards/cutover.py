@@ -8,7 +8,7 @@ from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import HARM_AXIS, Row, expression_panel
 from dashboards.queries import PRESENCE
-from servescope.expressions import Difference, Level, Quantile, Rate, Ratio, level, rate
+from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, rate
 
 NAME = "cutover"
 

@@ -10,7 +10,7 @@ from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import Panel
 from dashboards.watched import LIMIT
-from servescope.catalog import (
+from servescope.contract.catalog import (
     BURN_WINDOWS,
     FIGURES,
     METRICS,
@@ -19,8 +19,8 @@ from servescope.catalog import (
     SAMPLE_FAMILIES,
     record_buckets,
 )
-from servescope.expressions import leaves
-from servescope.sources import SUPPLIED, load_sources
+from servescope.contract.expressions import leaves
+from servescope.sources.maps import SUPPLIED, load_sources
 
 _SERIES = re.compile(r"([a-zA-Z_:][\w:]*)\{")
 # Where nothing reports replicas, the collector counts its own targets.

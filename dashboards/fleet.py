@@ -9,9 +9,9 @@ from dashboards.board import Board, board_uid
 from dashboards.options import Options
 from dashboards.panels import UNITS, Column, NoData, Panel, Row, expression_panel, figure_panel, steps
 from dashboards.queries import Query, compile_figure, legend, list_firing_alerts
-from servescope.catalog import FIGURES
-from servescope.expressions import Ratio, rate
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.contract.catalog import FIGURES
+from servescope.contract.expressions import Ratio, rate
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 NAME = "fleet"
 MOST_LINES = 5

@@ -10,9 +10,9 @@ from dashboards.composed import among_collectors
 from dashboards.options import Options
 from dashboards.panels import SERIES_COLORS, UNITS, NoData, Panel, Row, absent_own
 from dashboards.queries import HEALTH_VARIABLES, Query, compile_own, legend
-from servescope.alert_links import HEALTH
-from servescope.expressions import Expression, Level, Quantile, Ratio, leaves, level, rate
-from servescope.own_metrics import OWN_METRICS, OwnUnit
+from servescope.alerting.links import HEALTH
+from servescope.contract.expressions import Expression, Level, Quantile, Ratio, leaves, level, rate
+from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
 
 NAME = HEALTH
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from servescope.catalog import DEFAULT_WINDOW, FIGURES, METRICS, Band
+from servescope.contract.catalog import DEFAULT_WINDOW, FIGURES, METRICS, Band
+from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import ConfigurationError
-from servescope.identity import IDENTITY_LABELS
-from servescope.sources import load_sources
+from servescope.sources.maps import load_sources
 
 FIGURE_SOURCES = ("recorded", "raw")
 ALERTS_TABLE = "alerts"

@@ -12,8 +12,8 @@ from typing import Literal
 from dashboards.options import Options
 from dashboards.queries import Query, compile_expression, compile_figure, histogram_queries, legend
 from dashboards.readings import read_figure
-from servescope.alert_links import panel_id
-from servescope.catalog import (
+from servescope.alerting.links import panel_id
+from servescope.contract.catalog import (
     FIGURES,
     INDEX_STATES,
     METRICS,
@@ -24,8 +24,8 @@ from servescope.catalog import (
     Status,
     Unit,
 )
-from servescope.expressions import Expression, FractionAbove, Quantile, Rate, leaves
-from servescope.own_metrics import UNSCRAPED, OwnUnit, own_family
+from servescope.contract.expressions import Expression, FractionAbove, Quantile, Rate, leaves
+from servescope.contract.own_metrics import UNSCRAPED, OwnUnit, own_family
 
 Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap"]
 Absence = Literal["off", "idle", "broken"]

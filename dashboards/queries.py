@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Literal, assert_never
 
 from dashboards.options import Options
-from servescope.catalog import FIGURES, METRICS, RECORDED_HISTOGRAMS, record_buckets
-from servescope.errors import UsageError
-from servescope.expressions import (
+from servescope.contract.catalog import FIGURES, METRICS, RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.expressions import (
     Difference,
     Expression,
     FractionAbove,
@@ -26,8 +25,9 @@ from servescope.expressions import (
     promql,
     quantile_promql,
 )
-from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
-from servescope.own_metrics import OWN_METRICS, Program, own_family
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.contract.own_metrics import OWN_METRICS, Program, own_family
+from servescope.errors import UsageError
 
 RATE_INTERVAL = "$__rate_interval"
 PRESENCE = METRICS["concurrent_requests"].name

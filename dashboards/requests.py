@@ -25,9 +25,9 @@ from dashboards.panels import (
 )
 from dashboards.queries import Query, legend
 from dashboards.watched import holding_panel
-from servescope.catalog import OBJECTIVES, Objective
-from servescope.expressions import Quantile, level, rate
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.contract.catalog import OBJECTIVES, Objective
+from servescope.contract.expressions import Quantile, level, rate
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 NAME = "requests"
 

@@ -26,8 +26,9 @@ from dashboards.panels import (
     absent_own,
 )
 from dashboards.queries import Query, legend
-from servescope.alert_links import compared, panel_title
-from servescope.alerting import (
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.links import compared, panel_title
+from servescope.alerting.records import (
     Alert,
     All,
     Any,
@@ -49,10 +50,9 @@ from servescope.alerting import (
     labels_of,
     terms,
 )
-from servescope.alerts import ALERTS
-from servescope.catalog import BURN_WINDOWS, FIGURES, METRICS, SAMPLE_FAMILIES, Status, Unit
-from servescope.expressions import Expression, Level, Matchers, leaves
-from servescope.own_metrics import OWN_METRICS, OwnUnit
+from servescope.contract.catalog import BURN_WINDOWS, FIGURES, METRICS, SAMPLE_FAMILIES, Status, Unit
+from servescope.contract.expressions import Expression, Level, Matchers, leaves
+from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
 
 LIMIT = "limit"
 """The last word of the name of a line that an alert compares with."""

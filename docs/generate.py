@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from docs.faults import render_faults
-from servescope.catalog import (
+from servescope.contract.catalog import (
     DEFAULT_WINDOW,
     FIGURES,
     GROUPS,
@@ -23,9 +23,9 @@ from servescope.catalog import (
     Metric,
     Verdict,
 )
-from servescope.expressions import promql
-from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
-from servescope.own_metrics import OWN_METRICS, OwnMetric
+from servescope.contract.expressions import promql
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.contract.own_metrics import OWN_METRICS, OwnMetric
 
 PAGE = Path(__file__).parent / "metrics.md"
 DESCRIPTION = Path(__file__).parent / "openapi.json"

@@ -11,9 +11,9 @@ import random
 import sys
 from collections import deque
 
-from servescope.autoscaler import AutoscalerInstruments
-from servescope.exposition import render
-from servescope.identity import Identity
+from servescope.contract.identity import Identity
+from servescope.exposition.exposition import render
+from servescope.instruments.autoscaler import AutoscalerInstruments
 
 TARGET_IN_FLIGHT_TOKENS = 50_000
 MIN_REPLICA, MAX_REPLICA = 1, 8

@@ -12,10 +12,10 @@ from collections import deque
 from dataclasses import dataclass
 from urllib.request import urlopen
 
-from servescope.engine import EngineInstruments, Request
-from servescope.exposition import serve
-from servescope.identity import Identity
-from servescope.resources import ResourceMeter
+from servescope.contract.identity import Identity
+from servescope.exposition.exposition import serve
+from servescope.instruments.engine import EngineInstruments, Request
+from servescope.instruments.resources import ResourceMeter
 
 BATCH = 8
 KV_TOKENS = 20_000

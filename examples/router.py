@@ -11,9 +11,9 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from servescope.exposition import render
-from servescope.identity import Identity
-from servescope.router import RouterInstruments
+from servescope.contract.identity import Identity
+from servescope.exposition.exposition import render
+from servescope.instruments.router import RouterInstruments
 
 BLOCK = 16
 WORKER_BLOCKS = 200

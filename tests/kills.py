@@ -26,14 +26,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from servescope.collector.config import (
-    CollectorSettings,
-    Configuration,
-    DeploymentSettings,
-    TargetSettings,
-)
-from servescope.collector.store import Store
-from servescope.identity import Deployment
+from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
+from servescope.contract.identity import Deployment
+from servescope.store.embedded import Store
 
 TARGETS = 3
 _DEPLOYMENT = Deployment("llama", "chat", "v1")
@@ -180,7 +175,7 @@ def _collect(path: str, urls: Sequence[str]) -> None:
     from servescope.collector import command
 
     for module in ("packer", "packing", "recent"):
-        sys.modules[f"servescope.collector.store.{module}"].__dict__["RUN_ROWS"] = _RUN_ROWS
+        sys.modules[f"servescope.store.{module}"].__dict__["RUN_ROWS"] = _RUN_ROWS
     targets = tuple(TargetSettings(url, replica=url.split("/")[3], source="servescope") for url in urls)
     settings = CollectorSettings(
         listen=("127.0.0.1", 0),

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tests.console_store import append_now, write_day
+from tests.support.console_store import append_now, write_day
 from tests.tools import chromium_binary
 
 if TYPE_CHECKING:

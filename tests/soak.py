@@ -31,7 +31,7 @@ import numpy as np
 
 from servescope.cli import main as servescope
 from servescope.collector.collector import Collector
-from tests.test_collector import CONFIGURATION, free_port
+from tests.collector.test_collector import CONFIGURATION, free_port
 
 SETTINGS = """
 scrape_interval = "15s"

@@ -20,10 +20,10 @@ import pytest
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from servescope import console
-from servescope.collector.store import Store
 from servescope.errors import UsageError
+from servescope.store.embedded import Store
 from tests.conftest import ROOT
-from tests.test_prometheus import answering
+from tests.store.test_prometheus import answering
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.cli import main
-from servescope.collector.store import Store
+from servescope.store.embedded import Store
 
 T = TypeVar("T")
 

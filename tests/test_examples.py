@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from examples import autoscaler, engine, router
-from servescope.collector.parse import Exposition, parse_exposition
-from servescope.sources import identify
+from servescope.sources.maps import identify
+from servescope.sources.parse import Exposition, parse_exposition
 from tests.conftest import ROOT
 
 

@@ -14,9 +14,9 @@ import yaml
 from alerts.__main__ import FILES, GENERATED
 from alerts.options import DEFAULTS
 from docs.generate import DESCRIPTION, EMULATOR, PAGE, render_description, render_emulator, render_metrics
-from servescope.catalog import FIGURES, METRICS
+from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.emulator.workload import Mix, ReplayedTraffic
-from servescope.identity import DEPLOYMENT_LABELS
 from tests.conftest import ROOT
 
 

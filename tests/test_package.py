@@ -60,7 +60,15 @@ def test_wheel_names_the_vllm_plugin(wheel: Path) -> None:
     assert "[vllm.stat_logger_plugins]\nservescope = servescope.plugins.vllm:ServescopeStatLogger\n" in declared
 
 
-@pytest.mark.parametrize("module", ["servescope", "servescope.engine", "servescope.router", "servescope.autoscaler"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "servescope",
+        "servescope.instruments.engine",
+        "servescope.instruments.router",
+        "servescope.instruments.autoscaler",
+    ],
+)
 def test_import_is_light(module: str) -> None:
     """Importing the package or an instrument loads no third party, so an engine's start is not slowed."""
     code = f"import sys, {module}; print(' '.join({{name.split('.')[0] for name in sys.modules}}))"

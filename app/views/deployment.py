@@ -10,9 +10,9 @@ from app.charts import Chart
 from app.families import Family
 from app.queries import Shown
 from app.selection import TimeRange
-from servescope.catalog import FIGURES, Figure
-from servescope.collector.store import TargetStatus
-from servescope.history import History
+from servescope.contract.catalog import FIGURES, Figure
+from servescope.store.history import History
+from servescope.store.records import TargetStatus
 
 TILES = (
     "request_rate",

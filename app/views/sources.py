@@ -8,8 +8,8 @@ import pandas as pd
 import streamlit as st
 
 from app import display, frame, queries, selection, tables
-from servescope.collector.store import TargetStatus
-from servescope.history import History, PrometheusHistory
+from servescope.store.history import History, PrometheusHistory
+from servescope.store.records import TargetStatus
 
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
 

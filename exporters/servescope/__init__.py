@@ -1,7 +1,7 @@
 """Observability for LLM serving stacks: one metric contract from the inside of an engine to a cutover verdict.
 
 Importing this package loads nothing but itself; each part is imported by its own name, for example
-`from servescope.engine import EngineInstruments`.
+`from servescope.instruments.engine import EngineInstruments`.
 """
 
 from __future__ import annotations

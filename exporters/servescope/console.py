@@ -23,9 +23,9 @@ from urllib.request import urlopen
 
 from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
-from servescope.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
-from servescope.prometheus import OPTIONS, NotPrometheusError, connect
-from servescope.prometheus import configure as configure_access
+from servescope.store.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
+from servescope.store.prometheus import OPTIONS, NotPrometheusError, connect
+from servescope.store.prometheus import configure as configure_access
 
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8501
@@ -141,7 +141,7 @@ def _check_prometheus(url: str, options: Mapping[str, object]) -> None:
 
 def _check_store(path: Path) -> None:
     """Open the store once, so that what is wrong with it is said here and not on every page."""
-    from servescope.collector.store import Store
+    from servescope.store.embedded import Store
 
     if not path.exists():
         _wait_for_store(path)

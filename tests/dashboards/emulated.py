@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from alerts.__main__ import GENERATED as RULES
 from alerts.recording import INTERVAL
+from servescope.contract.identity import Deployment
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload import GeneratedTraffic, Mix
-from servescope.exposition import render
-from servescope.identity import Deployment
-from tests.prometheus import Prometheus, running
+from servescope.exposition.exposition import render
+from tests.support.prometheus import Prometheus, running
 
 START_SECONDS = 1_700_000_000
 SCRAPE_SECONDS = 15

@@ -12,15 +12,15 @@ from typing import Final
 import yaml
 
 from alerts.__main__ import GENERATED as RULES
-from servescope.alert_evaluation import Active, advance
-from servescope.alerts import ALERTS
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.evaluation import Active, advance
+from servescope.contract.expressions import Vector
+from servescope.contract.samples import Labels
 from servescope.emulator.faults import Faults, make_fault
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload import GeneratedTraffic, Mix
-from servescope.expressions import Vector
-from servescope.samples import Labels
 from tests.dashboards.emulated import RETENTION, START_SECONDS, add_samples, fill, scrape
-from tests.prometheus import Prometheus, running
+from tests.support.prometheus import Prometheus, running
 
 WARM_SECONDS: Final = 600
 """What passes before the hour begins, so that no rule looks back to before the first scrape."""

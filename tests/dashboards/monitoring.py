@@ -14,7 +14,7 @@ from typing import Final
 from urllib.request import urlopen
 
 from alerts.__main__ import GENERATED as RULES
-from tests.prometheus import Prometheus, free_port, running
+from tests.support.prometheus import Prometheus, free_port, running
 
 SCRAPE_INTERVAL: Final = "5s"
 # So that not all is well: one target of several cannot be scraped.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from PIL import Image
 
 from dashboards.__main__ import GENERATED
-from servescope.alert_links import HEALTH
+from servescope.alerting.links import HEALTH
 from tests import tools
 from tests.dashboards.files import NAMES, panels, read_board
 from tests.dashboards.hour import END_SECONDS, serving_hour

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dashboards.panels import STATUS_COLORS, UNITS
-from servescope.catalog import FIGURES, METRICS, Figure
+from servescope.contract.catalog import FIGURES, METRICS, Figure
 from tests.dashboards.files import NAMES, panels, read_board
 
 pytestmark = pytest.mark.slow

@@ -15,12 +15,12 @@ import pytest
 
 from alerts.__main__ import GENERATED as RULES
 from dashboards.queries import HEALTH_VARIABLES
-from servescope.alert_links import HEALTH
+from servescope.alerting.links import HEALTH
 from servescope.collector.telemetry import watch_event_loop
+from tests.collector.test_serve import Scene, play
+from tests.collector.test_serve_metrics import scrape_everything
 from tests.dashboards.files import expressions, panels, read_board, variable_queries
-from tests.prometheus import OWN_ADDRESS, Prometheus, free_port, running
-from tests.test_serve import Scene, play
-from tests.test_serve_metrics import scrape_everything
+from tests.support.prometheus import OWN_ADDRESS, Prometheus, free_port, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

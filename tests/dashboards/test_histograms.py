@@ -18,13 +18,13 @@ import pytest
 import yaml
 
 from dashboards.queries import HISTOGRAMS
-from servescope.engine import EngineInstruments
-from servescope.exposition import render_openmetrics
-from servescope.identity import Identity
+from servescope.contract.identity import Identity
+from servescope.exposition.exposition import render_openmetrics
+from servescope.instruments.engine import EngineInstruments
 from tests.conftest import ROOT
 from tests.dashboards.files import NAMES, panels, read_board
 from tests.dashboards.test_queries import substitute
-from tests.prometheus import Prometheus, running
+from tests.support.prometheus import Prometheus, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -17,11 +17,11 @@ from dashboards.__main__ import render
 from dashboards.board import Board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, make_options, read_options
-from servescope.alert_links import dashboard_path
-from servescope.catalog import FIGURES, SPECULATION_BAND
+from servescope.alerting.links import dashboard_path
+from servescope.contract.catalog import FIGURES, SPECULATION_BAND
+from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import ConfigurationError
-from servescope.identity import IDENTITY_LABELS
-from servescope.sources import load_sources
+from servescope.sources.maps import load_sources
 from tests.conftest import ROOT
 from tests.dashboards.files import expressions, variable_queries
 

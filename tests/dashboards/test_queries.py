@@ -17,13 +17,13 @@ from dashboards.options import DEFAULTS
 from dashboards.panels import Panel
 from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE, compile_expression, compile_figure
 from dashboards.watched import LIMIT
-from servescope.alert_links import HEALTH, panel_title
-from servescope.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.catalog import FIGURES, PROMPT_TRAFFIC, RECORDED_HISTOGRAMS, record_buckets
-from servescope.expressions import Quantile
+from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
+from servescope.alerting.links import HEALTH, panel_title
+from servescope.contract.catalog import FIGURES, PROMPT_TRAFFIC, RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.expressions import Quantile
 from tests.dashboards.emulated import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_stack
 from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
-from tests.prometheus import Prometheus
+from tests.support.prometheus import Prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 

@@ -15,10 +15,10 @@ from dashboards.options import DEFAULTS, seconds
 from dashboards.panels import COLUMNS, SERIES_COLORS, STATUS_COLORS
 from dashboards.queries import ALERTS
 from dashboards.watched import LIMIT
-from servescope.alert_links import HEALTH, VARIABLES, panel_title
-from servescope.alerting import condition_promql
-from servescope.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.catalog import (
+from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
+from servescope.alerting.links import HEALTH, VARIABLES, panel_title
+from servescope.alerting.records import condition_promql
+from servescope.contract.catalog import (
     BURN_WINDOWS,
     FIGURES,
     METRICS,
@@ -28,7 +28,7 @@ from servescope.catalog import (
     SAMPLE_FAMILIES,
     record_buckets,
 )
-from servescope.own_metrics import OWN_METRICS, own_family
+from servescope.contract.own_metrics import OWN_METRICS, own_family
 from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
 
 LEGACY = {

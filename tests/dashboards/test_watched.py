@@ -14,10 +14,10 @@ from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
 from dashboards.queries import HEALTH_VARIABLES, SCOPE
 from dashboards.watched import LIMIT, RED_WITHOUT_ALERT, edges, starts
-from servescope.alert_links import HEALTH, compared, panel_title
-from servescope.alerting import Alert, Badness, Compare, Condition, Shown, Term
-from servescope.alerts import ALERTS
-from servescope.catalog import FIGURES
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.links import HEALTH, compared, panel_title
+from servescope.alerting.records import Alert, Badness, Compare, Condition, Shown, Term
+from servescope.contract.catalog import FIGURES
 from tests.dashboards.files import NAMES, panels, read_board
 
 each_alert = pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)

@@ -6,21 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
-from servescope import catalog
-from servescope.alerting import (
-    Alert,
-    Always,
-    Badness,
-    Compare,
-    Gone,
-    Measured,
-    Own,
-    Scaled,
-    Shifted,
-    Shown,
-)
-from servescope.alerts import ALERTS
-from servescope.catalog import (
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.records import Alert, Always, Badness, Compare, Gone, Measured, Own, Scaled, Shifted, Shown
+from servescope.contract import catalog
+from servescope.contract.catalog import (
     BURN_WINDOWS,
     FIGURES,
     METRICS,
@@ -31,8 +20,8 @@ from servescope.catalog import (
     Figure,
     record_buckets,
 )
-from servescope.expressions import Level, Rate, leaves
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.contract.expressions import Level, Rate, leaves
+from servescope.contract.identity import DEPLOYMENT_LABELS
 from tests.drift.facts import PAGE, Facts, Key
 from tests.drift.promql import Derived
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from servescope.expressions import (
+from servescope.contract.expressions import (
     Difference,
     Expression,
     FractionAbove,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servescope.autoscaler import AutoscalerInstruments
+from servescope.contract.identity import Identity
 from servescope.emulator.autoscaler import (
     Autoscaler,
     ConcurrencyAutoscaler,
@@ -15,8 +15,8 @@ from servescope.emulator.autoscaler import (
 )
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.errors import UsageError
-from servescope.identity import Identity
-from servescope.testing import value
+from servescope.instruments.autoscaler import AutoscalerInstruments
+from servescope.instruments.testing import value
 
 IDENTITY = Identity("m", "d", "v2", replica="autoscaler-0", role="autoscaler")
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrape import Limits
-from servescope.collector.store import Store
 from servescope.collector.targets import Target as ScrapedTarget
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
@@ -29,7 +28,8 @@ from servescope.emulator.server import format_configuration, format_file_sd
 from servescope.emulator.stack import V2, EmulatedStack
 from servescope.emulator.workload import Cancel, GeneratedTraffic, Mix, Request
 from servescope.errors import UsageError
-from servescope.exposition import render
+from servescope.exposition.exposition import render
+from servescope.store.embedded import Store
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)
 PLAN = replace(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servescope.contract.identity import Identity
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
@@ -18,9 +19,8 @@ from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.speculation import Speculation
 from servescope.emulator.workload import Request
-from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
-from servescope.identity import Identity
+from servescope.instruments.engine import EngineInstruments
 
 # One token of prompt takes a millisecond, one step without prompts ten.
 COST = StepCost(

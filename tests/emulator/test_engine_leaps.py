@@ -9,6 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Sample
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
@@ -18,9 +20,7 @@ from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.speculation import Speculation
 from servescope.emulator.workload import Request
-from servescope.engine import EngineInstruments
-from servescope.identity import Identity
-from servescope.samples import Sample
+from servescope.instruments.engine import EngineInstruments
 
 # Numbers of which no sums meet, so that no step ends at the very moment at which something else happens.
 COST = StepCost(

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
 from servescope.emulator.engine import Engine, EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.workload import Request
-from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
-from servescope.identity import Identity
+from servescope.instruments.engine import EngineInstruments
 
 COST = StepCost(
     weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_draft_token=0.0, per_context_token=0.0

@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.tables import Table
 from servescope.emulator.engine import EngineParameters
-from servescope.emulator.engine_settings import (
-    ENGINE_SETTINGS,
-    RUNTIME_SETTINGS,
-    EngineSettings,
-    parse_engine,
-)
+from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, EngineSettings, parse_engine
 from servescope.emulator.hardware import size_engine
 from servescope.errors import ConfigurationError
+from servescope.settings.tables import Table
 
 EAGLE = {"decoding_type": "EAGLE", "speculative_model_dir": "/models/eagle", "max_draft_len": 2}
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servescope.collector.tables import Table
 from servescope.emulator.composition import Effects, compose
 from servescope.emulator.effects import EngineEffects, RouterEffects, TrafficEffects
 from servescope.emulator.fault_kinds import KINDS, FaultKind, describe_kind, find_kind
 from servescope.emulator.faults import FAULT_SETTINGS, make_fault, parse_fault, parse_faults
 from servescope.emulator.truths import Truth
 from servescope.errors import ConfigurationError, UsageError
+from servescope.settings.tables import Table
 
 NOTHING = Effects()
 

@@ -17,7 +17,7 @@ from servescope.emulator.faults import Fault, Faults, make_fault, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload import GeneratedTraffic, Mix
 from servescope.errors import UsageError
-from servescope.exposition import render
+from servescope.exposition.exposition import render
 
 QUIET = Mix(requests_per_second=2.0, burst_factor=1.0, day_amplitude=0.0)
 

@@ -19,7 +19,7 @@ from servescope.emulator.fault_kinds import GROUPS, KINDS
 from servescope.emulator.faults import Fault, make_fault, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload import GeneratedTraffic, Mix
-from tests.emulator.observed_stack import ObservedStack, tell_broken
+from tests.support.observed_stack import ObservedStack, tell_broken
 
 HEALTHY_SECONDS = 120.0
 RECOVERY_SECONDS = 180.0

@@ -17,7 +17,7 @@ from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router import BlockIndex, Recovery, RouterRuntime
 from servescope.emulator.router.snapshots import IndexSnapshot, SnapshotError, WorkerSnapshot, decode, encode
 from servescope.errors import UsageError
-from tests.emulator.routers import (
+from tests.support.routers import (
     AT_ONCE,
     Worker,
     kv_router,

@@ -15,7 +15,7 @@ from servescope.emulator.router import DecisionCost, KvRouter, Placed, Placement
 from servescope.emulator.router.loads import InFlight
 from servescope.emulator.workload import Request
 from servescope.errors import UsageError
-from tests.emulator.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
+from tests.support.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
 
 ONE = WorkerCapacity(requests=1, blocks=1000)
 

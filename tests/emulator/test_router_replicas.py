@@ -9,18 +9,12 @@ import pytest
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment
-from servescope.emulator.router import (
-    DecisionCost,
-    KvRouterParameters,
-    Placement,
-    RouterReplicas,
-    RouterRuntime,
-)
+from servescope.emulator.router import DecisionCost, KvRouterParameters, Placement, RouterReplicas, RouterRuntime
 from servescope.emulator.stack import V2
 from servescope.emulator.workload import Request
 from servescope.errors import UsageError
-from servescope.router import RouterInstruments
-from tests.emulator.routers import AT_ONCE, BLOCK, identity, prompt, stored
+from servescope.instruments.router import RouterInstruments
+from tests.support.routers import AT_ONCE, BLOCK, identity, prompt, stored
 
 
 def replicas(

@@ -16,7 +16,7 @@ from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import ColdStart, HealthCheck
 from servescope.emulator.stack import V2
 from servescope.emulator.workload import Request
-from servescope.testing import value
+from servescope.instruments.testing import value
 
 ENGINE = replace(V2.engine, error_share=0.0, max_queue=1000)
 PLAN = replace(V2, engine=ENGINE)

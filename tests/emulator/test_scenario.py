@@ -18,7 +18,7 @@ from servescope.emulator.router import KvRouterParameters
 from servescope.emulator.scenario import Scenario, make_scenario, read_scenario
 from servescope.emulator.workload import GeneratedTraffic
 from servescope.errors import ConfigurationError
-from servescope.exposition import render
+from servescope.exposition.exposition import render
 from tests.conftest import ROOT
 
 EXAMPLES = sorted((ROOT / "examples" / "scenarios").glob("*.toml"))

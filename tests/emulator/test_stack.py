@@ -18,7 +18,7 @@ from servescope.emulator.replica import ColdStart
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload import Mix, Request
 from servescope.errors import UsageError
-from servescope.exposition import render
+from servescope.exposition.exposition import render
 
 
 def totals(deployment: Deployment) -> dict[str, float]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.tables import Table
 from servescope.emulator.sizing import fit_to_trace
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
@@ -24,6 +23,7 @@ from servescope.emulator.workload import (
     survey_trace,
 )
 from servescope.errors import ConfigurationError, UsageError
+from servescope.settings.tables import Table
 
 
 def parse(text: str) -> TrafficPlan:

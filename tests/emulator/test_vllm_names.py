@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from servescope.catalog import OUTCOMES
-from servescope.collector.parse import parse_exposition
+from servescope.contract.catalog import OUTCOMES
 from servescope.emulator.deployment import Deployment, Target
 from servescope.emulator.stack import V1, EmulatedStack
 from servescope.emulator.vllm_names import VllmPages
 from servescope.emulator.workload import Mix
-from servescope.exposition import render
-from servescope.inspection import Report, inspect
-from servescope.sources import load_sources
+from servescope.exposition.exposition import render
+from servescope.sources.inspection import Report, inspect
+from servescope.sources.maps import load_sources
+from servescope.sources.parse import parse_exposition
 
 CAPTURE = "vllm-0.32.0-1.txt"
 

@@ -15,7 +15,7 @@ from tests import tools
 from tests.conftest import ROOT
 from tests.engines.matrix import make_matrix
 from tests.engines.page import PAGE, render_page
-from tests.proofs import run_in_folder
+from tests.support.proofs import run_in_folder
 
 
 def main(words: Sequence[str] | None = None) -> int:

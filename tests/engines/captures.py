@@ -20,10 +20,10 @@ from servescope.collector.collector import Collector
 from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
 from servescope.collector.scrape import Limits
 from servescope.collector.serve import make_application
-from servescope.collector.store import Store
 from servescope.collector.targets import Target
-from servescope.identity import Deployment
-from servescope.sources import SUPPLIED, load_sources
+from servescope.contract.identity import Deployment
+from servescope.sources.maps import SUPPLIED, load_sources
+from servescope.store.embedded import Store
 from tests.dashboards.emulated import SCRAPE_SECONDS, SECONDS, START_SECONDS
 
 Covered = Mapping[str, Mapping[str, str | None]]

@@ -14,8 +14,8 @@ from dashboards.options import DEFAULTS
 from dashboards.panels import NoData
 from dashboards.queries import ALERTS, HISTOGRAMS
 from dashboards.watched import LIMIT
-from servescope.alert_links import HEALTH
-from servescope.catalog import (
+from servescope.alerting.links import HEALTH
+from servescope.contract.catalog import (
     BURN_WINDOWS,
     FIGURES,
     METRICS,
@@ -24,12 +24,12 @@ from servescope.catalog import (
     SAMPLE_FAMILIES,
     record_buckets,
 )
-from servescope.expressions import Expression, Rate, promql
-from servescope.identity import IDENTITY_LABELS
+from servescope.contract.expressions import Expression, Rate, promql
+from servescope.contract.identity import IDENTITY_LABELS
 from tests.dashboards.emulated import END_MS, RETENTION, SECONDS, fill, make_stack, scrape
 from tests.dashboards.files import panels, read_board, selectors
 from tests.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay
-from tests.prometheus import Prometheus, running
+from tests.support.prometheus import Prometheus, running
 
 Found = Literal["data", "partly", "idle", "off", "broken"]
 """A panel's answer: data of all its queries or of some; or empty, as nothing of it happened on the captured engine, as

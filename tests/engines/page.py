@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
-from servescope.collector.parse import ParseError, parse_exposition
-from servescope.sources import identify
+from servescope.sources.maps import identify
+from servescope.sources.parse import ParseError, parse_exposition
 from tests.conftest import ROOT
 from tests.dashboards.emulated import SCRAPE_SECONDS, SECONDS
 from tests.engines.matrix import COLUMNS, INSTRUMENTS, Cell, Line, Matrix

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from servescope.alerts import ALERTS
+from servescope.alerting.alerts import ALERTS
 from servescope.errors import UsageError
 from tests import tools
 from tests.live.campaign import check_notifications, check_rendered, find_strays, run_healthy_hour, run_lanes
@@ -20,7 +20,7 @@ from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode
 from tests.live.report import Run, read_version, render, write
 from tests.live.stack import live_stack
 from tests.live.watch import Watch
-from tests.proofs import run_in_folder
+from tests.support.proofs import run_in_folder
 
 TIMES = 20
 """How many times as fast time passes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from alerts.alertmanager import RECEIVERS
-from servescope.alerts import ALERTS
+from servescope.alerting.alerts import ALERTS
 from servescope.errors import ServescopeError
 from tests.live.compression import milliseconds
 from tests.live.episodes import Episode, Place

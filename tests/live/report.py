@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from servescope import __version__
-from servescope.alerts import ALERTS
+from servescope.alerting.alerts import ALERTS
 from servescope.errors import ServescopeError
 from tests.live.campaign import Health, Outcome
 from tests.live.episodes import NOT_SHOWN

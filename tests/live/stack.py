@@ -26,7 +26,7 @@ from tests.live.compression import compress_alertmanager, compress_rules, millis
 from tests.live.deployments import Emulated
 from tests.live.exporter import Exporter, exporting
 from tests.live.receivers import Receivers, listening
-from tests.prometheus import Prometheus, free_port
+from tests.support.prometheus import Prometheus, free_port
 
 ROOT: Final = Path(__file__).parent.parent.parent
 GENERATED: Final = ROOT / "alerts" / "generated"

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servescope.errors import ServescopeError
-from tests.proofs import run_in_folder
 from tests.real import claims
 from tests.real.arrangements import claim_arrangements
 from tests.real.client import Counts, merge, send_all
@@ -29,6 +28,7 @@ from tests.real.processes import read
 from tests.real.report import Section, check_page, print_claims, render, write
 from tests.real.textless import claim_textless
 from tests.real.traffic import make_burst, make_traffic
+from tests.support.proofs import run_in_folder
 
 ROOT = Path(__file__).parents[2]
 CONCURRENCY = 4

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from servescope.collector.parse import parse_exposition
-from servescope.samples import Labels
+from servescope.contract.samples import Labels
+from servescope.sources.parse import parse_exposition
 from tests.real.claims import Claim
 from tests.real.client import Counts, send_all
 from tests.real.engines import PLUGIN, Engine, run_vllm

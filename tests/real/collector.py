@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.store import Store
-from servescope.samples import format_series, make_labels
+from servescope.contract.samples import format_series, make_labels
+from servescope.store.embedded import Store
 from tests.real.engines import MODEL_NAME, Engine
 from tests.real.processes import ProcessError, pick_ports, read, running, wait_until
 

@@ -26,12 +26,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.errors import ServescopeError
-from tests.proofs import run_in_folder
 from tests.real.claims import Claim
 from tests.real.collector import Collector
 from tests.real.environments import VLLM, Recipe, ensure_environment, ensure_model, install_packages
 from tests.real.processes import ProcessError, pick_ports, read, running, wait_until
 from tests.real.report import Section, check_page, print_claims, render, write
+from tests.support.proofs import run_in_folder
 
 ROOT = Path(__file__).parents[2]
 AIPERF_VERSION = "0.13.0"

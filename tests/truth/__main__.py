@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servescope.errors import ServescopeError
-from tests.proofs import run_in_folder
 from tests.real.environments import DYNAMO, DYNAMO_VERSION, ensure_environment
+from tests.support.proofs import run_in_folder
 from tests.truth.dynamo import run_real
 from tests.truth.emulated import run_emulated
 from tests.truth.report import Compared, TraceCompared, apart, check_page, holds, render, write

@@ -12,27 +12,29 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-from servescope.collector.alerting.desk import AlertDesk
-from servescope.collector.alerting.sending import Post
 from servescope.collector.config import CollectorSettings, Configuration
 from servescope.collector.deployments import HttpDiscoverySettings, slowest_interval_ms
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets
 from servescope.collector.exposition import TARGET_GAUGES, Gauges
-from servescope.collector.layers import Supply
 from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
-from servescope.collector.parse import Lexicon
-from servescope.collector.reader import Reader
+from servescope.collector.paging.desk import AlertDesk
+from servescope.collector.paging.sending import Post
 from servescope.collector.ring import Ring
 from servescope.collector.scrape import Fetch, Scrape, ScrapeError, scrape_target
-from servescope.collector.store import RecordedSettings, Round, Store, StoreError, StoreWriter
-from servescope.collector.tables import format_duration
 from servescope.collector.targets import Discovery, ListKey, Target, check_targets
 from servescope.collector.telemetry import Telemetry, watch_event_loop
 from servescope.collector.watched import Watched
+from servescope.contract.expressions import Vector
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Labels, Sample, Snapshot, make_labels
 from servescope.errors import ConfigurationError, ServescopeError
-from servescope.expressions import Vector
-from servescope.identity import Deployment
-from servescope.samples import Labels, Sample, Snapshot, make_labels
+from servescope.settings.tables import format_duration
+from servescope.sources.layers import Supply
+from servescope.sources.parse import Lexicon
+from servescope.sources.reader import Reader
+from servescope.store.embedded import Store
+from servescope.store.records import RecordedSettings, StoreError
+from servescope.store.writer import Round, StoreWriter
 
 _logger = logging.getLogger(__name__)
 
@@ -302,7 +304,7 @@ class Collector:
 
     def _reader(self, target: Target) -> Reader:
         supply = self._supplies.setdefault(target.identity.deployment(), Supply())
-        return Reader(target, supply, self._lexicon)
+        return Reader(target.identity, target.source, supply=supply, lexicon=self._lexicon)
 
     def _settle_supplies(self) -> None:
         """Let no metric be taken from a target that is no longer listed."""

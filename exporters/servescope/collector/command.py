@@ -136,8 +136,8 @@ async def collect(
     """
     from servescope.collector.collector import Collector
     from servescope.collector.fetch import HttpFetch, open_session
-    from servescope.collector.store import Store
     from servescope.collector.targets import check_targets
+    from servescope.store.embedded import Store
 
     # Before there is a store: a configuration that cannot run leaves nothing behind.
     check_targets(configuration)
@@ -219,7 +219,7 @@ async def _serve(collector: Collector, api: ApiSettings) -> Listener:
 
 
 def _warn_of_openness(host: str, api: ApiSettings) -> None:
-    from servescope.collector.access import is_loopback
+    from servescope.settings.access import is_loopback
 
     if is_loopback(host):
         return

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from servescope.collector.alerting.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
 from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
 from servescope.collector.deployments import (
     DEPLOYMENT_SETTINGS,
@@ -23,12 +22,13 @@ from servescope.collector.deployments import (
     host_and_port,
     read_deployments,
 )
-from servescope.collector.parse import DEFAULT_LIMITS
-from servescope.collector.shares import SHARE_SETTINGS, ConfiguredShare, read_shares
-from servescope.collector.tables import Setting, Table, format_duration, parse_address, parse_duration
+from servescope.collector.paging.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
+from servescope.collector.traffic_split import SHARE_SETTINGS, ConfiguredShare, read_shares
+from servescope.contract.extrapolation import Bounds
+from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
-from servescope.expressions import Bounds
-from servescope.identity import Deployment
+from servescope.settings.tables import Setting, Table, format_duration, parse_address, parse_duration
+from servescope.sources.parse import DEFAULT_LIMITS
 
 __all__ = [
     "DEFAULT_FILE",

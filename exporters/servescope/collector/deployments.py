@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from servescope.collector.access import ACCESS_SETTINGS, Access, read_access
-from servescope.collector.parse import DEFAULT_LIMITS
 from servescope.collector.relabel import RELABEL_SETTINGS, Rule, read_rules
-from servescope.collector.tables import REQUIRED, Setting, Table, check_authority, format_duration
+from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError, IdentityError
-from servescope.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
+from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
+from servescope.settings.tables import REQUIRED, Setting, Table, check_authority, format_duration
+from servescope.sources.parse import DEFAULT_LIMITS
 
 SCRAPE_SETTINGS = (
     Setting("scrape_interval", ""),
@@ -310,6 +310,6 @@ def _read_url(table: Table, path: str) -> str:
 def _read_source(table: Table) -> str | None:
     if "source" not in table.values:
         return None
-    from servescope.sources import load_sources
+    from servescope.sources.maps import load_sources
 
     return table.choice("source", tuple(sorted(load_sources())), "")

@@ -10,24 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from servescope.catalog import FIGURES, METRICS, Figure, figure_key
 from servescope.collector.config import format_duration
 from servescope.collector.grouping import Assembly, Layout, Named
 from servescope.collector.program import Program
 from servescope.collector.rates import read_rings
 from servescope.collector.ring import Ring
-from servescope.expressions import (
-    Bounds,
-    Expression,
-    Vector,
-    WindowReadings,
-    compute,
-    evaluate_increases,
-    leaves,
-)
-from servescope.extrapolation import Range
-from servescope.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.samples import Labels, Sample, Window, make_labels
+from servescope.contract.catalog import FIGURES, METRICS, Figure, figure_key
+from servescope.contract.expressions import Expression, Vector, leaves
+from servescope.contract.extrapolation import Bounds, Range
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.readings import WindowReadings, compute, evaluate_increases
+from servescope.contract.samples import Labels, Sample, Window, make_labels
 
 REPLICAS: Final = METRICS["replica_count_by_status"]
 

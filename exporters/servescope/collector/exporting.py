@@ -17,14 +17,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from servescope import openmetrics
-from servescope.catalog import FIGURES, METRICS, Metric
 from servescope.collector.importing import read_span
-from servescope.collector.observed import TARGET_UP
-from servescope.collector.store import Store, TargetStatus, TooLargeError
+from servescope.contract import openmetrics
+from servescope.contract.catalog import FIGURES, METRICS, Metric
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment
+from servescope.contract.samples import Labels, Series, Window, format_series, format_value, make_labels
 from servescope.errors import UsageError
-from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment
-from servescope.samples import Labels, Series, Window, format_series, format_value, make_labels
+from servescope.store.embedded import Store
+from servescope.store.observed import TARGET_UP
+from servescope.store.records import TargetStatus, TooLargeError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope import openmetrics
-from servescope.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
-from servescope.collector.store import TargetStatus
 from servescope.collector.telemetry import Telemetry
-from servescope.own_metrics import OWN_METRICS
-from servescope.samples import Labels, Sample, Series, format_series, format_value
+from servescope.contract import openmetrics
+from servescope.contract.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
+from servescope.contract.own_metrics import OWN_METRICS
+from servescope.contract.samples import Labels, Sample, Series, format_series, format_value
+from servescope.store.records import TargetStatus
 
 
 class Scraped(NamedTuple):

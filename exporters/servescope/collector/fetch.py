@@ -24,10 +24,10 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from servescope import __version__
-from servescope.collector.access import Access, AccessError, Certificates, Keyring, Tls
 from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.targets import Target
+from servescope.settings.access import Access, AccessError, Certificates, Keyring, Tls
 
 _AGENT: Final = f"servescope/{__version__}"
 _SCRAPE_HEADERS: Final = {

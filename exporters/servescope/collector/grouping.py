@@ -15,13 +15,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import figure_key
 from servescope.collector.program import Derived, Program, bucket_quantiles, group_labels
 from servescope.collector.rates import Readings
 from servescope.collector.ring import Ring, Rows
-from servescope.expressions import bucket_quantile, matches
-from servescope.extrapolation import Floats, Range
-from servescope.samples import Labels, Series, make_labels
+from servescope.contract.catalog import figure_key
+from servescope.contract.expressions import matches
+from servescope.contract.extrapolation import Floats, Range
+from servescope.contract.readings import bucket_quantile
+from servescope.contract.samples import Labels, Series, make_labels
 
 # Slots nobody fills any more are let go of when there are this many, and again at twice as many.
 _SLOTS_KEPT: Final = 4096

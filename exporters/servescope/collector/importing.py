@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from servescope import prometheus as asking
 from servescope.collector.config import (
     DEFAULT_FILE,
     CollectorSettings,
@@ -23,12 +22,13 @@ from servescope.collector.config import (
     parse_duration,
     read_configuration,
 )
-from servescope.collector.observed import Observed, find_contract_targets, find_engines
-from servescope.collector.store import Store
-from servescope.collector.tables import REQUIRED, Setting, Table
+from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError, UsageError
-from servescope.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
-from servescope.prometheus import Prometheus
+from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.store import prometheus as asking
+from servescope.store.embedded import Store
+from servescope.store.observed import Observed, find_contract_targets, find_engines
+from servescope.store.prometheus import Prometheus
 
 if TYPE_CHECKING:
     from servescope.collector.past import Import, Progress
@@ -162,7 +162,7 @@ def _check_match(match: str) -> str:
 
 
 def _check_source(source: str | None) -> str | None:
-    from servescope.sources import load_sources
+    from servescope.sources.maps import load_sources
 
     if source is not None and source not in load_sources():
         raise UsageError(f"unknown source {source!r}, supported: {', '.join(load_sources())}")

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from servescope import __version__
-from servescope.alerts import ALERTS
-from servescope.catalog import FIGURES, METRICS, Component, Kind, Status, Unit
-from servescope.collector.alerting.states import State as AlertState
+from servescope.alerting.alerts import ALERTS
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.parameters import (
     DEFAULT_POINTS,
@@ -19,9 +17,11 @@ from servescope.collector.api.parameters import (
     MOST_POINTS,
     MOST_SAMPLES_RANGE_MS,
 )
-from servescope.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
-from servescope.negotiation import OPENMETRICS, TEXT
-from servescope.sources import Status as CoverageStatus
+from servescope.collector.paging.states import State as AlertState
+from servescope.contract.catalog import FIGURES, METRICS, Component, Kind, Status, Unit
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.exposition.negotiation import OPENMETRICS, TEXT
+from servescope.sources.maps import Status as CoverageStatus
 
 Schema = dict[str, Any]
 

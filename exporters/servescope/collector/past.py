@@ -16,28 +16,21 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import METRICS
 from servescope.collector.config import CollectorSettings
 from servescope.collector.derive import count_targets, derive_figures
-from servescope.collector.layers import Supply
-from servescope.collector.observed import (
-    CONTRACT_NAMES,
-    Observed,
-    Recalled,
-    expositions,
-    native_names,
-    read_clock,
-    recall,
-)
-from servescope.collector.parse import Lexicon, PageLimits
-from servescope.collector.reader import Reader, ReadError
-from servescope.collector.store import RecordedSettings, Store, TargetStatus
 from servescope.collector.targets import Target
-from servescope.expressions import LOOKBACK_MS
-from servescope.identity import Deployment, Identity
-from servescope.prometheus import Prometheus
-from servescope.samples import Sample, Series, Snapshot, Window
-from servescope.sources import load_sources
+from servescope.contract.catalog import METRICS
+from servescope.contract.extrapolation import LOOKBACK_MS
+from servescope.contract.identity import Deployment, Identity
+from servescope.contract.samples import Sample, Series, Snapshot, Window
+from servescope.sources.layers import Supply
+from servescope.sources.maps import load_sources
+from servescope.sources.parse import Lexicon, PageLimits
+from servescope.sources.reader import Reader, ReadError
+from servescope.store.embedded import Store
+from servescope.store.observed import CONTRACT_NAMES, Observed, Recalled, expositions, native_names, read_clock, recall
+from servescope.store.prometheus import Prometheus
+from servescope.store.records import RecordedSettings, TargetStatus
 
 STRETCH_MS: Final = 1_800_000
 """How much time is taken at once: what bounds the memory, and what an interrupted import loses."""
@@ -256,7 +249,7 @@ class _Member:
         source = "servescope" if first.form == "contract" else first.source
         target = Target(f"{url} {first.up}", first.identity, source)
         self.target_id = target.target_id
-        self.reader = Reader(target, supply, lexicon)
+        self.reader = Reader(target.identity, target.source, supply=supply, lexicon=lexicon)
         self._limits = limits
         self._names: dict[Observed, tuple[str, ...]] = {}
         self._seen_names: set[str] = set()

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.expressions import (
+from servescope.contract.expressions import (
     Difference,
     Expression,
     FractionAbove,
@@ -23,8 +23,8 @@ from servescope.expressions import (
     Rate,
     Ratio,
 )
-from servescope.extrapolation import Floats
-from servescope.identity import DEPLOYMENT_LABELS
+from servescope.contract.extrapolation import Floats
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 Kind = Literal["rate", "increase", "sum", "avg", "max", "buckets"]
 """What is added up: rates, increases, values now (summed, averaged or the highest), or rates of buckets by edge."""

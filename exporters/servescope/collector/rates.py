@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.collector.ring import Ring, Stretch
-from servescope.extrapolation import Changes, Floats, Range, extrapolation_factors, measure_spans, sample_changes
+from servescope.contract.extrapolation import (
+    Changes,
+    Floats,
+    Range,
+    extrapolation_factors,
+    measure_spans,
+    sample_changes,
+)
 
 
 class Readings(NamedTuple):

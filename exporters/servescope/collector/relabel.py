@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from servescope.collector.tables import Setting, Table
 from servescope.errors import ConfigurationError, ServescopeError
+from servescope.settings.tables import Setting, Table
 
 DEFAULT_REGEX: Final = "(.*)"
 DEFAULT_REPLACEMENT: Final = "$1"

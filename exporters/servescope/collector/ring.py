@@ -12,10 +12,9 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import METRICS
-from servescope.expressions import LOOKBACK_MS
-from servescope.extrapolation import Floats, Range
-from servescope.samples import Series, Snapshot, Window
+from servescope.contract.catalog import METRICS
+from servescope.contract.extrapolation import LOOKBACK_MS, Floats, Range
+from servescope.contract.samples import Series, Snapshot, Window
 
 MAX_HELD_SERIES: Final = 50_000
 

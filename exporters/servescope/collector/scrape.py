@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from servescope.collector.parse import DEFAULT_LIMITS, PageLimits
-from servescope.collector.reader import Reader, ReadError
 from servescope.collector.targets import Target
+from servescope.contract.samples import Snapshot
 from servescope.errors import ServescopeError
-from servescope.samples import Snapshot
+from servescope.sources.parse import DEFAULT_LIMITS, PageLimits
+from servescope.sources.reader import Reader, ReadError
 
 _logger = logging.getLogger(__name__)
 

@@ -39,11 +39,11 @@ from servescope.collector.collector import Collector, Health
 from servescope.collector.config import format_duration
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.openapi import describe
-from servescope.collector.store import AHEAD_MS, FigureTable, StoreError, TooLargeError
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.errors import ServescopeError
-from servescope.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.negotiation import OPENMETRICS, TEXT
-from servescope.pages import Pages
+from servescope.exposition.negotiation import OPENMETRICS, TEXT
+from servescope.exposition.pages import Pages
+from servescope.store.records import AHEAD_MS, FigureTable, StoreError, TooLargeError
 
 _TIMES = ("start_ms", "end_ms", "name")
 # Samples are read in stretches, so that too large an answer is noticed before all of it is in memory.

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from servescope.collector.access import Access
 from servescope.collector.config import Configuration
 from servescope.collector.deployments import (
     DeploymentSettings,
@@ -30,10 +29,11 @@ from servescope.collector.deployments import (
     with_parameters,
 )
 from servescope.collector.relabel import Rule, relabel
-from servescope.collector.signature import sign_file
-from servescope.collector.tables import format_duration, parse_duration
+from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.errors import ConfigurationError, ServescopeError
-from servescope.identity import IDENTITY_LABELS, Deployment, Identity
+from servescope.settings.access import Access
+from servescope.settings.signature import sign_file
+from servescope.settings.tables import format_duration, parse_duration
 
 _logger = logging.getLogger(__name__)
 
@@ -60,9 +60,7 @@ class Target:
     @property
     def target_id(self) -> str:
         """The name under which the store knows the target, the same after a restart; one per identity."""
-        identity = self.identity
-        digest = hashlib.blake2b(repr(identity.labels()).encode(), digest_size=4).hexdigest()
-        return f"{identity.deployment_id}/{identity.role}/{identity.replica}#{digest}"
+        return self.identity.target_id
 
     @property
     def host(self) -> str:

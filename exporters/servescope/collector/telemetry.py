@@ -11,9 +11,9 @@ from prometheus_client.metrics_core import Metric
 
 from servescope import __version__
 from servescope.collector.scrape import OUTCOMES, Scrape
-from servescope.expressions import Vector
-from servescope.own_metrics import OWN_METRICS
-from servescope.samples import make_labels
+from servescope.contract.expressions import Vector
+from servescope.contract.own_metrics import OWN_METRICS
+from servescope.contract.samples import make_labels
 
 STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "alert")
 """Where a fault of the collector's own can happen without ending it; in reading a text it is the outcome `internal`."""

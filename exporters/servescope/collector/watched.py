@@ -7,13 +7,13 @@ import logging
 from dataclasses import dataclass, field, replace
 
 from servescope.collector.lapses import Lapses
-from servescope.collector.reader import Reader
 from servescope.collector.ring import Ring
 from servescope.collector.scrape import Limits, Scrape
-from servescope.collector.store import TargetStatus
 from servescope.collector.targets import Target
-from servescope.identity import Deployment
-from servescope.samples import Labels
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Labels
+from servescope.sources.reader import Reader
+from servescope.store.records import TargetStatus
 
 _logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from servescope.autoscaler import AutoscalerInstruments
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.errors import UsageError
+from servescope.instruments.autoscaler import AutoscalerInstruments
 
 MOST_REPLICAS = 1000
 """How many replicas a deployment may have; each is emulated whole, in the memory of one process."""

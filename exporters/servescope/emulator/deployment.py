@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from servescope.autoscaler import AutoscalerInstruments
+from servescope.contract.identity import Deployment as DeploymentIdentity
+from servescope.contract.identity import Identity
 from servescope.emulator.autoscaler import (
     Autoscaler,
     ConcurrencyAutoscaler,
@@ -42,12 +43,11 @@ from servescope.emulator.router import (
 )
 from servescope.emulator.serving import Serving
 from servescope.emulator.workload import Cancel, Finished, Request
-from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
-from servescope.identity import Deployment as DeploymentIdentity
-from servescope.identity import Identity
-from servescope.instruments import Instruments
-from servescope.router import RouterInstruments
+from servescope.instruments.autoscaler import AutoscalerInstruments
+from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.instrument import Instruments
+from servescope.instruments.router import RouterInstruments
 
 _EVALUATION_SECONDS = 5.0
 _ROUTER = "router-0"

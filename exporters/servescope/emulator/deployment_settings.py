@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from servescope.collector.tables import REQUIRED, Setting, Table, format_duration, parse_duration
+from servescope.contract.identity import Deployment, Identity
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, parse_disaggregation
@@ -18,7 +18,7 @@ from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTING
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck
 from servescope.emulator.router import KvRouterParameters, Recovery, RouterRuntime, parse_routing
 from servescope.errors import ConfigurationError, UsageError
-from servescope.identity import Deployment, Identity
+from servescope.settings.tables import REQUIRED, Setting, Table, format_duration, parse_duration
 
 T = TypeVar("T")
 

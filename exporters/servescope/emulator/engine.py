@@ -18,8 +18,8 @@ from servescope.emulator.speculation import Speculation
 from servescope.emulator.stretch import Stretch, count_by_position, plan_stretch
 from servescope.emulator.token_counts import InFlightTokens, TokenCounts
 from servescope.emulator.workload import Finished, Request
-from servescope.engine import EngineInstruments
 from servescope.errors import UsageError
+from servescope.instruments.engine import EngineInstruments
 
 EngineRole = Literal["aggregated", "prefill", "decode"]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from servescope.collector.tables import Setting, Table
 from servescope.emulator.calibration import Calibration, calibrate
 from servescope.emulator.costs import TransferCost
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, EngineSize, size_engine
 from servescope.emulator.speculation import Speculation, parse_speculation
 from servescope.errors import ConfigurationError, UsageError
+from servescope.settings.tables import Setting, Table
 
 ENGINE_SETTINGS: Final = (
     Setting("hardware", ""),

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from servescope.catalog import REPLICA_STATUSES
+from servescope.contract.catalog import REPLICA_STATUSES
+from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.disaggregation import WorkerRole
 from servescope.emulator.effects import DeploymentEffects
 from servescope.emulator.engine import Engine
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica, Start, Status
 from servescope.errors import UsageError
-from servescope.identity import Identity
 
 # What makes of the workers' statuses that of their unit: the first of these that one of them has.
 _WORST_FIRST: tuple[Status, ...] = ("draining", "failed", "unhealthy", "starting", "active")

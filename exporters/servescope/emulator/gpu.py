@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from servescope.emulator.clock import VirtualClock
-from servescope.resources import LEAST_SECONDS, Gpu, Resources
+from servescope.instruments.resources import LEAST_SECONDS, Gpu, Resources
 
 
 class EmulatedGpu:

@@ -12,7 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from servescope.catalog import FIGURES, METRICS, Figure, figure_key
+from servescope.contract.catalog import FIGURES, METRICS, Figure, figure_key
+from servescope.contract.expressions import leaves
+from servescope.contract.identity import Deployment as DeploymentIdentity
+from servescope.contract.readings import evaluate_increases
+from servescope.contract.samples import Sample
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.engine import EngineParameters
@@ -24,9 +28,6 @@ from servescope.emulator.workload import ReplayedTraffic, TraceSurvey, read_trac
 from servescope.emulator.workload.reuse import UNLIMITED, Reuse, measure_reuse
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS
 from servescope.errors import UsageError
-from servescope.expressions import evaluate_increases, leaves
-from servescope.identity import Deployment as DeploymentIdentity
-from servescope.samples import Sample
 
 ROUTERS: Final = ("kv", "least-load")
 MOST_WORKERS: Final = 1000

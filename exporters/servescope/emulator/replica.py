@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.engine import Engine
 from servescope.emulator.router import EventPublisher
 from servescope.errors import UsageError
-from servescope.identity import Identity
 
 Status = Literal["starting", "active", "draining", "unhealthy", "failed"]
 Phase = Literal["image_pull", "weights_load", "engine_start", "warm_up"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from servescope.contract.identity import Deployment as DeploymentIdentity
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
@@ -14,7 +15,6 @@ from servescope.emulator.router import KvRouterParameters
 from servescope.emulator.speculation import speculate
 from servescope.emulator.workload import GeneratedTraffic, Mix, Traffic, TrafficPlan
 from servescope.errors import UsageError
-from servescope.identity import Deployment as DeploymentIdentity
 
 MODEL = "llama-3.3-70b"
 

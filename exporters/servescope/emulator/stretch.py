@@ -14,7 +14,7 @@ from typing import NamedTuple
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
-from servescope.engine import EngineInstruments
+from servescope.instruments.engine import EngineInstruments
 
 # More would be planned for naught when somebody comes in between, as somebody mostly does.
 _LONGEST = 1024

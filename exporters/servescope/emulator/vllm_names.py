@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from servescope.contract.samples import Sample
 from servescope.emulator.deployment import Deployment, Target
 from servescope.emulator.replica import Replica
 from servescope.emulator.serving import Serving
-from servescope.engine import EngineInstruments
-from servescope.exposition import render
-from servescope.samples import Sample
+from servescope.exposition.exposition import render
+from servescope.instruments.engine import EngineInstruments
 
 _SECONDS_EDGES = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,

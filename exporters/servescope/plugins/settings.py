@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from servescope.contract.identity import IDENTITY_LABELS, ROLLOUT_PHASES, Identity
 from servescope.errors import ConfigurationError, IdentityError
-from servescope.identity import IDENTITY_LABELS, ROLLOUT_PHASES, Identity
 
 PREFIX = "SERVESCOPE_"
 SWITCH = "SERVESCOPE_PLUGIN"

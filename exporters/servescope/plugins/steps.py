@@ -7,17 +7,17 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from servescope.catalog import METRICS, OUTCOMES
-from servescope.engine import EngineInstruments, ResourceReader
-from servescope.instruments import MAX_SECONDS, Refused, member, shown, whole
-from servescope.ledger import Distribution, Trailing
+from servescope.contract.catalog import METRICS, OUTCOMES
+from servescope.instruments.engine import EngineInstruments, ResourceReader
+from servescope.instruments.instrument import MAX_SECONDS, Refused, member, shown, whole
+from servescope.instruments.ledger import Distribution, Trailing
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from servescope.identity import Identity
-    from servescope.journal import Mark
+    from servescope.contract.identity import Identity
+    from servescope.instruments.journal import Mark
 
 MOST_AT_ONCE = 65536
 """Seconds one call may tell: more requests than that are in no engine's batch."""

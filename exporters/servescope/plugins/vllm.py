@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 import vllm
 from vllm.v1.metrics import loggers
 
-from servescope.catalog import OUTCOMES
+from servescope.contract.catalog import OUTCOMES
+from servescope.contract.identity import Identity
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition import MetricsServer, serve
-from servescope.identity import Identity
+from servescope.exposition.exposition import MetricsServer, serve
+from servescope.instruments.resources import ResourceMeter, Resources
 from servescope.plugins.settings import PORT, Settings, is_switched_off, read_settings, warn_of_misspelt
 from servescope.plugins.steps import StepInstruments
-from servescope.resources import ResourceMeter, Resources
 
 if TYPE_CHECKING:
-    from servescope.instruments import Instruments
+    from servescope.instruments.instrument import Instruments
 
 # Below vLLM's own logger, so that its lines come out where and how vLLM's do.
 _logger = logging.getLogger("vllm.servescope")

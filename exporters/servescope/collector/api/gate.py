@@ -18,13 +18,13 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from aiohttp import hdrs, web
 
-from servescope.collector.access import is_loopback
 from servescope.collector.api.answers import BusyError, RequestError, error_answer
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.tokens import Tokens
-from servescope.collector.store import StoreError
 from servescope.collector.telemetry import Telemetry
-from servescope.negotiation import wants_gzip
+from servescope.exposition.negotiation import wants_gzip
+from servescope.settings.access import is_loopback
+from servescope.store.records import StoreError
 
 _logger = logging.getLogger(__name__)
 

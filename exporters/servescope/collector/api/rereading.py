@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from servescope.collector.signature import Signature, sign_file
 from servescope.errors import ServescopeError
+from servescope.settings.signature import Signature, sign_file
 
 _logger = logging.getLogger(__name__)
 

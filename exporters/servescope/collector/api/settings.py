@@ -7,8 +7,8 @@ from pathlib import Path
 
 from servescope.collector.api.certificates import Certificates
 from servescope.collector.api.tokens import Tokens
-from servescope.collector.tables import Table
 from servescope.errors import ConfigurationError, ServescopeError
+from servescope.settings.tables import Table
 
 API_KEYS = ("bearer_token_file", "bearer_token_env", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
 """The keys of the table; none has a default."""

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.catalog import FIGURES, METRICS, Band, Figure, Metric
 from servescope.collector.api.answers import json_bytes
-from servescope.collector.store import FigureTable, TargetStatus
-from servescope.expressions import promql
-from servescope.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.samples import Series, Window
+from servescope.contract.catalog import FIGURES, METRICS, Band, Figure, Metric
+from servescope.contract.expressions import promql
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.samples import Series, Window
+from servescope.store.records import FigureTable, TargetStatus
 
 
 def deployments_json(latest: Mapping[Deployment, tuple[int, dict[str, float]]]) -> bytes:

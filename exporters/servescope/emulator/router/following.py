@@ -11,7 +11,7 @@ from servescope.emulator.router.configuration import Recovery
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.index import BlockIndex
 from servescope.emulator.router.snapshots import IndexSnapshot, SnapshotFile, WorkerSnapshot
-from servescope.router import RouterInstruments
+from servescope.instruments.router import RouterInstruments
 
 
 class _Followed:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import (
@@ -25,8 +26,7 @@ from servescope.emulator.router.placement import Placed, Placement, check_name
 from servescope.emulator.router.snapshots import SnapshotFile
 from servescope.emulator.router.waiting import SaturationQueue, Waiting
 from servescope.emulator.workload import Request
-from servescope.identity import Identity
-from servescope.router import RouterInstruments
+from servescope.instruments.router import RouterInstruments
 
 
 class KvRouter:

@@ -11,7 +11,7 @@ from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.placement import Placed, Placement, check_name
 from servescope.emulator.workload import Request
-from servescope.router import RouterInstruments
+from servescope.instruments.router import RouterInstruments
 
 MAX_WAITING = 256
 """How many requests wait for a worker while there is none; further ones are refused."""

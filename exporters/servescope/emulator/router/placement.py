@@ -10,7 +10,7 @@ from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.workload import Request
 from servescope.errors import UsageError
-from servescope.router import Attempt, RouterInstruments
+from servescope.instruments.router import Attempt, RouterInstruments
 
 
 class Placement:

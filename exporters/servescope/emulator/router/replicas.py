@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, KvRouterParameters, RouterRuntime, WorkerCapacity
@@ -14,8 +15,7 @@ from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, check_name
 from servescope.emulator.workload import Request
-from servescope.identity import Identity
-from servescope.router import RouterInstruments
+from servescope.instruments.router import RouterInstruments
 
 
 class RouterReplicas:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
-from servescope.collector.tables import Table
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.presets import PRESETS
 from servescope.emulator.workload.traces import TraceSurvey
 from servescope.errors import ConfigurationError, UsageError
+from servescope.settings.tables import Table
 
 
 @dataclass(frozen=True, slots=True)

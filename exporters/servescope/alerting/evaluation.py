@@ -1,0 +1,233 @@
+"""Alerts without a Prometheus: which conditions hold now, and what becomes of an alert from evaluation to evaluation.
+
+Both are Prometheus' own ways: terms find each other by the same labels as in the PromQL of
+`servescope.alerting.records`, and an alert is pending, firing, kept firing and over at the same evaluations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from operator import eq, ge, gt, le, lt, ne
+from typing import Final, Protocol, assert_never
+
+from servescope.alerting.records import (
+    Alert,
+    All,
+    Always,
+    Any,
+    Badness,
+    Compare,
+    Condition,
+    Except,
+    Extreme,
+    Gone,
+    Measured,
+    Over,
+    Own,
+    Present,
+    Quotient,
+    Scaled,
+    Shifted,
+    Shown,
+    Term,
+    Vanished,
+    is_grouped,
+    labels_of,
+    open_labels,
+    terms,
+)
+from servescope.contract.catalog import FOREIGN_SERIES
+from servescope.contract.expressions import Vector
+from servescope.contract.samples import Labels
+
+_RESTRICTED: Final = 1 << 15
+
+
+class View(Protocol):
+    """Where an evaluation reads figures and series from, at its instant; what is absent is not in a vector."""
+
+    def figure(self, shown: Shown) -> Vector:
+        """A figure's values, by the deployment's labels and the figure's own."""
+
+    def over(self, over: Over) -> Vector:
+        """What a figure was over a stretch of its past; `over_past` makes it of the values at the evaluations."""
+
+    def own(self, own: Own, before: str = "") -> Vector:
+        """The collector's own series now, or `before` ago."""
+
+    def measured(self, measured: Measured) -> Vector:
+        """An expression over the default window, by `measured.labels`."""
+
+    def badness(self, badness: Badness) -> Vector:
+        """An objective's bad share over its window."""
+
+
+def is_told_here(alert: Alert) -> bool:
+    """Whether a collector can tell of it: not of what others say of themselves, nor of its own end."""
+    read = {term.name for term in terms(alert.condition) if isinstance(term, Own)}
+    return read.isdisjoint(FOREIGN_SERIES) and not isinstance(alert.condition, Gone)
+
+
+def holding(condition: Condition, view: View) -> Vector:
+    """Where a condition holds now: the labels, and the value that is told."""
+    match condition:
+        case Compare(left, operator, right):
+            compare = _OPERATORS[operator]
+            if isinstance(right, float):
+                return {labels: value for labels, value in _values(left, view).items() if compare(value, right)}
+            return {labels: value for labels, value, other in _paired(left, right, view) if compare(value, other)}
+        case Present(term):
+            return dict(_values(term, view))
+        case All((first, *others)):
+            held = holding(first, view)
+            for other in others:
+                if not held:
+                    break
+                held = _keep(held, first, other, view, present=True)
+            return held
+        case Any(conditions):
+            found: Vector = {}
+            for each in conditions:
+                found = {**holding(each, view), **found}
+            return found
+        case Except(first, unless):
+            held = holding(first, view)
+            return _keep(held, first, unless, view, present=False) if held else held
+        case Vanished(own, before):
+            same = condition.on
+            now = {_restrict(labels, same) for labels in view.own(own)}
+            return {
+                labels: value for labels, value in view.own(own, before).items() if _restrict(labels, same) not in now
+            }
+        case Gone(name):
+            return {} if view.own(Own(name)) else {(): 1.0}
+        case Always():
+            return {(): 1.0}
+        case All():
+            return {}
+        case _:
+            assert_never(condition)
+
+
+def _values(term: Term, view: View) -> Vector:
+    match term:
+        case Shown():
+            return view.figure(term)
+        case Own():
+            return view.own(term)
+        case Measured():
+            return view.measured(term)
+        case Badness():
+            return view.badness(term)
+        case Over():
+            return view.over(term)
+        case Extreme(function, of, by, before):
+            extremes: Vector = {}
+            for labels, value in (view.figure(of) if isinstance(of, Shown) else view.own(of, before)).items():
+                group = _restrict(labels, by)
+                extremes[group] = _EXTREMES[function](value, extremes.get(group, value))
+            return extremes
+        case Quotient(numerator, denominator):
+            return {
+                labels: value / below for labels, value, below in _paired(numerator, denominator, view) if below > 0
+            }
+        case Scaled(scaled, factor):
+            return {labels: factor * value for labels, value in _values(scaled, view).items()}
+        case Shifted(shifted, by_number):
+            return {labels: value + by_number for labels, value in _values(shifted, view).items()}
+        case _:
+            assert_never(term)
+
+
+def _paired(left: Term, right: Term, view: View) -> Iterable[tuple[Labels, float, float]]:
+    """The values of two terms that belong together, with the labels of what is made of them."""
+    on = open_labels(right)
+    others = {_restrict(labels, on): value for labels, value in _values(right, view).items()}
+    kept = labels_of(left) if is_grouped(left, right) else open_labels(left)
+    for labels, value in _values(left, view).items():
+        other = others.get(_restrict(labels, on))
+        if other is not None:
+            yield _restrict(labels, kept), value, other
+
+
+def _keep(held: Vector, first: Condition, other: Condition, view: View, *, present: bool) -> Vector:
+    """What is held where another condition holds too, or where it does not."""
+    others = open_labels(other)
+    shared = tuple(label for label in open_labels(first) if label in others)
+    known = {_restrict(labels, shared) for labels in holding(other, view)}
+    return {labels: value for labels, value in held.items() if (_restrict(labels, shared) in known) is present}
+
+
+# The same labels are asked for at every evaluation.
+@lru_cache(_RESTRICTED)
+def _restrict(labels: Labels, names: tuple[str, ...]) -> Labels:
+    return tuple(pair for pair in labels if pair[0] in names)
+
+
+def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:
+    """What a figure was over its past, of its values at the evaluations within the stretch, in order."""
+    return {labels: _OVER[over.function](values) for labels, values in past.items() if values}
+
+
+def _changes(values: Sequence[float]) -> float:
+    return float(sum(one != other for one, other in pairwise(values)))
+
+
+_OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+_EXTREMES: Final[Mapping[str, Callable[[float, float], float]]] = {"max": max, "min": min}
+_OVER: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    "avg": lambda values: sum(values) / len(values),
+    "max": max,
+    "min": min,
+    "changes": _changes,
+}
+
+
+# --- From evaluation to evaluation ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """An alert that is pending or firing, of one set of labels; times are in milliseconds.
+
+    `fired_ms` is None while it is pending; `kept_ms` is when its condition ceased to hold, None while it does.
+    """
+
+    value: float
+    since_ms: int
+    fired_ms: int | None = None
+    kept_ms: int | None = None
+
+
+def advance(alert: Alert, before: Mapping[Labels, Active], held: Vector, at_ms: int) -> dict[Labels, Active]:
+    """What is pending and firing after an evaluation that found the condition to hold at `held`.
+
+    One that was firing and is in the result no more is resolved.
+    """
+    waits_ms, keeps_ms = duration_ms(alert.wait), duration_ms(alert.keep)
+    after: dict[Labels, Active] = {}
+    for labels, value in held.items():
+        known = before.get(labels, Active(value, at_ms))
+        # A clock that was ahead for a while must not have it wait, or be kept, for as long.
+        since_ms = min(known.since_ms, at_ms)
+        is_due = known.fired_ms is None and at_ms - since_ms >= waits_ms
+        fired_ms = at_ms if is_due else known.fired_ms
+        after[labels] = replace(known, value=value, since_ms=since_ms, fired_ms=fired_ms, kept_ms=None)
+    for labels, known in before.items():
+        if labels in after or known.fired_ms is None or not keeps_ms:
+            continue
+        kept_ms = at_ms if known.kept_ms is None else min(known.kept_ms, at_ms)
+        if at_ms - kept_ms < keeps_ms:
+            after[labels] = replace(known, kept_ms=kept_ms)
+    return after
+
+
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(duration: str) -> int:
+    """A duration of one unit, such as `5m`, in milliseconds; 0 for none."""
+    return int(duration[:-1]) * _UNITS_MS[duration[-1]] if duration else 0

@@ -1,0 +1,447 @@
+"""What is alerted on: conditions over the catalog's figures, compiled to PromQL on the recording rules.
+
+A `Term` has one value per deployment (and per value of further labels of its own), a condition keeps those for which it
+holds. Nothing here names a threshold: they are the catalog's bands, bounds and objectives.
+
+Shown                 a figure, as recorded
+Own                   one of the collector's own series
+Measured              an expression of the contract's counters and gauges that is no figure
+Badness               the bad share of an objective over one of its windows
+Over                  the average, highest, lowest, or number of changes of a figure over a stretch of its past
+Extreme               the highest or lowest of the values of several deployments, or of several targets
+Quotient              a term ÷ another
+Scaled, Shifted       a term × a number, a term + a number
+Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
+Gone, Vanished        of series
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, assert_never
+
+from servescope.contract.catalog import DEFAULT_WINDOW, FIGURES, FOREIGN_SERIES, BurnWindow, Objective
+from servescope.contract.expressions import Expression, Matchers, matchers_promql, promql
+from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.errors import UsageError
+
+Operator = Literal["<", "<=", ">", ">=", "==", "!="]
+Severity = Literal["critical", "warning", "info", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A figure of the catalog, those of its series that `where` keeps."""
+
+    figure: str
+    where: Matchers = ()
+
+    def __post_init__(self) -> None:
+        if self.figure not in FIGURES:
+            raise UsageError(f"unknown figure {self.figure!r}, supported: {', '.join(FIGURES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A series of the collector's own, or one of the catalog's `FOREIGN_SERIES`, by the labels that tell them apart.
+
+    With `increase_over` it is a counter, and what is meant is its increase over that window.
+    """
+
+    name: str
+    by: tuple[str, ...] = ()
+    where: Matchers = ()
+    increase_over: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An expression that is no figure, per deployment and per value of the labels in `by`.
+
+    With `level` it is not per deployment but per value of those labels, as over the deployments of a model.
+    """
+
+    expression: Expression
+    by: tuple[str, ...] = ()
+    level: tuple[str, ...] = DEPLOYMENT_LABELS
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that tell one value from another."""
+        return (*self.level, *self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Badness:
+    """The bad share of an objective over a window."""
+
+    objective: Objective
+    window: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What a figure was over `window`, that ended `before` ago."""
+
+    function: Literal["avg", "max", "min", "changes"]
+    shown: Shown
+    window: str
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme:
+    """The highest or lowest of the values that are alike in the labels `by`, as over the deployments of a model.
+
+    With `before` it is what it was that long ago, which only the collector's own series can be asked for.
+    """
+
+    function: Literal["max", "min"]
+    of: Shown | Own
+    by: tuple[str, ...]
+    before: str = ""
+
+    def __post_init__(self) -> None:
+        if self.before and isinstance(self.of, Shown):
+            raise UsageError(f"extreme of figure {self.of.figure!r} {self.before} ago: only an `Own` has a `before`")
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """Numerator ÷ denominator of the same deployment; absent where the denominator is not above 0."""
+
+    numerator: Term
+    denominator: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A term times a number."""
+
+    term: Term
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """A term plus a number."""
+
+    term: Term
+    by: float
+
+
+Term = Shown | Own | Measured | Badness | Over | Extreme | Quotient | Scaled | Shifted
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Holds where the left stands so to the right; the value told is the left's."""
+
+    left: Term
+    operator: Operator
+    right: Term | float
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Holds where the term has a value, whatever it is."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Holds where all of them do; labels and value are the first one's."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """Holds where one of them does; labels and value are those of the first that does."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Except:
+    """Holds where the first does and the second does not."""
+
+    condition: Condition
+    unless: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Holds where there is no such series at all."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """Holds for each series that was there `before` ago and is not now, by all labels but those `whatever` they are."""
+
+    own: Own
+    before: str
+    whatever: tuple[str, ...] = ()
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The labels by which a series is the same."""
+        return tuple(label for label in self.own.by if label not in self.whatever)
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Holds."""
+
+
+Condition = Compare | Present | All | Any | Except | Gone | Vanished | Always
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    """What whoever is called reads: what it means, whom it harms, how to look, what to do, when it errs."""
+
+    meaning: str
+    impact: str
+    diagnosis: str
+    mitigation: str
+    false_positives: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert.
+
+    `wait` and `keep` are Prometheus' `for` and `keep_firing_for`, "" for none. `summary` names the condition and ends
+    in a period; `description` may use `{{ $labels.… }}` of the condition's labels and `{{ $value }}`. `family` names
+    what a critical alert mutes the warnings of. `figure` is shown by a panel of `dashboard`, the one with the title
+    `panel` where that is given (`servescope.alerting.links` says which otherwise). `waits_less` says why `wait` is
+    below five minutes, where it is.
+    """
+
+    name: str
+    severity: Severity
+    component: str
+    family: str
+    condition: Condition
+    summary: str
+    description: str
+    runbook: Runbook
+    dashboard: str
+    figure: str
+    wait: str = "10m"
+    keep: str = ""
+    waits_less: str = ""
+    panel: str = ""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels that the rule adds to those of its condition."""
+        return {"severity": self.severity, "component": self.component, "family": self.family, "team": TEAM}
+
+
+TEAM: Final = "serving"
+
+WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
+PERCENT: Final = "{{ $value | humanizePercentage }}"
+NUMBER: Final = "{{ $value | humanize }}"
+"""How a description names a deployment, and tells the value."""
+
+
+# --- Labels -----------------------------------------------------------------------------------------------------------
+
+
+def labels_of(value: Term | Condition) -> tuple[str, ...]:
+    """The labels that the values of a term or a condition have."""
+    match value:
+        case Shown(figure, _):
+            return (*DEPLOYMENT_LABELS, *FIGURES[figure].by)
+        case Own(_, by, _, _) | Extreme(_, _, by, _):
+            return by
+        case Measured():
+            return value.labels
+        case Badness():
+            return DEPLOYMENT_LABELS
+        case Over(_, shown, _, _):
+            return labels_of(shown)
+        case Scaled(term, _) | Shifted(term, _) | Present(term):
+            return labels_of(term)
+        case Quotient(left, right) | Compare(left, _, right):
+            if isinstance(right, float) or is_grouped(left, right):
+                return labels_of(left)
+            # One to one, Prometheus keeps what both are matched on.
+            return open_labels(left)
+        case All(conditions) | Any(conditions):
+            return labels_of(conditions[0])
+        case Except(condition, _):
+            return labels_of(condition)
+        case Vanished(own):
+            return labels_of(own)
+        case Gone() | Always():
+            return ()
+        case _:
+            assert_never(value)
+
+
+def open_labels(value: Term | Condition) -> tuple[str, ...]:
+    """The labels by which values are told apart: those that have one value by a matcher do not tell any."""
+    match value:
+        case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
+            settled = {label for label, values in where if len(values) == 1}
+            return tuple(label for label in labels_of(value) if label not in settled)
+        case _:
+            return labels_of(value)
+
+
+def is_grouped(left: Term, right: Term) -> bool:
+    """Whether several values of the left belong to one of the right."""
+    return open_labels(left) != open_labels(right)
+
+
+def terms(condition: Condition) -> Iterator[Term]:
+    """Every term that a condition reads, those within others too."""
+    match condition:
+        case Compare(left, _, right):
+            yield from _within(left)
+            if not isinstance(right, float):
+                yield from _within(right)
+        case Present(term):
+            yield from _within(term)
+        case All(conditions) | Any(conditions):
+            for each in conditions:
+                yield from terms(each)
+        case Except(each, unless):
+            yield from terms(each)
+            yield from terms(unless)
+        case Vanished(own, _):
+            yield own
+        case Gone(name):
+            yield Own(name)
+        case Always():
+            return
+        case _:
+            assert_never(condition)
+
+
+def _within(term: Term) -> Iterator[Term]:
+    yield term
+    match term:
+        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
+            yield shown
+        case Quotient(numerator, denominator):
+            yield from _within(numerator)
+            yield from _within(denominator)
+        case Scaled(inner, _) | Shifted(inner, _):
+            yield from _within(inner)
+        case _:
+            return
+
+
+# --- PromQL -----------------------------------------------------------------------------------------------------------
+
+
+def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW, scope: str = "") -> str:
+    """The condition as PromQL over the recording rules of figures over `window`.
+
+    `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
+    """
+    match condition:
+        case Compare(left, operator, right):
+            if isinstance(right, float):
+                return f"{_operand(left, window, scope)} {operator} {_number(right)}"
+            return f"{_operand(left, window, scope)} {operator} {_on(left, right)} {_operand(right, window, scope)}"
+        case Present(term):
+            return term_promql(term, window, scope)
+        case All(conditions):
+            return _joined("and", conditions, window, scope)
+        case Any(conditions):
+            return " or ".join(f"({condition_promql(each, window, scope)})" for each in conditions)
+        case Except(each, unless):
+            return _joined("unless", (each, unless), window, scope)
+        case Gone(name):
+            return f"absent({name}{_matchers(name, (), scope)}) == 1"
+        case Vanished(own, before):
+            now = term_promql(own, window, scope)
+            then = f"{own.name}{_matchers(own.name, own.where, scope)} offset {before}"
+            return f"{then} unless on ({', '.join(condition.on)}) {now}"
+        case Always():
+            return "vector(1) == 1"
+        case _:
+            assert_never(condition)
+
+
+def term_promql(term: Term, window: str = DEFAULT_WINDOW, scope: str = "") -> str:
+    """The term as PromQL, as `condition_promql` has it."""
+    match term:
+        case Shown(figure, where):
+            return f"{FIGURES[figure].record(window)}{matchers_promql(where)}"
+        case Own(name, by, where, increase_over):
+            if not increase_over:
+                return f"{name}{_matchers(name, where, scope)}"
+            return f"sum by ({', '.join(by)}) (increase({name}{_matchers(name, where, scope)}[{increase_over}]))"
+        case Measured(expression):
+            return promql(expression, window=window, by=term.labels, scope=scope)
+        case Badness(objective, stretch):
+            return objective.record(stretch)
+        case Over(function, shown, stretch, before):
+            name = "changes" if function == "changes" else f"{function}_over_time"
+            offset = f" offset {before}" if before else ""
+            return f"{name}({term_promql(shown, window, scope)}[{stretch}]{offset})"
+        case Extreme(function, of, by, before):
+            offset = f" offset {before}" if before else ""
+            return f"{function} by ({', '.join(by)}) ({term_promql(of, window, scope)}{offset})"
+        case Quotient(numerator, denominator):
+            below = f"({_operand(denominator, window, scope)} > 0)"
+            return f"{_operand(numerator, window, scope)} / {_on(numerator, denominator)} {below}"
+        case Scaled(scaled, factor):
+            return f"{_number(factor)} * {_operand(scaled, window, scope)}"
+        case Shifted(shifted, by_number):
+            sign = "-" if by_number < 0 else "+"
+            return f"{_operand(shifted, window, scope)} {sign} {_number(abs(by_number))}"
+        case _:
+            assert_never(term)
+
+
+def _joined(word: str, conditions: Sequence[Condition], window: str, scope: str) -> str:
+    first, *others = conditions
+    text = f"({condition_promql(first, window, scope)})"
+    for other in others:
+        shared = [label for label in open_labels(first) if label in open_labels(other)]
+        text += f" {word} on ({', '.join(shared)}) ({condition_promql(other, window, scope)})"
+    return text
+
+
+def _operand(term: Term, window: str, scope: str) -> str:
+    text = term_promql(term, window, scope)
+    return f"({text})" if isinstance(term, Quotient | Scaled | Shifted | Measured) else text
+
+
+def _on(left: Term, right: Term) -> str:
+    """How two terms find each other: by the labels that tell the right ones apart."""
+    grouped = " group_left ()" if is_grouped(left, right) else ""
+    return f"on ({', '.join(open_labels(right))}){grouped}"
+
+
+def _matchers(name: str, where: Matchers, scope: str) -> str:
+    return matchers_promql(where, "" if name in FOREIGN_SERIES else scope)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
+# --- Objectives -------------------------------------------------------------------------------------------------------
+
+
+def burns(objective: Objective, window: BurnWindow, traffic: Condition) -> Condition:
+    """Over both windows the objective's budget burns at least `factor` times as fast as it bears."""
+    bound = round(window.factor * objective.budget, 12)
+    return All((
+        Compare(Badness(objective, window.long), ">", bound),
+        Compare(Badness(objective, window.short), ">", bound),
+        traffic,
+    ))  # fmt: skip

@@ -1,0 +1,117 @@
+"""What a notification says: an alert's templates with the labels and the value of the moment, as Prometheus renders."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote_plus
+
+from servescope.alerting.links import dashboard_path
+from servescope.alerting.records import Alert
+from servescope.errors import UsageError
+
+_PLACE: Final = re.compile(
+    r"\{\{ (?:\$labels\.(?P<label>\w+)(?P<query> \| urlquery)?|\$value \| (?P<form>humanize\w*)) \}\}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where a notification leads: the folder of the runbooks, and Grafana."""
+
+    runbooks: str = "runbooks"
+    grafana: str = "http://localhost:3000"
+
+
+def annotate(alert: Alert, labels: Mapping[str, str], value: float, links: Links) -> dict[str, str]:
+    """The annotations of an alert with these labels and this value."""
+    return {
+        "summary": render(alert.summary, labels, value),
+        "description": render(alert.description, labels, value),
+        "runbook_url": f"{links.runbooks}/{alert.name}.md",
+        "dashboard_url": f"{links.grafana}/d/{render(dashboard_path(alert), labels, value)}",
+    }
+
+
+def render(template: str, labels: Mapping[str, str], value: float) -> str:
+    """A template with `{{ $labels.x }}` and `{{ $value | humanize… }}` filled in; a label that is absent is "".
+
+    `{{ $labels.x | urlquery }}` is the label as a part of an address.
+
+    Raises UsageError for any other `{{ … }}`.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        if found["label"]:
+            text = labels.get(found["label"], "")
+            return quote_plus(text) if found["query"] else text
+        return _FORMS[found["form"]](value)
+
+    for place in re.findall(r"\{\{.*?(?:\}\}|$)", template):
+        found = _PLACE.fullmatch(place)
+        if found is None or found["form"] not in (None, *_FORMS):
+            raise UsageError(
+                f"unknown template {place!r}, supported: $labels.…, $labels.… | urlquery, $value | {', '.join(_FORMS)}"
+            )
+    return _PLACE.sub(fill, template)
+
+
+def _humanize(value: float) -> str:
+    """With a metric prefix."""
+    if value == 0 or not math.isfinite(value):
+        return _significant(value)
+    return _prefixed(value, large=True)
+
+
+def _humanize_percentage(value: float) -> str:
+    return f"{_significant(value * 100)}%"
+
+
+def _humanize_duration(value: float) -> str:
+    """In days, hours, minutes and seconds; below a second with a metric prefix."""
+    if value == 0 or not math.isfinite(value):
+        return f"{_significant(value)}s" if value == 0 else _significant(value)
+    if abs(value) < 1:
+        return f"{_prefixed(value, large=False)}s"
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    whole = int(value)
+    seconds, minutes, hours, days = whole % 60, whole // 60 % 60, whole // 3600 % 24, whole // 86_400
+    if days:
+        return f"{sign}{days}d {hours}h {minutes}m {seconds}s"
+    if hours:
+        return f"{sign}{hours}h {minutes}m {seconds}s"
+    if minutes:
+        return f"{sign}{minutes}m {seconds}s"
+    return f"{sign}{_significant(value)}s"
+
+
+def _prefixed(value: float, *, large: bool) -> str:
+    prefix = ""
+    if abs(value) >= 1:
+        for each in "kMGTPEZY" if large else "":
+            if abs(value) < 1000:
+                break
+            prefix, value = each, value / 1000
+    else:
+        for each in "munpfazy":
+            if abs(value) >= 1:
+                break
+            prefix, value = each, value * 1000
+    return f"{_significant(value)}{prefix}"
+
+
+def _significant(value: float) -> str:
+    """Four significant digits, as Go's %.4g."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return f"{value:.4g}"
+
+
+_FORMS: Final[Mapping[str, Callable[[float], str]]] = {
+    "humanize": _humanize,
+    "humanizePercentage": _humanize_percentage,
+    "humanizeDuration": _humanize_duration,
+}

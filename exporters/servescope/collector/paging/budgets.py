@@ -1,0 +1,286 @@
+"""How much of an objective's budget was used, over windows far longer than scrapes are held.
+
+What counters counted is added up scrape by scrape, per deployment, and those sums are kept at instants that lie the
+further apart the older they are. Over a window the share is then a quotient of differences: exactly that of all
+increases between two scrapes of each target, the first of them at most 1/120 of the window, or 15 s and an interval of
+evaluations, and a scrape before its start. Extrapolation to the window's ends, which Prometheus does, cancels where
+all targets were there throughout.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.collector.paging.track import Track
+from servescope.contract.catalog import Objective
+from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
+from servescope.contract.extrapolation import Floats
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Labels, Series, Snapshot
+from servescope.errors import UsageError
+
+Sums = Mapping[Deployment, Sequence[float]]
+"""By deployment what its counters counted since it was first seen, per part, and then how often each was compared.
+
+As they are stored, a number that stands for the parts is before them.
+"""
+
+SPACING_MS: Final = 15_000
+"""Sums are kept at instants at least so far apart."""
+
+FULL_MS: Final = 3_600_000
+"""For as long every instant is kept; then every second one for as long again, then every fourth for twice as long …"""
+
+_THINNED_EVERY: Final = 64
+_MOST_SERIES: Final = 1_000
+
+
+class _Part(NamedTuple):
+    """Counters that are added up: those of a name that match, and of one bucket's edge where `edge` is not None."""
+
+    name: str
+    where: Matchers
+    edge: float | None
+
+    def holds(self, series: Series) -> bool:
+        if series.name != self.name:
+            return False
+        labels = dict(series.labels)
+        return matches(labels, self.where) and (self.edge is None or _number(labels.get("le", "")) == self.edge)
+
+
+class _Shares(NamedTuple):
+    """The parts that an objective's share is made of; with `is_rest` it is what the quotient leaves of 1."""
+
+    above: int
+    below: int
+    is_rest: bool
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What is known of a target's counters: where they stand in a scrape, into which parts they go, their values."""
+
+    deployment: Deployment
+    series: tuple[Series, ...]
+    places: NDArray[np.intp]
+    into: Floats
+    values: Floats
+    # The last value of every counter, those that are not shown now too.
+    last: dict[Series, float]
+
+
+class Budgets:
+    """The bad shares of objectives over long windows, per deployment. Not thread safe."""
+
+    def __init__(self, objectives: Iterable[Objective], longest_ms: int) -> None:
+        parts: dict[_Part, int] = {}
+        self._shares = {each: _shares_of(each, parts) for each in objectives}
+        self._parts = tuple(parts)
+        # What is stored by another release, of other objectives, is known by it.
+        self._mark = float(zlib.crc32(repr(self._parts).encode()))
+        self._longest_ms = longest_ms
+        self._counted: dict[str, _Counted] = {}
+        self._sums: dict[Deployment, Floats] = {}
+        self._labels: dict[Deployment, Labels] = {}
+        # A row per instant that is kept; a column per deployment, part, and what is kept of it.
+        self._kept: Track[int] = Track(2 * longest_ms)
+        # What the columns of a deployment begin with; numbers, as they are looked up at every evaluation.
+        self._firsts: dict[Deployment, int] = {}
+        self._next_first = 0
+        self._since_thinned = 0
+
+    # --- Counting -----------------------------------------------------------------------------------------------------
+
+    def count(self, target_id: str, deployment: Deployment, snapshot: Snapshot, *, is_known: bool = False) -> None:
+        """Add what a target counted since its last scrape; with `is_known` its values are only taken note of."""
+        counted = self._counted.get(target_id)
+        if counted is None or counted.series is not snapshot.series or counted.deployment != deployment:
+            counted = self._counted[target_id] = self._place(deployment, snapshot.series, counted)
+        if not counted.places.size:
+            return
+        values = snapshot.values[counted.places]
+        # A number that is none must not be in the sums, which it would never leave.
+        values = np.where(np.isfinite(values), values, np.nan)
+        if not is_known:
+            with np.errstate(invalid="ignore"):
+                grown = np.where(values < counted.values, values, values - counted.values)
+            compared = ~np.isnan(grown)
+            sums = self._sums.get(deployment)
+            if sums is None:
+                sums = self._sums[deployment] = np.zeros(2 * len(self._parts))
+            sums[: len(self._parts)] += counted.into @ np.where(compared, grown, 0.0)
+            sums[len(self._parts) :] += counted.into @ compared
+        counted.values = values
+
+    def keep_targets(self, targets: Collection[str]) -> None:
+        """Forget all other targets."""
+        for target_id in self._counted.keys() - set(targets):
+            del self._counted[target_id]
+
+    def _place(self, deployment: Deployment, series: tuple[Series, ...], former: _Counted | None) -> _Counted:
+        """Where a target's counters stand now; those it showed before are compared with what they were then."""
+        last: dict[Series, float] = {}
+        if former is not None and former.deployment == deployment:
+            shown = (former.series[place] for place in former.places.tolist())
+            last = {**former.last, **dict(zip(shown, former.values.tolist(), strict=True))}
+        names = {part.name for part in self._parts}
+        found = [
+            (place, [float(part.holds(each)) for part in self._parts])
+            for place, each in enumerate(series)
+            if each.name in names
+        ]
+        found = [(place, into) for place, into in found if any(into)]
+        places = np.array([place for place, _ in found], dtype=np.intp)
+        into = np.array([each for _, each in found], dtype=np.float64).reshape(-1, len(self._parts)).T
+        values = np.array([last.pop(series[place], math.nan) for place in places.tolist()], dtype=np.float64)
+        kept = dict(list(last.items())[-_MOST_SERIES:])
+        return _Counted(deployment, series, places, into, values, kept)
+
+    # --- Keeping ------------------------------------------------------------------------------------------------------
+
+    def keep(self, at_ms: int) -> Sums | None:
+        """Keep the sums of an instant, unless it is too close to the last one that is kept; returns what to store."""
+        times = self._kept.times
+        if len(times) and 0 <= at_ms - int(times[-1]) < SPACING_MS:
+            return None
+        sums = {deployment: sums.tolist() for deployment, sums in self._sums.items()}
+        self._append(at_ms, sums)
+        return {deployment: [self._mark, *own] for deployment, own in sums.items()}
+
+    def thin(self, at_ms: int, deployments: Collection[Deployment]) -> list[int] | None:
+        """Now and then forget instants that are closer together than they need be, and deployments of the past.
+
+        Returns the instants that are forgotten, None when it is not the time for it.
+        """
+        self._since_thinned += 1
+        if self._since_thinned < _THINNED_EVERY:
+            return None
+        self._since_thinned = 0
+        times = self._kept.times
+        kept = _spaced(times, at_ms, self._longest_ms)
+        forgotten: list[int] = times[~kept].tolist()
+        self._kept.retain(kept)
+        self._forget_past(deployments)
+        return forgotten
+
+    def recall(self, rows: Iterable[tuple[int, Sums]]) -> int | None:
+        """Take up what was stored before a restart, ascending; returns until when it was counted.
+
+        What was stored of other objectives than there are now is passed over.
+        """
+        last_ms: int | None = None
+        sums: Sums = {}
+        for last_ms, stored in rows:
+            sums = {deployment: own[1:] for deployment, own in stored.items() if own[:1] == [self._mark]}
+            self._append(last_ms, sums)
+        self._sums = {deployment: np.array(own) for deployment, own in sums.items()}
+        return last_ms
+
+    def _append(self, at_ms: int, sums: Sums) -> None:
+        values: dict[int, float] = {}
+        for deployment, own in sums.items():
+            first = self._firsts.get(deployment)
+            if first is None:
+                first = self._firsts[deployment] = self._next_first
+                self._next_first += len(own)
+            values.update(zip(range(first, first + len(own)), own, strict=True))
+        self._kept.append(at_ms, values)
+
+    def _forget_past(self, deployments: Collection[Deployment]) -> None:
+        """Forget the deployments that are gone and counted nothing in all the time that is kept."""
+        oldest = self._kept.latest(int(self._kept.times[0])) if len(self._kept.times) else None
+        if oldest is None:
+            return
+        first = self._kept.told(oldest[1])
+        for deployment in [each for each in self._sums if each not in deployments]:
+            sums, start = self._sums[deployment].tolist(), self._firsts.get(deployment, -1)
+            if all(first.get(start + part) == value for part, value in enumerate(sums)):
+                del self._sums[deployment], self._firsts[deployment]
+                self._kept.drop(range(start, start + len(sums)))
+
+    # --- Asking -------------------------------------------------------------------------------------------------------
+
+    def shares(self, window_ms: int, at_ms: int) -> dict[Objective, Vector]:
+        """The bad share of every objective over the window that ends now, absent where nothing was compared."""
+        if not self._sums:
+            return {each: {} for each in self._shares}
+        now = np.array([*self._sums.values()])
+        was = np.zeros_like(now)
+        start = self._kept.latest(at_ms - window_ms)
+        if start is not None:
+            was = self._row(start[1])
+        grown = now - was
+        count = len(self._parts)
+        if self._labels.keys() != self._sums.keys():
+            self._labels = {deployment: deployment.labels() for deployment in self._sums}
+        labels = [self._labels[deployment] for deployment in self._sums]
+        found: dict[Objective, Vector] = {}
+        for objective, (above, below, is_rest) in self._shares.items():
+            with np.errstate(invalid="ignore", divide="ignore"):
+                quotients = grown[:, above] / grown[:, below]
+            known = (grown[:, below] > 0) & (grown[:, count + above] > 0)
+            shares = 1.0 - quotients if is_rest else quotients
+            found[objective] = {labels[row]: float(shares[row]) for row in np.flatnonzero(known).tolist()}
+        return found
+
+    def _row(self, values: Floats) -> Floats:
+        """The sums of a kept instant, (deployments, parts); 0 for a deployment that was not there then."""
+        width = 2 * len(self._parts)
+        columns = self._kept.columns
+        if list(columns)[::width] == [self._firsts.get(deployment) for deployment in self._sums]:
+            return np.nan_to_num(values.reshape(-1, width))
+        was = np.zeros((len(self._sums), width))
+        for row, deployment in enumerate(self._sums):
+            for part in range(width):
+                column = columns.get(self._firsts.get(deployment, -width) + part)
+                if column is not None:
+                    was[row, part] = values[column]
+        return np.nan_to_num(was)
+
+
+def _spaced(times: NDArray[np.int64], at_ms: int, longest_ms: int) -> NDArray[np.bool_]:
+    """Which instants stay: the first in each cell of time, whose cells grow with age; none that nobody can ask for."""
+    ages = np.maximum(at_ms - times, 0)
+    tiers = np.floor(np.log2(np.maximum(ages / FULL_MS, 1.0))).astype(np.int64)
+    widths = SPACING_MS << tiers
+    # A tier's cells are cells of the next one too, so that what stays today stays until its tier ends.
+    cells = times // widths
+    kept = np.ones(len(times), dtype=np.bool_)
+    kept[1:] = (cells[1:] != cells[:-1]) | (tiers[1:] != tiers[:-1])
+    # One that is older than all windows is where the longest begins.
+    spent = int(np.searchsorted(times, at_ms - longest_ms, side="right")) - 1
+    kept[: max(spent, 0)] = False
+    if spent >= 0:
+        kept[spent] = True
+    return kept
+
+
+def _shares_of(objective: Objective, parts: dict[_Part, int]) -> _Shares:
+    def number(part: _Part) -> int:
+        return parts.setdefault(part, len(parts))
+
+    match objective.bad:
+        case Ratio(Rate(above, where), Rate(below, whole)):
+            return _Shares(number(_Part(above, where, None)), number(_Part(below, whole, None)), is_rest=False)
+        case FractionAbove(edge, histogram):
+            bucket, count = _Part(f"{histogram}_bucket", (), edge), _Part(f"{histogram}_count", (), None)
+            return _Shares(number(bucket), number(count), is_rest=True)
+        case _:
+            raise UsageError(
+                f"objective {objective.name!r}: expected a ratio of two rates, or a fraction above an edge"
+            )
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

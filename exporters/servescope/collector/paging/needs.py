@@ -1,0 +1,127 @@
+"""What has to be known at an evaluation for the conditions of alerts to be told: found in them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from servescope.alerting.evaluation import duration_ms
+from servescope.alerting.records import (
+    Alert,
+    All,
+    Any,
+    Badness,
+    Condition,
+    Except,
+    Extreme,
+    Measured,
+    Over,
+    Own,
+    Shown,
+    Vanished,
+    terms,
+)
+from servescope.collector.derive import Asked
+from servescope.contract.catalog import FOREIGN_SERIES, Objective
+from servescope.contract.expressions import Increase, Level, Rate
+from servescope.contract.extrapolation import LOOKBACK_MS
+from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the conditions of some alerts read; spans are in milliseconds.
+
+    `figures` by name. `pasts` are the figures that are needed over a time, with how long a time. `measured` and
+    `badness` name what is derived beside the figures, `asked`. `budgets` are the windows of objectives that reach
+    further back than scrapes are held. `own` are series of the collector's own with how long ago they are asked for,
+    `counters` those whose increases are.
+    """
+
+    figures: frozenset[str]
+    pasts: Mapping[Shown, int]
+    asked: tuple[Asked, ...]
+    measured: Mapping[Measured, str]
+    badness: Mapping[Badness, str]
+    budgets: Mapping[Badness, int]
+    own: Mapping[str, int]
+    counters: Mapping[str, int]
+
+
+def needs_of(alerts: Iterable[Alert], window_ms: int) -> Needs:
+    """What these alerts need of a collector whose figures are over `window_ms`."""
+    found = [term for alert in alerts for term in (*terms(alert.condition), *_earlier(alert.condition))]
+    pasts: dict[Shown, int] = {}
+    own: dict[str, int] = {}
+    counters: dict[str, int] = {}
+    for term in found:
+        match term:
+            case Over(_, shown, window, before):
+                _raise_to(pasts, shown, duration_ms(window) + duration_ms(before))
+            case Own(name, _, _, increase_over) if name not in FOREIGN_SERIES:
+                _raise_to(counters if increase_over else own, name, duration_ms(increase_over))
+            case Extreme(_, Own(name), _, before) if name not in FOREIGN_SERIES:
+                _raise_to(own, name, duration_ms(before))
+    measured = {term: f"measured {number}" for number, term in enumerate(_each(found, Measured))}
+    badness = {term: duration_ms(term.window) for term in _each(found, Badness)}
+    held_ms = max(window_ms, LOOKBACK_MS)
+    short = {
+        term: f"{term.objective.name} over {term.window}" for term, span_ms in badness.items() if span_ms <= held_ms
+    }
+    for term in measured:
+        _check_adds_up(term)
+    asked = [Asked(name, term.expression, term.by) for term, name in measured.items()]
+    asked += [Asked(name, term.objective.bad, (), badness[term]) for term, name in short.items()]
+    return Needs(
+        frozenset(term.figure for term in found if isinstance(term, Shown)),
+        MappingProxyType(pasts),
+        tuple(asked),
+        MappingProxyType(measured),
+        MappingProxyType(short),
+        MappingProxyType({term: span_ms for term, span_ms in badness.items() if term not in short}),
+        MappingProxyType(own),
+        MappingProxyType(counters),
+    )
+
+
+def objectives_of(needs: Needs) -> tuple[Objective, ...]:
+    """The objectives that are needed over longer windows."""
+    return tuple(dict.fromkeys(term.objective for term in needs.budgets))
+
+
+def _earlier(condition: Condition) -> Iterable[Extreme]:
+    """How long ago the series are asked for that a condition compares with now."""
+    match condition:
+        case Vanished(own, before):
+            yield Extreme("max", own, own.by, before)
+        case All(conditions) | Any(conditions):
+            for each in conditions:
+                yield from _earlier(each)
+        case Except(each, unless):
+            yield from (*_earlier(each), *_earlier(unless))
+        case _:
+            return
+
+
+def _check_adds_up(term: Measured) -> None:
+    """Over several deployments only sums are put together of each one's."""
+    adds_up = isinstance(term.expression, Rate | Increase) or (
+        isinstance(term.expression, Level) and term.expression.over == "sum"
+    )
+    if set(term.level) != set(DEPLOYMENT_LABELS) and not adds_up:
+        raise UsageError(f"{term.expression} over {', '.join(term.level)}: expected a rate, an increase or a sum")
+
+
+_Kind = TypeVar("_Kind")
+_Key = TypeVar("_Key")
+
+
+def _each(found: Iterable[object], kind: type[_Kind]) -> list[_Kind]:
+    return list(dict.fromkeys(term for term in found if isinstance(term, kind)))
+
+
+def _raise_to(spans: dict[_Key, int], key: _Key, span_ms: int) -> None:
+    spans[key] = max(spans.get(key, 0), span_ms)

@@ -1,0 +1,180 @@
+"""The table `[alerting]` of the configuration: which alerts are evaluated, and who is told of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.evaluation import is_told_here
+from servescope.alerting.records import Severity
+from servescope.collector.deployments import check_url
+from servescope.collector.paging.annotations import Links
+from servescope.contract.samples import Labels, make_labels
+from servescope.errors import ConfigurationError
+from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
+from servescope.settings.tables import REQUIRED, Setting, Table
+
+ALERTING_SETTINGS = {
+    "alerting": (
+        Setting("only", "[]"),
+        Setting("disable", "[]"),
+        Setting("external_labels", "{}"),
+        Setting("runbooks", '"runbooks"'),
+        Setting("grafana", '"http://localhost:3000"'),
+        Setting("external_url", '""'),
+        Setting("resend_interval", '"1m"'),
+        Setting("alertmanagers", "[]"),
+        Setting("webhooks", "[]"),
+    ),
+    "alerting.alertmanagers": (Setting("url", REQUIRED), *ACCESS_SETTINGS),
+    "alerting.webhooks": (
+        Setting("url", REQUIRED),
+        Setting("repeat_interval", '"4h"'),
+        Setting("severities", "[]"),
+        *ACCESS_SETTINGS,
+    ),
+}
+"""The keys of `[alerting]` and of the tables in it."""
+
+# A label of an alert that others go by: a receiver could not tell alerts apart, or would tell the wrong people.
+_TAKEN = ("alertname", "severity", "component", "family", "team")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverSettings:
+    """Who is told, and how it is reached.
+
+    A webhook is told again of what still fires after `repeat_ms`, and of alerts of these `severities`, of all when that
+    is empty.
+    """
+
+    url: str = field(repr=False)
+    access: Access = field(default_factory=Access)
+    repeat_ms: int = 4 * 3_600_000
+    severities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlertingSettings:
+    """Which alerts are evaluated, and who is told of them; times in milliseconds.
+
+    `only` are the alerts there are, all of them when it is empty, and `disable` those that are not evaluated.
+    """
+
+    only: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+    external_labels: Labels = ()
+    links: Links = field(default_factory=Links)
+    external_url: str = ""
+    resend_ms: int = 60_000
+    alertmanagers: tuple[ReceiverSettings, ...] = ()
+    webhooks: tuple[ReceiverSettings, ...] = ()
+
+    def names(self) -> list[str]:
+        """The alerts that are evaluated, as far as a collector can tell of them."""
+        return [name for name in self.only or ALERTS if name not in self.disable]
+
+
+def read_alerting(table: Table) -> AlertingSettings:
+    """The settings of `[alerting]`; raises ConfigurationError naming file, key, value and what was expected."""
+    default = AlertingSettings()
+    only, disable = _read_names(table, "only"), _read_names(table, "disable")
+    _check_any_left(table, only, disable)
+    return AlertingSettings(
+        only=only,
+        disable=disable,
+        external_labels=_read_labels(table),
+        links=Links(
+            _read_base(table, "runbooks", default.links.runbooks), _read_url(table, "grafana", default.links.grafana)
+        ),
+        external_url=_read_url(table, "external_url", ""),
+        resend_ms=table.duration("resend_interval", default.resend_ms),
+        alertmanagers=tuple(_read_receiver(each) for each in _receivers(table, "alertmanagers")),
+        webhooks=tuple(_read_receiver(each) for each in _receivers(table, "webhooks")),
+    )
+
+
+def _read_names(table: Table, key: str) -> tuple[str, ...]:
+    names = table.strings(key, [])
+    for name in names:
+        if name not in ALERTS:
+            near = difflib.get_close_matches(name, ALERTS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ALERTS)}"
+            raise ConfigurationError(f"{table.origin}: {table.key(key)}: unknown alert {name!r}; {hint}")
+    return tuple(names)
+
+
+def _check_any_left(table: Table, only: Sequence[str], disable: Sequence[str]) -> None:
+    """Silence is to be asked for by name, not come of a list."""
+    for name in only:
+        if not is_told_here(ALERTS[name]):
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('only')}: a collector cannot tell of {name!r} itself, expected others: "
+                f"{', '.join(each for each, alert in ALERTS.items() if is_told_here(alert))}"
+            )
+    if only and not set(only) - set(disable):
+        raise ConfigurationError(
+            f"{table.origin}: {table.key('disable')}: holds all that {table.key('only')!r} names, expected one to be "
+            f"left: {', '.join(only)}"
+        )
+
+
+def _read_labels(table: Table) -> Labels:
+    labels = table.string_map("external_labels")
+    for name in labels:
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or name.startswith("__"):
+            raise ConfigurationError(f"{table.origin}: {table.key('external_labels')}: {name!r} is not a label's name")
+        if name in _TAKEN:
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('external_labels')}: alerts have a label {name!r} of their own, expected "
+                f"another name"
+            )
+    return make_labels(labels)
+
+
+def _read_base(table: Table, key: str, default: str) -> str:
+    base = table.string(key, default)
+    if any(character.isspace() for character in base):
+        raise table.wrong(key, "a URL, or the path of a folder, without spaces")
+    return base.rstrip("/")
+
+
+def _read_url(table: Table, key: str, default: str) -> str:
+    """A base URL; an Alertmanager takes no alert whose link is none."""
+    base = _read_base(table, key, default)
+    if base and not re.fullmatch(r"https?://[^/?#]+[^?#]*", base):
+        raise table.wrong(key, "a URL such as 'https://host.example.com'")
+    return base
+
+
+def _receivers(table: Table, key: str) -> Sequence[Table]:
+    tables = table.tables(key, ALERTING_SETTINGS[f"alerting.{key}"])
+    urls = [str(each.values["url"]).rstrip("/") for each in tables]
+    if len(set(urls)) < len(urls):
+        raise ConfigurationError(f"{table.origin}: {table.key(key)}: a url stands twice, expected each once")
+    if key == "alertmanagers":
+        for each, url in zip(tables, urls, strict=True):
+            if "?" in url or "/api/" in f"{url}/":
+                raise ConfigurationError(
+                    f"{each.origin}: {each.key('url')}: expected the base URL of an Alertmanager, without '/api/…' and "
+                    f"'?…', such as 'http://alertmanager:9093'"
+                )
+    return tables
+
+
+def _read_receiver(table: Table) -> ReceiverSettings:
+    url = table.string("url", None)
+    try:
+        url = check_url(url, path="")
+    except ValueError as error:
+        # Those of webhooks hold secrets.
+        raise ConfigurationError(f"{table.origin}: {table.key('url')}: the URL {error}") from None
+    repeat_ms = table.duration("repeat_interval", ReceiverSettings(url).repeat_ms)
+    severities = table.strings("severities", [])
+    if not set(severities) <= set(get_args(Severity)):
+        raise table.wrong("severities", f"some of {', '.join(get_args(Severity))}")
+    return ReceiverSettings(url, read_access(table), repeat_ms, tuple(severities))

@@ -1,0 +1,140 @@
+"""Values at instants, kept for a while: what conditions on the past are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.extrapolation import Floats
+
+Key = TypeVar("Key", bound=Hashable)
+
+# Enough for six hours at a second; evaluations closer together keep less of the past.
+MOST_ROWS: Final = 25_000
+_FIRST_ROWS: Final = 64
+_FIRST_COLUMNS: Final = 8
+
+
+class Track(Generic[Key]):
+    """The values of some keys at instants in milliseconds, for the last `span_ms`; NaN where a key had none.
+
+    A row older than the span goes, and so does a key that had no value within it. Memory is bounded by `MOST_ROWS`
+    rows of the keys that there were. Not thread safe.
+    """
+
+    def __init__(self, span_ms: int) -> None:
+        self._span_ms = span_ms
+        self.columns: dict[Key, int] = {}
+        self._times = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self._values = np.full((_FIRST_ROWS, _FIRST_COLUMNS), np.nan)
+        self._start = self._end = 0
+        # The keys of the last instant, and their columns.
+        self._last: list[Key] = []
+        self._places = np.zeros(0, dtype=np.intp)
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """The instants kept, ascending; a view."""
+        return self._times[self._start : self._end]
+
+    def append(self, at_ms: int, values: Mapping[Key, float]) -> None:
+        """Add an instant; those that are not before it, as after a clock was set back, are forgotten."""
+        self._end = self._start + int(np.searchsorted(self.times, at_ms))
+        self._start += int(np.searchsorted(self.times, at_ms - self._span_ms))
+        self._start = max(self._start, self._end - MOST_ROWS + 1)
+        keys = list(values)
+        # Nearly always they are the very same as the last time, which is seen faster than each is looked up.
+        new = [] if keys == self._last else [key for key in keys if key not in self.columns]
+        rows, columns = self._values.shape
+        if self._end == rows or len(self.columns) + len(new) > columns:
+            self._make_room(len(keys))
+            # Among those that went for want of a value may be some that have one now.
+            new = [key for key in keys if key not in self.columns]
+        for key in new:
+            self.columns[key] = len(self.columns)
+        if keys != self._last:
+            self._last = keys
+            self._places = np.array([self.columns[key] for key in keys], dtype=np.intp)
+        row = self._values[self._end]
+        row[:] = np.nan
+        row[self._places] = list(values.values())
+        self._times[self._end] = at_ms
+        self._end += 1
+
+    def between(self, first_ms: int, last_ms: int) -> tuple[NDArray[np.int64], Floats]:
+        """The instants (n,) from first to last, both included, and the values (n, keys) then; views."""
+        low, high = np.searchsorted(self.times, (first_ms, last_ms + 1)).tolist()
+        rows = slice(self._start + low, self._start + high)
+        return self._times[rows], self._values[rows, : len(self.columns)]
+
+    def latest(self, at_ms: int) -> tuple[int, Floats] | None:
+        """The last instant not after one, and the values (keys,) then; None when there is none."""
+        found = int(np.searchsorted(self.times, at_ms, side="right"))
+        if not found:
+            return None
+        row = self._start + found - 1
+        return int(self._times[row]), self._values[row, : len(self.columns)]
+
+    def told(self, values: Floats) -> dict[Key, float]:
+        """Values (keys,) by their keys, absent ones left out."""
+        return {
+            key: value for key, value in zip(self.columns, values.tolist(), strict=True) if value == value
+        }  # fmt: skip
+
+    def retain(self, kept: NDArray[np.bool_]) -> None:
+        """Forget the rows that are not to be kept, (n,)."""
+        rows = self._start + np.flatnonzero(kept)
+        self._take(rows, np.arange(len(self.columns)))
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget some keys."""
+        gone = set(keys)
+        kept = [key for key in self.columns if key not in gone]
+        columns = np.array([self.columns[key] for key in kept], dtype=np.intp)
+        self.columns = {key: number for number, key in enumerate(kept)}
+        self._take(np.arange(self._start, self._end), columns)
+
+    def _make_room(self, new: int) -> None:
+        """Have a row for one more instant, and columns for so many more keys; those without a value go."""
+        held = self._values[self._start : self._end, : len(self.columns)]
+        had_one = ~np.isnan(held).all(axis=0)
+        kept = [key for key, had in zip(self.columns, had_one.tolist(), strict=True) if had]
+        self.columns = {key: number for number, key in enumerate(kept)}
+        self._take(np.arange(self._start, self._end), np.flatnonzero(had_one), new)
+
+    def _take(self, rows: NDArray[np.intp], old: NDArray[np.intp], new: int = 0) -> None:
+        """Hold these rows and columns only, with room for as many rows again and for so many new keys."""
+        keys = (len(self.columns) + new) * 9 // 8
+        values = np.full((max(_FIRST_ROWS, 2 * len(rows) + 1), max(_FIRST_COLUMNS, keys)), np.nan)
+        values[: len(rows), : len(old)] = self._values[np.ix_(rows, old)]
+        times = np.zeros(len(values), dtype=np.int64)
+        times[: len(rows)] = self._times[rows]
+        self._values, self._times = values, times
+        self._start, self._end = 0, len(rows)
+        self._last, self._places = [], np.zeros(0, dtype=np.intp)
+
+
+def reduced(function: str, values: Floats) -> Floats:
+    """The average, highest, lowest or number of changes of values (n, k) over their instants; NaN where there is none.
+
+    An absent value is passed over, so that a value is compared with the last there was.
+    """
+    if not len(values):
+        return np.full(values.shape[1], np.nan)
+    if function == "max":
+        return np.asarray(np.fmax.reduce(values, axis=0))
+    if function == "min":
+        return np.asarray(np.fmin.reduce(values, axis=0))
+    absent = np.isnan(values)
+    counts = len(values) - absent.sum(axis=0)
+    if function == "avg":
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.where(absent, 0.0, values).sum(axis=0) / counts)
+    found = (values[1:] != values[:-1]).sum(axis=0).astype(np.float64)
+    for column in np.flatnonzero(absent.any(axis=0)).tolist():
+        present = values[~absent[:, column], column]
+        found[column] = float((present[1:] != present[:-1]).sum())
+    return np.where(counts > 0, found, np.nan)

@@ -1,0 +1,206 @@
+"""What conditions read: figures and their past, the collector's own series, budgets, all of one evaluation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+
+import numpy as np
+
+from servescope.alerting.evaluation import duration_ms
+from servescope.alerting.records import Badness, Measured, Over, Own, Shown
+from servescope.collector.derive import Derivation
+from servescope.collector.paging.budgets import Budgets
+from servescope.collector.paging.needs import Needs, objectives_of
+from servescope.collector.paging.track import Track, reduced
+from servescope.contract.catalog import Objective
+from servescope.contract.expressions import Matchers, Vector, matches
+from servescope.contract.extrapolation import LOOKBACK_MS, Bounds, Range, sample_changes
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.samples import Labels, Series, make_labels
+from servescope.store.records import FigureTable
+
+
+class CollectorView:
+    """The view of the last evaluation; see `servescope.alerting.evaluation.View`. Not thread safe."""
+
+    def __init__(self, needs: Needs, bounds: Bounds) -> None:
+        self.needs = needs
+        self._bounds = bounds
+        longest_ms = max(needs.budgets.values(), default=0)
+        self.budgets = Budgets(objectives_of(needs), longest_ms)
+        self._pasts: dict[Shown, Track[Labels]] = {shown: Track(span_ms) for shown, span_ms in needs.pasts.items()}
+        self._owns: dict[str, Track[Labels]] = {
+            name: Track(span_ms + LOOKBACK_MS) for name, span_ms in needs.own.items() if span_ms
+        }
+        self._counters: Track[Series] = Track(max(needs.counters.values(), default=0))
+        self._labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
+        self.at_ms = 0
+        self._figures: dict[str, Vector] = {}
+        self._derivations: Sequence[Derivation] = ()
+        self._own: Mapping[str, Vector] = {}
+        self._known: dict[object, Vector] = {}
+        self._increases: dict[int, dict[Series, float]] = {}
+        self._shares: dict[int, dict[Objective, Vector]] = {}
+
+    # --- An evaluation comes ------------------------------------------------------------------------------------------
+
+    def take(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
+        """Look at an evaluation from here on: its figures, and the collector's own series then."""
+        self.at_ms, self._derivations, self._own = at_ms, tuple(deployments.values()), own
+        self._known, self._increases, self._shares = {}, {}, {}
+        self._figures = self._vectors(deployments)
+        for shown, past in self._pasts.items():
+            past.append(at_ms, self.figure(shown))
+        for name, before in self._owns.items():
+            before.append(at_ms, own.get(name, {}))
+        counted = {
+            Series(name, labels): value for name in self.needs.counters for labels, value in own.get(name, {}).items()
+        }
+        self._counters.append(at_ms, counted)
+
+    def _vectors(self, deployments: Mapping[Deployment, Derivation]) -> dict[str, Vector]:
+        vectors: dict[str, Vector] = {name: {} for name in self.needs.figures}
+        labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
+        for deployment, derivation in deployments.items():
+            places = labels[deployment] = self._labels.get(deployment, {})
+            for key, value in derivation.figures.items():
+                if key not in places:
+                    places[key] = self._place(deployment, key)
+                place = places[key]
+                if place is not None:
+                    vectors[place[0]][place[1]] = value
+        self._labels = labels
+        return vectors
+
+    def _place(self, deployment: Deployment, key: str) -> tuple[str, Labels] | None:
+        """The figure of a key and the labels of its values, None for one that no condition reads."""
+        name, own = _parse_key(key)
+        return (name, make_labels((*deployment.labels(), *own))) if name in self.needs.figures else None
+
+    def recall(self, tables: Mapping[Deployment, FigureTable]) -> None:
+        """Take up the figures of the past, as after a restart."""
+        for shown, span_ms in self.needs.pasts.items():
+            instants: dict[int, Vector] = {}
+            for deployment, table in tables.items():
+                for key, column in table.values.items():
+                    name, own = _parse_key(key)
+                    if name == shown.figure and matches(dict(own), shown.where):
+                        labels = make_labels((*deployment.labels(), *own))
+                        for at_ms, value in zip(table.times.tolist(), column.tolist(), strict=True):
+                            if value == value:
+                                instants.setdefault(at_ms, {})[labels] = value
+            past = self._pasts[shown] = Track(span_ms)
+            for at_ms in sorted(instants):
+                past.append(at_ms, instants[at_ms])
+
+    # --- What conditions ask ------------------------------------------------------------------------------------------
+
+    def figure(self, shown: Shown) -> Vector:
+        """A figure's values now."""
+        found = self._figures.get(shown.figure, {})
+        if not shown.where:
+            return found
+        known = self._known.get(shown)
+        if known is None:
+            known = {labels: value for labels, value in found.items() if _is_meant(labels, shown.where)}
+            self._known[shown] = known
+        return known
+
+    def over(self, over: Over) -> Vector:
+        """What a figure was over a stretch of its past."""
+        known = self._known.get(over)
+        if known is None:
+            end_ms = self.at_ms - duration_ms(over.before)
+            within = Range(end_ms, duration_ms(over.window), self._bounds)
+            past = self._pasts[over.shown]
+            _, values = past.between(within.first_ms, end_ms)
+            known = self._known[over] = past.told(reduced(over.function, values))
+        return known
+
+    def own(self, own: Own, before: str = "") -> Vector:
+        """The collector's own series now, or at the last evaluation `before` ago; or its increase."""
+        known = self._known.get((own, before))
+        if known is None:
+            known = self._known[own, before] = self._increase(own) if own.increase_over else self._level(own, before)
+        return known
+
+    def measured(self, measured: Measured) -> Vector:
+        """An expression over the figures' window; over several deployments the sum of each one's."""
+        known = self._known.get(measured)
+        if known is None:
+            values = self._asked(self.needs.measured[measured])
+            known = dict(values) if measured.level == DEPLOYMENT_LABELS else _summed(values, measured.labels)
+            self._known[measured] = known
+        return known
+
+    def badness(self, badness: Badness) -> Vector:
+        """An objective's bad share: as the recording rule where scrapes are held for so long, else of `Budgets`."""
+        name = self.needs.badness.get(badness)
+        if name is not None:
+            return dict(self._asked(name))
+        window_ms = self.needs.budgets[badness]
+        shares = self._shares.get(window_ms)
+        if shares is None:
+            shares = self._shares[window_ms] = self.budgets.shares(window_ms, self.at_ms)
+        return shares[badness.objective]
+
+    def _asked(self, name: str) -> Iterable[tuple[Labels, float]]:
+        return chain.from_iterable(each.asked.get(name, {}).items() for each in self._derivations)
+
+    def _level(self, own: Own, before: str) -> Vector:
+        found = self._own.get(own.name, {}) if not before else self._earlier(own.name, duration_ms(before))
+        if not own.where:
+            return found
+        return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
+
+    def _earlier(self, name: str, before_ms: int) -> Vector:
+        track = self._owns.get(name)
+        found = None if track is None else track.latest(self.at_ms - before_ms)
+        if track is None or found is None or found[0] < self.at_ms - before_ms - LOOKBACK_MS:
+            return {}
+        return track.told(found[1])
+
+    def _increase(self, own: Own) -> Vector:
+        window_ms = duration_ms(own.increase_over)
+        increases = self._increases.get(window_ms)
+        if increases is None:
+            within = Range(self.at_ms, window_ms, self._bounds)
+            times, values = self._counters.between(within.first_ms, self.at_ms)
+            rows = np.ascontiguousarray(values.T)
+            found = sample_changes(np.broadcast_to(times, rows.shape), rows, within).increases()
+            increases = self._increases[window_ms] = self._counters.told(found)
+        meant = (
+            (series.labels, value)
+            for series, value in increases.items()
+            if series.name == own.name and _is_meant(series.labels, own.where)
+        )
+        return _summed(meant, own.by)
+
+
+def _summed(values: Iterable[tuple[Labels, float]], by: Sequence[str]) -> Vector:
+    summed: Vector = {}
+    for labels, value in values:
+        group = tuple(pair for pair in labels if pair[0] in by)
+        summed[group] = summed.get(group, 0.0) + value
+    return summed
+
+
+# The same labels are looked at in every evaluation.
+@lru_cache(1 << 15)
+def _is_meant(labels: Labels, where: Matchers) -> bool:
+    return matches(dict(labels), where)
+
+
+@lru_cache(4096)
+def _parse_key(key: str) -> tuple[str, Labels]:
+    """A figure's name, and the labels that its key adds to the deployment's."""
+    name, _, own = key.partition("{")
+    pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', own)
+    return name, tuple((label, re.sub(r"\\(.)", _unescape, value)) for label, value in pairs)
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]

@@ -1,0 +1,1 @@
+"""The single source: metrics, figures, bands, expressions, identity and samples."""

@@ -1,0 +1,222 @@
+"""The small algebra in which derived figures are written, compiled to PromQL and evaluated over windows of samples.
+
+An expression says what is computed; over which labels it is grouped (`by`) and over which window is said when it is
+compiled. Counters are increased per native series, then summed by the group, then divided: no ratio is an average of
+gauges. Both compilers agree with Prometheus 2.42 on the same samples: the window is closed on both sides, counter
+resets are added back, increases are extrapolated to the window's ends, a gauge is read from the last scrape within
+five minutes. A group without data is absent: no result is ever NaN or infinite.
+
+Rate, increase           `sum by (…) (rate(x[5m]))`
+level                    `sum|avg|max by (…) (x)`, a gauge
+ratio, difference        of two expressions; a ratio over nothing (0) is absent
+mean, quantile,          of a histogram's observations within the window
+fraction_above
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from servescope.contract.samples import Labels, escape_label_value, format_edge
+from servescope.errors import ExpressionError
+
+Vector = dict[Labels, float]
+"""One value per group; a group without data is not in it."""
+
+Matchers = tuple[tuple[str, tuple[str, ...]], ...]
+"""Pairs of a label and the values it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Increase of a counter per second, summed over the group."""
+
+    name: str
+    where: Matchers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Increase:
+    """Increase of a counter over the window, summed over the group."""
+
+    name: str
+    where: Matchers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A gauge now, summed, averaged or its highest value over the group."""
+
+    name: str
+    over: Literal["sum", "avg", "max"] = "sum"
+    where: Matchers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Numerator ÷ denominator; absent where the denominator is not above 0."""
+
+    numerator: Expression
+    denominator: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Left − right; absent where either is."""
+
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """The quantile (0 … 1) of a histogram's observations within the window, interpolated linearly in its bucket."""
+
+    quantile: float
+    histogram: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quantile <= 1:
+            raise ExpressionError(f"quantile {self.quantile!r} is not within 0 … 1")
+
+
+@dataclass(frozen=True, slots=True)
+class FractionAbove:
+    """Share of a histogram's observations within the window above an edge; exact, absent where it is no edge."""
+
+    edge: float
+    histogram: str
+
+
+Expression = Rate | Increase | Level | Ratio | Difference | Quantile | FractionAbove
+
+
+def rate(name: str, **where: str | tuple[str, ...]) -> Rate:
+    """Increase of a counter per second; `where` keeps the series whose labels have one of the values."""
+    return Rate(name, _matchers(where))
+
+
+def increase(name: str, **where: str | tuple[str, ...]) -> Increase:
+    """Increase of a counter over the window; `where` as for `rate`."""
+    return Increase(name, _matchers(where))
+
+
+def level(name: str, over: Literal["sum", "avg", "max"] = "sum") -> Level:
+    """A gauge now."""
+    return Level(name, over)
+
+
+def mean(histogram: str) -> Ratio:
+    """Mean of a histogram's observations within the window."""
+    return Ratio(Rate(f"{histogram}_sum"), Rate(f"{histogram}_count"))
+
+
+def _matchers(where: Mapping[str, str | tuple[str, ...]]) -> Matchers:
+    return tuple(
+        sorted((label, (value,) if isinstance(value, str) else tuple(value)) for label, value in where.items())
+    )
+
+
+def leaves(expression: Expression) -> set[str]:
+    """The names of the metrics an expression reads (a histogram by its family name for quantiles and fractions)."""
+    match expression:
+        case Rate(name) | Increase(name) | Level(name):
+            return {name}
+        case Quantile(_, histogram) | FractionAbove(_, histogram):
+            return {histogram}
+        case Ratio(left, right) | Difference(left, right):
+            return leaves(left) | leaves(right)
+        case _:
+            assert_never(expression)
+
+
+# --- PromQL -----------------------------------------------------------------------------------------------------------
+
+
+def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str = "") -> str:
+    """The expression as PromQL; `window` is a Prometheus duration such as `5m`, `by` the labels of a group.
+
+    `scope` is matchers as PromQL text that every selector gets beside its own.
+    """
+    group = ", ".join(by)
+
+    def counter(function: str, name: str, where: Matchers) -> str:
+        return f"sum by ({group}) ({function}({_selector(name, where, scope)}[{window}]))"
+
+    def operand(of: Expression) -> str:
+        text = promql(of, window=window, by=by, scope=scope)
+        return text if isinstance(of, Rate | Increase | Level) else f"({text})"
+
+    match expression:
+        case Rate(name, where):
+            return counter("rate", name, where)
+        case Increase(name, where):
+            return counter("increase", name, where)
+        case Level(name, over, where):
+            return f"{over} by ({group}) ({_selector(name, where, scope)})"
+        case Ratio(numerator, denominator):
+            below = f"({promql(denominator, window=window, by=by, scope=scope)} > 0)"
+            return f"{operand(numerator)} / {below}"
+        case Difference(left, right):
+            return f"{operand(left)} - {operand(right)}"
+        case Quantile(quantile, histogram):
+            rates = f"rate({_selector(f'{histogram}_bucket', (), scope)}[{window}])"
+            buckets = f"sum by ({', '.join((*by, 'le'))}) ({rates})"
+            return quantile_promql(quantile, buckets)
+        case FractionAbove(edge, histogram):
+            below = counter("rate", f"{histogram}_bucket", (("le", (format_edge(edge),)),))
+            return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
+        case _:
+            assert_never(expression)
+
+
+def quantile_promql(quantile: float, buckets: str) -> str:
+    """The quantile (0 … 1) of histograms whose cumulative buckets are the result of a PromQL expression."""
+    # A histogram without observations has the quantile NaN, which no comparison lets through.
+    return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
+
+
+def native_rate_promql(histogram: str, *, window: str, by: str, scope: str = "") -> str:
+    """The rate of a native histogram, or of a classic one that Prometheus converts, summed over a group."""
+    return f"sum by ({by}) (rate({histogram}{matchers_promql((), scope)}[{window}]))"
+
+
+def matchers_promql(where: Matchers, scope: str = "") -> str:
+    """The matchers of a selector in their braces, "" for none; `scope` is more of them as PromQL text."""
+    matchers = [_matcher(label, values) for label, values in where]
+    if scope:
+        matchers.append(scope)
+    return f"{{{','.join(matchers)}}}" if matchers else ""
+
+
+def _selector(name: str, where: Matchers, scope: str) -> str:
+    return f"{name}{matchers_promql(where, scope)}"
+
+
+def _matcher(label: str, values: tuple[str, ...]) -> str:
+    if len(values) == 1:
+        return f'{label}="{escape_label_value(values[0])}"'
+    return f'{label}=~"{"|".join(escape_label_value(re.escape(value)) for value in values)}"'
+
+
+def is_per_second(expression: Expression) -> bool:
+    """Whether the value depends on how long the window was, as a plain rate does and a ratio of two does not."""
+    match expression:
+        case Rate():
+            return True
+        case Difference(left, right):
+            return is_per_second(left) or is_per_second(right)
+        case Ratio(numerator, denominator):
+            return is_per_second(numerator) != is_per_second(denominator)
+        case Increase() | Level() | Quantile() | FractionAbove():
+            return False
+        case _:
+            assert_never(expression)
+
+
+def matches(labels: Mapping[str, str], where: Matchers) -> bool:
+    """Whether every label has one of its values; one that is absent has the empty value, as in Prometheus."""
+    return all(labels.get(label, "") in values for label, values in where)

@@ -1,0 +1,183 @@
+"""What Prometheus makes of samples: the increase and rate of a counter over a range, and a gauge's value now.
+
+Per series and to the last bit, in the order of Prometheus' own arithmetic. Needs numpy, which `import servescope` must
+not load: import it where it is used.
+https://github.com/prometheus/prometheus/blob/v2.42.0/promql/functions.go (extrapolatedRate)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.samples import Window
+from servescope.errors import ExpressionError
+
+Floats = NDArray[np.float64]
+
+Bounds = Literal["closed", "left-open"]
+"""Whether a range holds the sample on its left edge: with Prometheus 2 it does, from 3.0 on it does not."""
+
+LOOKBACK_MS = 300_000
+"""How long a gauge's last scrape counts as its value, as in Prometheus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The `window_ms` before `at_ms`, and whether its left edge belongs to it."""
+
+    at_ms: int
+    window_ms: int
+    bounds: Bounds = "closed"
+
+    def __post_init__(self) -> None:
+        if self.window_ms <= 0:
+            raise ExpressionError(f"window of {self.window_ms} ms is not above 0")
+
+    @property
+    def start_ms(self) -> int:
+        """The left edge."""
+        return self.at_ms - self.window_ms
+
+    @property
+    def first_ms(self) -> int:
+        """The earliest time within."""
+        return self.start_ms + (self.bounds == "left-open")
+
+    @property
+    def oldest_level_ms(self) -> int:
+        """The earliest time at which a gauge's last scrape still counts."""
+        return self.at_ms - LOOKBACK_MS + (self.bounds == "left-open")
+
+    @property
+    def seconds(self) -> float:
+        """The length of the window, rounded as Go rounds a duration's seconds."""
+        whole, rest = divmod(self.window_ms, 1000)
+        return whole + rest * 1_000_000 / 1e9
+
+
+class Spans(NamedTuple):
+    """Where the samples of series, or of targets, lie in a range: seconds, all (n,).
+
+    `sampled` from the first sample to the last, `to_start` and `to_end` from them to the range's ends, `limit` the
+    distance up to which a series is taken to reach an end, `half` what is added where it does not.
+    """
+
+    sampled: Floats
+    to_start: Floats
+    to_end: Floats
+    limit: Floats
+    half: Floats
+
+    def repeated(self, lengths: NDArray[np.intp]) -> Spans:
+        """Each element as many times as its target has series."""
+        return Spans(*(np.repeat(each, lengths) for each in self))
+
+
+def measure_spans(
+    first_ms: NDArray[np.int64], last_ms: NDArray[np.int64], counts: NDArray[np.int64], within: Range
+) -> Spans:
+    """The spans of samples by their first and last time and their number; NaN or infinite below two."""
+    sampled = (last_ms - first_ms) / 1000
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = sampled / (counts - 1)
+    return Spans(
+        sampled, (first_ms - within.start_ms) / 1000, (within.at_ms - last_ms) / 1000, distance * 1.1, distance / 2
+    )
+
+
+def extrapolation_factors(deltas: Floats, firsts: Floats, spans: Spans, bounds: Bounds) -> Floats:
+    """By how much each increase between first and last sample grows when it is extended to the range's ends.
+
+    No further back than to where the counter would have stood at 0. Prometheus 2 asks first whether the series
+    reaches the start, from there; Prometheus 3, whose ranges are left-open, asks afterwards.
+    """
+    sampled, to_start, to_end, limit, half = spans
+    with np.errstate(all="ignore"):
+        to_zero = sampled * (firsts / deltas)
+        is_near_zero = (deltas > 0) & (firsts >= 0)
+        if bounds == "closed":
+            to_start = np.where(is_near_zero & (to_zero < to_start), to_zero, to_start)
+            to_start = np.where(to_start < limit, to_start, half)
+        else:
+            to_start = np.where(to_start < limit, to_start, half)
+            to_start = np.where(is_near_zero & (to_zero < to_start), to_zero, to_start)
+        to_end = np.where(to_end < limit, to_end, half)
+        factors: Floats = (sampled + to_start + to_end) / sampled
+    return factors
+
+
+class Changes(NamedTuple):
+    """How much series changed over a range: what was counted between their samples, and the factor that extends it.
+
+    Both (m,), NaN where a series has fewer than two samples.
+    """
+
+    deltas: Floats
+    factors: Floats
+
+    def increases(self) -> Floats:
+        """The increase of every series."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.deltas * self.factors
+
+    def rates(self, within: Range) -> Floats:
+        """The increase of every series per second."""
+        # Divided before it is multiplied, as in Prometheus: the last bit depends on it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.deltas * (self.factors / within.seconds)
+
+
+def window_changes(window: Window, within: Range) -> Changes:
+    """The changes of every series of a window."""
+    low, high = np.searchsorted(window.times, (within.first_ms, within.at_ms + 1)).tolist()
+    times = np.broadcast_to(window.times[low:high], (len(window.series), high - low))
+    return sample_changes(times, window.values[:, low:high], within)
+
+
+def sample_changes(times: NDArray[np.int64], values: Floats, within: Range) -> Changes:
+    """The changes of series sample by sample: `times` and `values` within the range, (m, n), NaN where absent."""
+    deltas, factors = np.full(len(values), np.nan), np.full(len(values), np.nan)
+    present = ~np.isnan(values)
+    counts = present.sum(axis=1)
+    usable = np.flatnonzero(counts >= 2)
+    if usable.size:
+        times, values, present, counts = times[usable], values[usable], present[usable], counts[usable]
+        rows = np.arange(len(usable))
+        first = present.argmax(axis=1)
+        last = present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
+        firsts = values[rows, first]
+        # What overflows is infinite, and left out when it is computed with.
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = _add_resets(values[rows, last] - firsts, values, present)
+        spans = measure_spans(times[rows, first], times[rows, last], counts, within)
+        deltas[usable], factors[usable] = found, extrapolation_factors(found, firsts, spans, within.bounds)
+    return Changes(deltas, factors)
+
+
+def _add_resets(deltas: Floats, values: Floats, present: NDArray[np.bool_]) -> Floats:
+    """Add the value before each drop: what a counter had counted before it started again."""
+    columns = np.arange(values.shape[1])
+    latest = np.maximum.accumulate(np.where(present, columns, 0), axis=1)
+    before = np.take_along_axis(values, latest, axis=1)[:, :-1]
+    dropped = values[:, 1:] < before
+    rows = np.flatnonzero(dropped.any(axis=1))
+    if rows.size:
+        # One after the other, from the first on: a sum in another order has another last bit.
+        steps = np.where(dropped[rows], before[rows], 0.0)
+        deltas[rows] = np.add.accumulate(np.column_stack((deltas[rows], steps)), axis=1)[:, -1]
+    return deltas
+
+
+def window_levels(window: Window, within: Range) -> Floats:
+    """Each series' value in the last scrape at or before the instant, (m,); NaN where it was absent or is too old.
+
+    A scrape that failed, or no longer showed the series, ends it, as a stale marker does in Prometheus.
+    """
+    column = int(np.searchsorted(window.times, within.at_ms, side="right")) - 1
+    if column < 0 or int(window.times[column]) < within.oldest_level_ms:
+        return np.full(len(window.series), np.nan)
+    return window.values[:, column]

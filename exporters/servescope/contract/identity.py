@@ -1,0 +1,82 @@
+"""Who a series belongs to: the identity labels that every series of the contract carries."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from servescope.contract.samples import Labels, make_labels
+from servescope.errors import IdentityError
+
+Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler"]
+
+DEPLOYMENT_LABELS = ("model_name", "deployment_id", "inference_stack", "environment", "rollout_phase")
+IDENTITY_LABELS = (*DEPLOYMENT_LABELS, "replica", "role")
+ROLES: tuple[str, ...] = get_args(Role)
+ENGINE_ROLES = ("aggregated", "prefill", "decode")
+"""The roles whose processes run the model."""
+ROLLOUT_PHASES = ("", "promoting", "stable")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Deployment:
+    """The labels that one deployment shares over all its replicas; figures are derived one per deployment."""
+
+    model_name: str
+    deployment_id: str
+    inference_stack: str
+    environment: str = ""
+    rollout_phase: str = ""
+
+    def labels(self) -> Labels:
+        """The labels of the deployment's figures, empty ones left out."""
+        return make_labels((name, getattr(self, name)) for name in DEPLOYMENT_LABELS)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Identity:
+    """The labels of one process of a deployment.
+
+    `model_name`, `deployment_id` and `inference_stack` are required; `role` is one of `ROLES`, `rollout_phase` one of
+    `ROLLOUT_PHASES`. Raises IdentityError when they are not.
+    """
+
+    model_name: str
+    deployment_id: str
+    inference_stack: str
+    environment: str = ""
+    rollout_phase: str = ""
+    replica: str = ""
+    role: str = "aggregated"
+
+    def __post_init__(self) -> None:
+        for name in IDENTITY_LABELS:
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise IdentityError(f"identity label {name!r} is {value!r}, expected a string")
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                # JSON and command lines can carry half a character, which no exposition and no store can.
+                raise IdentityError(f"identity label {name!r} is {value!r}, expected text that UTF-8 can hold")
+        for name in ("model_name", "deployment_id", "inference_stack"):
+            if not getattr(self, name):
+                raise IdentityError(f"identity label {name!r} is empty, expected a name")
+        if self.role not in ROLES:
+            raise IdentityError(f"unknown role {self.role!r}, supported: {', '.join(ROLES)}")
+        if self.rollout_phase not in ROLLOUT_PHASES:
+            phases = ", ".join(repr(phase) for phase in ROLLOUT_PHASES)
+            raise IdentityError(f"unknown rollout_phase {self.rollout_phase!r}, supported: {phases}")
+
+    def labels(self) -> Labels:
+        """The labels of this process's series, empty ones left out."""
+        return make_labels((name, getattr(self, name)) for name in IDENTITY_LABELS)
+
+    @property
+    def target_id(self) -> str:
+        """The name of the process's target in the store, the same after a restart; one per identity."""
+        digest = hashlib.blake2b(repr(self.labels()).encode(), digest_size=4).hexdigest()
+        return f"{self.deployment_id}/{self.role}/{self.replica}#{digest}"
+
+    def deployment(self) -> Deployment:
+        """The deployment this process belongs to."""
+        return Deployment(*(getattr(self, name) for name in DEPLOYMENT_LABELS))

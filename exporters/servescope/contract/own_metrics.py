@@ -1,0 +1,293 @@
+"""The series about the monitoring itself: the collector's own `servescope_*`, and those of Prometheus and Alertmanager.
+
+The collector's are made of these records. Of Prometheus and Alertmanager stand here those that the health dashboard and
+alerts read, under the names those programs give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from servescope.contract.catalog import (
+    ALERTMANAGER_RELOADED,
+    ALERTS_UNSENT,
+    NOTIFICATIONS_FAILED,
+    PROMETHEUS_RELOADED,
+    RULE_FAILURES,
+    RULES_MISSED,
+    SCRAPED_UP,
+    Kind,
+)
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+
+Program = Literal["collector", "prometheus", "alertmanager"]
+OwnUnit = Literal[
+    "alerts", "bytes", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems", "ratio",
+    "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series", "state",
+    "targets", "tasks",
+]  # fmt: skip
+"""Units of series about the monitoring; a `state` is 1 or 0."""
+
+
+UNSCRAPED = "the collector is not scraped"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMetric:
+    """One metric about the monitoring; `labels` are all it has, those of a deployment or a target among them.
+
+    `absent` says what it means when the metric is missing.
+    """
+
+    name: str
+    kind: Kind
+    unit: OwnUnit
+    help: str
+    labels: tuple[str, ...] = ()
+    absent: str = UNSCRAPED
+    program: Program = "collector"
+
+    @property
+    def family(self) -> str:
+        """The name without a counter's suffix."""
+        return self.name.removesuffix("_total")
+
+
+def _of_process(name: str, kind: Kind, unit: OwnUnit, text: str) -> OwnMetric:
+    return OwnMetric(name, kind, unit, text, absent="the collector does not run on Linux")
+
+
+_COLLECTOR = (
+    OwnMetric("servescope_scrapes_total", "counter", "scrapes", "Scrapes, by how they ended.", ("outcome",)),
+    OwnMetric(
+        "servescope_scrape_duration_seconds", "histogram", "seconds",
+        "From the start of a scrape until its samples were translated.",
+    ),
+    OwnMetric(
+        "servescope_scrape_lateness_seconds", "histogram", "seconds",
+        "How long after the instant it was due a scrape began.",
+    ),
+    OwnMetric(
+        "servescope_missed_scrapes_total", "counter", "scrapes",
+        "Scrapes left out because the one before them, or the collector, was late.",
+    ),
+    OwnMetric("servescope_samples_scraped_total", "counter", "samples", "Native samples read from targets."),
+    OwnMetric(
+        "servescope_dropped_samples_total", "counter", "samples", "Samples left out, by reason.", ("reason",),
+        absent="none was left out",
+    ),
+    OwnMetric("servescope_series", "gauge", "series", "Contract series held in memory."),
+    OwnMetric(
+        "servescope_discovery_duration_seconds", "histogram", "seconds",
+        "Looking at the lists of targets once and taking up what changed.",
+    ),
+    OwnMetric(
+        "servescope_discovery_problems", "gauge", "problems", "Things wrong with the lists of targets now."
+    ),
+    OwnMetric(
+        "servescope_discovered_targets", "gauge", "targets",
+        "Targets that lists and configuration name, by what relabelling did with them.", ("result",),
+        absent="the lists were not looked at yet",
+    ),
+    OwnMetric(
+        "servescope_configuration_reload_success", "gauge", "state",
+        "Whether the configuration could be taken up when it was last read.",
+    ),
+    OwnMetric(
+        "servescope_configuration_reload_timestamp_seconds", "gauge", "seconds",
+        "When the configuration was last taken up, seconds since 1970.",
+    ),
+    OwnMetric(
+        "servescope_evaluation_duration_seconds", "histogram", "seconds",
+        "Deriving the figures of all deployments once.",
+    ),
+    OwnMetric("servescope_render_duration_seconds", "histogram", "seconds", "Writing one /metrics page."),
+    OwnMetric("servescope_tasks", "gauge", "tasks", "Tasks of the event loop now."),
+    OwnMetric(
+        "servescope_event_loop_lag_seconds", "histogram", "seconds",
+        "How much later than asked for the event loop woke, tried once a second.",
+    ),
+    OwnMetric(
+        "servescope_store_append_duration_seconds", "histogram", "seconds", "One transaction of scrapes and figures."
+    ),
+    OwnMetric(
+        "servescope_store_backlog_rounds", "gauge", "scrapes",
+        "Scrapes and evaluations that wait to be written to the store.",
+    ),
+    OwnMetric(
+        "servescope_store_queue_age_seconds", "gauge", "seconds",
+        "For how long the oldest scrape that is not stored yet has waited.",
+    ),
+    OwnMetric("servescope_store_bytes", "gauge", "bytes", "Size of the store's file and its write-ahead log."),
+    OwnMetric(
+        "servescope_store_pruned_rows_total", "counter", "rows", "Scrapes and evaluations deleted by retention."
+    ),
+    OwnMetric("servescope_store_errors_total", "counter", "errors", "Writes to the store that failed."),
+    OwnMetric(
+        "servescope_internal_errors_total", "counter", "errors",
+        "Faults of the collector's own, by stage; each cost one scrape, one evaluation, or one look at the lists.",
+        ("stage",),
+    ),
+    OwnMetric(
+        "servescope_api_requests_total", "counter", "requests", "Requests answered, by HTTP status.", ("status",),
+        absent="nobody asked yet",
+    ),
+    OwnMetric(
+        "servescope_api_request_duration_seconds", "histogram", "seconds",
+        "From a request's headers until its answer was made; sending it is not included.",
+    ),
+    OwnMetric(
+        "servescope_api_refused_total", "counter", "requests", "Requests and connections turned away, by reason.",
+        ("reason",),
+    ),
+    OwnMetric("servescope_api_connections", "gauge", "connections", "Connections of clients now."),
+    OwnMetric(
+        "servescope_targets", "gauge", "targets", "Targets of each deployment, by how their last scrape ended.",
+        (*DEPLOYMENT_LABELS, "health"), absent="there is no target",
+    ),
+    OwnMetric(
+        "servescope_target_up", "gauge", "state", "1 when the target's last scrape succeeded, else 0.",
+        IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        "servescope_target_samples", "gauge", "samples", "Contract samples of the target's last scrape.",
+        IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        "servescope_target_scrape_duration_seconds", "gauge", "seconds", "Duration of the target's last scrape.",
+        IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        "servescope_target_missing_metrics", "gauge", "series",
+        "Contract metrics that the target showed once and does not show now.",
+        IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        "servescope_target_scrape_age_seconds", "gauge", "seconds",
+        "Since the target's last scrape that succeeded; there for as long as the target is listed.",
+        IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        "servescope_configured_share", "gauge", "ratio",
+        "Share of a model's requests that each inference stack is to have, as configured.",
+        ("model_name", "environment", "inference_stack"), absent="no shares are configured",
+    ),
+    OwnMetric(
+        "servescope_alerts", "gauge", "alerts", "Alerts that are pending or firing, by their name.",
+        ("alertname", "alertstate"), absent="none is pending or firing",
+    ),
+    OwnMetric("servescope_alerting_duration_seconds", "histogram", "seconds", "Evaluating all alerts once."),
+    OwnMetric(
+        "servescope_alerts_left_out_total", "counter", "events",
+        "Alerts that were not taken up at an evaluation, since as many as may be were pending or firing.",
+    ),
+    OwnMetric(
+        "servescope_notifications_total", "counter", "events",
+        "Alerts that receivers were told, or were to be told, by what became of it.", ("receiver", "result"),
+        absent="the collector tells nobody",
+    ),
+    OwnMetric(
+        "servescope_notification_duration_seconds", "histogram", "seconds",
+        "Telling one receiver once, where that succeeded.",
+    ),
+    OwnMetric("servescope_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
+    _of_process("process_cpu_seconds_total", "counter", "seconds", "CPU time the collector's process used."),
+    _of_process("process_resident_memory_bytes", "gauge", "bytes", "Memory the collector's process has in use."),
+    _of_process("process_virtual_memory_bytes", "gauge", "bytes", "Address space of the collector's process."),
+    _of_process("process_start_time_seconds", "gauge", "seconds", "When the collector began, seconds since 1970."),
+    _of_process("process_open_fds", "gauge", "connections", "Files and connections the collector has open."),
+    _of_process("process_max_fds", "gauge", "connections", "Files and connections it may have open."),
+)  # fmt: skip
+
+
+def _of_prometheus(
+    name: str, kind: Kind, unit: OwnUnit, text: str, labels: tuple[str, ...] = (), absent: str = ""
+) -> OwnMetric:
+    return OwnMetric(name, kind, unit, text, labels, absent or "Prometheus does not scrape itself", "prometheus")
+
+
+def _of_alertmanager(name: str, kind: Kind, unit: OwnUnit, text: str, labels: tuple[str, ...] = ()) -> OwnMetric:
+    return OwnMetric(name, kind, unit, text, labels, "Prometheus does not scrape Alertmanager", "alertmanager")
+
+
+_OTHERS = (
+    OwnMetric(
+        SCRAPED_UP, "gauge", "state", "1 when Prometheus' last scrape of the collector succeeded, else 0.",
+        ("instance", "job"), absent="Prometheus has no collector among its targets",
+    ),
+    _of_prometheus("prometheus_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
+    _of_prometheus(
+        RULE_FAILURES, "counter", "errors", "Rules whose evaluation failed, by group.",
+        ("rule_group",), "Prometheus does not scrape itself, or has no rules",
+    ),
+    _of_prometheus(
+        RULES_MISSED, "counter", "errors",
+        "Evaluations of a group left out because the one before was not over.",
+        ("rule_group",), "Prometheus does not scrape itself, or has no rules",
+    ),
+    _of_prometheus(
+        "prometheus_rule_group_last_duration_seconds", "gauge", "seconds", "How long a group's last evaluation took.",
+        ("rule_group",), "Prometheus does not scrape itself, or has no rules",
+    ),
+    _of_prometheus(
+        "prometheus_rule_group_interval_seconds", "gauge", "seconds", "How often a group is evaluated.",
+        ("rule_group",), "Prometheus does not scrape itself, or has no rules",
+    ),
+    _of_prometheus(
+        "prometheus_notifications_sent_total", "counter", "events", "Alerts sent to each Alertmanager.",
+        ("alertmanager",), "Prometheus does not scrape itself, or knows no Alertmanager",
+    ),
+    _of_prometheus(
+        ALERTS_UNSENT, "counter", "errors", "Alerts an Alertmanager did not take.",
+        ("alertmanager",), "Prometheus does not scrape itself, or knows no Alertmanager",
+    ),
+    _of_prometheus(
+        "prometheus_notifications_dropped_total", "counter", "events",
+        "Alerts given up because no Alertmanager took them or the queue was full.",
+    ),
+    _of_prometheus(
+        "prometheus_notifications_alertmanagers_discovered", "gauge", "targets", "Alertmanagers Prometheus knows of."
+    ),
+    _of_prometheus(
+        PROMETHEUS_RELOADED, "gauge", "state",
+        "Whether Prometheus could take up its configuration when it last read it.",
+    ),
+    _of_alertmanager("alertmanager_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
+    _of_alertmanager(
+        "alertmanager_notifications_total", "counter", "events", "Notifications Alertmanager sent or tried to.",
+        ("integration",),
+    ),
+    _of_alertmanager(
+        NOTIFICATIONS_FAILED, "counter", "errors", "Notifications that could not be sent.",
+        ("integration",),
+    ),
+    _of_alertmanager(
+        "alertmanager_alerts", "gauge", "alerts", "Alerts Alertmanager holds, by what it does with them.", ("state",)
+    ),
+    _of_alertmanager(
+        ALERTMANAGER_RELOADED, "gauge", "state",
+        "Whether Alertmanager could take up its configuration when it last read it.",
+    ),
+)  # fmt: skip
+
+
+def _by_name(metrics: Iterable[OwnMetric]) -> Mapping[str, OwnMetric]:
+    return MappingProxyType({metric.name: metric for metric in metrics})
+
+
+OWN_METRICS: Mapping[str, OwnMetric] = _by_name((*_COLLECTOR, *_OTHERS))
+"""Every metric about the monitoring by its name on the page."""
+
+
+def own_family(sample: str) -> OwnMetric | None:
+    """The metric that a sample's name belongs to, None where it is none of these."""
+    found = OWN_METRICS.get(sample)
+    if found is None:
+        for suffix in ("_bucket", "_sum", "_count"):
+            family = OWN_METRICS.get(sample.removesuffix(suffix))
+            if sample.endswith(suffix) and family is not None and family.kind == "histogram":
+                return family
+    return found

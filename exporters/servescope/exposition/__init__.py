@@ -1,0 +1,1 @@
+"""How figures leave a process: text, OpenMetrics, ASGI, WSGI, OTLP."""

@@ -1,0 +1,99 @@
+"""The page as an app to mount in somebody's web server: ASGI and WSGI.
+
+A mounted app answers at its mount point, with or without a slash behind it; one that is served alone, at `/metrics`
+too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from servescope.exposition.pages import Answer, Pages, refusal
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+PATH = "/metrics"
+_WHERE = f"the app's mount point, or {PATH}"
+
+
+class AsgiApp:
+    """An ASGI 3 app for asyncio servers; it renders in one thread of its own, never on the event loop."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._begin()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one connection: a request, the server's lifespan, or a websocket, which is turned away."""
+        if scope["type"] == "http":
+            await self._respond(scope, send)
+        elif scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _respond(self, scope: Message, send: Send) -> None:
+        path, mount = scope["path"], scope.get("root_path", "")
+        # The standard's path includes the mount point; older frameworks take it off.
+        found = _is_page(path.removeprefix(mount), mounted=bool(mount)) or (bool(mount) and path in ("", "/"))
+        answer = refusal(scope["method"], found=found, where=_WHERE) or await self._page(scope)
+        headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers]
+        await send({"type": "http.response.start", "status": answer.status.value, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
+
+    async def _page(self, scope: Message) -> Answer:
+        asked = _header(scope, b"accept"), _header(scope, b"accept-encoding")
+        kept = self._pages.kept_answer(*asked)
+        if kept is not None:
+            return kept
+        if os.getpid() != self._process:
+            self._begin()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._pages.answer, *asked)
+
+    def _begin(self) -> None:
+        # A thread does not survive a fork; it starts with the first page.
+        self._process = os.getpid()
+        self._thread = ThreadPoolExecutor(1, "servescope-metrics")
+
+
+class WsgiApp:
+    """A WSGI app; it renders in the server's thread that asks, which waits for the page in any case."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        """Answer one request."""
+        method = environ["REQUEST_METHOD"]
+        found = _is_page(environ.get("PATH_INFO", ""), mounted=bool(environ.get("SCRIPT_NAME")))
+        answer = refusal(method, found=found, where=_WHERE) or self._pages.answer(
+            environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING")
+        )
+        start_response(f"{answer.status.value} {answer.status.phrase}", list(answer.headers))
+        return [] if method == "HEAD" else [answer.body]
+
+
+def _is_page(path: str, *, mounted: bool) -> bool:
+    return path in ("", "/") or (path == PATH and not mounted)
+
+
+def _header(scope: Message, name: bytes) -> str | None:
+    """The header's lines as one; None when it was not sent."""
+    values = [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+    return ", ".join(values) if values else None
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        elif message["type"] == "lifespan.shutdown":
+            await send({"type": "lifespan.shutdown.complete"})
+            return

@@ -1,0 +1,1 @@
+"""What one embeds in an engine, a router or an autoscaler."""

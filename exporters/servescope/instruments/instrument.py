@@ -1,0 +1,398 @@
+"""What all instruments have in common: an identity, journals that are folded, readings, and refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import operator
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from servescope.contract.catalog import Metric
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Sample
+from servescope.errors import UsageError
+from servescope.instruments.exponential import ExponentialState
+from servescope.instruments.journal import DROP_BEYOND, RESOLUTION, Journal, Mark
+from servescope.instruments.ledger import Exemplars, Ledger, Scalar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_logger = logging.getLogger("servescope")
+
+INSTRUMENT_ERRORS = Metric(
+    "servescope_instrument_errors_total",
+    "counter",
+    "events",
+    "engine",
+    "Calls and values that an instrument refused, by kind; the first of each kind is logged.",
+    labels=("kind",),
+)
+
+REFUSALS = (
+    "wrong_type",
+    "out_of_range",
+    "unknown_value",
+    "inconsistent",
+    "finished_twice",
+    "after_finish",
+    "first_token_twice",
+    "first_token_missing",
+    "inherited",
+    "dropped",
+    "internal",
+)
+"""Why a call or a value was refused; the values of the label `kind`."""
+
+MAX_TOKENS = 2**32 - 1
+"""Most tokens one call may speak of; more is refused as out of range."""
+
+MAX_SECONDS = 1e9
+"""Longest time one call may speak of: 30 years. A wall-clock time passed as a duration is beyond it."""
+
+Record = TypeVar("Record")
+
+
+class Refused(Exception):  # noqa: N818 - it never leaves an instrument
+    """A value that an instrument does not take; `kind` is one of `REFUSALS`."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class Exposed:
+    """What a page can be made of: series of one or several identities, read family by family."""
+
+    def identities(self) -> tuple[Identity, ...]:
+        """Whose series these are; a page tells them apart by it."""
+        raise NotImplementedError
+
+    def samples(self) -> list[Sample]:
+        """Every sample there is now; an absent series has none."""
+        raise NotImplementedError
+
+    def families(self) -> list[tuple[Metric, list[Sample]]]:
+        """The samples by metric; an empty list where a metric is absent."""
+        raise NotImplementedError
+
+    def text(self) -> list[tuple[Metric, list[bytes]]]:
+        """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
+        raise NotImplementedError
+
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        raise NotImplementedError
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
+        raise NotImplementedError
+
+
+class Instruments(Exposed):
+    """Base of the instruments one embeds.
+
+    Observing never raises and never waits for a reader: what is wrong is counted in
+    `servescope_instrument_errors_total{kind}` and logged once per kind. Any thread may observe and any thread may
+    read.
+
+    A forked child has the same objects, which start from nothing there: what the parent recorded, and the requests it
+    has in flight, stay the parent's. The child's `replica` gets its process id as a suffix, so that the two are told
+    apart, unless a ProcessGroup adds them up.
+    """
+
+    roles: tuple[str, ...] = ()
+
+    def __init__(self, identity: Identity, *, clock: Callable[[], float]) -> None:
+        if not isinstance(identity, Identity):
+            raise UsageError(f"identity is {identity!r}, expected a servescope.contract.identity.Identity")
+        if identity.role not in self.roles:
+            raise UsageError(
+                f"{type(self).__name__} got an identity with role {identity.role!r}, supported: {', '.join(self.roles)}"
+            )
+        if not callable(clock):
+            raise UsageError(f"clock is {clock!r}, expected a function that returns seconds")
+        self.identity = identity
+        self._given_identity = identity
+        self._added_up = False  # by a ProcessGroup
+        self.created_at = time.time()
+        self._clock = clock
+        # What belongs to another epoch was begun by the process this one was forked from.
+        self._epoch = object()
+        self._lock = threading.Lock()
+        self._ledger = Ledger(identity.labels())
+        self._journals: list[_Foldable] = []
+        self._told: dict[str, object] = {}
+        self._to_tell: list[tuple[str, str]] = []
+        self._refusals = Journal(self._book_refusals, lock=self._lock, on_drop=_ignore)
+        self._refused: dict[str, Scalar] = {}
+        self._ratio_parts: dict[str, tuple[float, float]] = {}
+        _living.add(self)
+
+    def identities(self) -> tuple[Identity, ...]:
+        """The identity of this process."""
+        return (self.identity,)
+
+    def samples(self) -> list[Sample]:
+        """Every sample there is now; an absent series has none. Everything a thread has observed before is in it."""
+        with self._reading() as ledger:
+            return ledger.samples()
+
+    def families(self) -> list[tuple[Metric, list[Sample]]]:
+        """The samples by metric, in the order of the catalog; an empty list where a metric is absent."""
+        with self._reading() as ledger:
+            return list(ledger.families())
+
+    def text(self) -> list[tuple[Metric, list[bytes]]]:
+        """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
+        with self._reading() as ledger:
+            return ledger.text()
+
+    def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
+        """The same with the exemplars, as OpenMetrics has them."""
+        with self._reading() as ledger:
+            return ledger.openmetrics()
+
+    def exemplified(self) -> list[tuple[Metric, list[Sample], Exemplars]]:
+        """The samples by metric, as `families` gives them, with the exemplars of buckets that have one."""
+        with self._reading() as ledger:
+            return list(ledger.exemplified())
+
+    def keep_exponential(self) -> None:
+        """From now on, count the histograms' values in exponential buckets too; what came before is not in them."""
+        with self._lock:
+            self._fold_journals()
+            self._ledger.keep_exponential()
+
+    def exponentials(self) -> dict[str, ExponentialState]:
+        """What the exponential buckets hold, by the histogram's name; empty when they are not kept."""
+        with self._reading() as ledger:
+            return ledger.exponentials()
+
+    def fold(self) -> None:
+        """Book what was recorded so far; a reading does it too. For those who want to choose the moment."""
+        with self._lock:
+            self._fold_journals()
+        self._tell()
+
+    def _start_over(self, identity: Identity) -> None:
+        """Be as new, under this identity; called in a forked child, where only one thread runs."""
+        raise NotImplementedError
+
+    def _renew_in_child(self) -> None:
+        """Start over after a fork: the lock may be held by a thread that is not here, the state is the parent's."""
+        given, added_up = self._given_identity, self._added_up
+        replica = given.replica if added_up else f"{given.replica}-{os.getpid()}".lstrip("-")
+        try:
+            self._start_over(replace(given, replica=replica))
+        except Exception as error:
+            _logger.warning("%s cannot start over in a forked process: %r", type(self).__name__, error)
+        self._given_identity, self._added_up = given, added_up
+
+    def _before_reading(self) -> None:
+        """Set the series that are computed when they are read; called under the lock."""
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Ledger]:
+        with self._lock:
+            self._fold_journals()
+            self._before_reading()
+            yield self._ledger
+        self._tell()
+
+    def _fold_journals(self) -> None:
+        for journal in (*self._journals, self._refusals):
+            journal.fold()
+
+    def _journal(
+        self,
+        book: Callable[[list[Record], list[Mark]], None],
+        *,
+        window_seconds: float | None = None,
+        droppable: bool = True,
+    ) -> Journal[Record]:
+        """A new journal, with marks of the time when a trailing window needs them; folded in the order of making."""
+        journal = Journal(
+            self._guard(book),
+            lock=self._lock,
+            clock=None if window_seconds is None else self._now,
+            mark_seconds=(window_seconds or 0.0) * RESOLUTION,
+            on_drop=self._drop if droppable else None,
+            released=self._tell,
+        )
+        self._journals.append(journal)
+        return journal
+
+    def _guard(self, book: Callable[[list[Record], list[Mark]], None]) -> Callable[[list[Record], list[Mark]], None]:
+        epoch = self._epoch
+
+        def guarded(records: list[Record], marks: list[Mark]) -> None:
+            if epoch is not self._epoch:
+                return  # a signal handler forked within a fold, which goes on in the child
+            try:
+                book(records, marks)
+            except Exception as error:
+                self._count_refused("internal", len(records), f"{len(records)} records could not be booked: {error!r}")
+
+        return guarded
+
+    def _show_refusals(self) -> None:
+        """Make the series of refusals; called last, so that they stand at the end of a page."""
+        self._refused = {kind: self._ledger.scalar(INSTRUMENT_ERRORS, 0, kind=kind) for kind in REFUSALS}
+
+    def _now(self) -> float:
+        """The time by the instrument's clock, in seconds; NaN when the clock fails."""
+        try:
+            return float(self._clock())
+        except Exception as error:
+            self._refuse("internal", f"the clock raised {error!r}")
+            return math.nan
+
+    def _refuse(self, kind: str, reason: str) -> None:
+        """Count a refusal and log it when it is the first of its kind; any thread, not under the lock."""
+        self._refusals.write(kind)
+        self._log_once(kind, reason)
+
+    def _refuse_error(self, error: Exception) -> None:
+        """Refuse for an exception that a value caused."""
+        if isinstance(error, Refused):
+            self._refuse(error.kind, str(error))
+        else:
+            self._refuse("wrong_type", f"{type(error).__name__}: {shown(error)}")
+
+    def _count_refused(self, kind: str, count: int, reason: str) -> None:
+        """Count refusals while folding, under the lock; they are logged after it."""
+        if count:
+            self._refused[kind].add(count)
+            self._to_tell.append((kind, reason))
+
+    def _book_refusals(self, kinds: list[str], _: list[Mark]) -> None:
+        for kind, count in Counter(kinds).items():
+            self._refused[kind].add(count)
+
+    def _drop(self) -> None:
+        self._refuse("dropped", f"more than {DROP_BEYOND} records wait to be folded; the newest are thrown away")
+
+    def _tell(self) -> None:
+        while self._to_tell:
+            with contextlib.suppress(IndexError):  # another thread may tell it first
+                self._log_once(*self._to_tell.pop())
+
+    def _log_once(self, kind: str, reason: str) -> None:
+        token = object()
+        if self._told.setdefault(kind, token) is not token:
+            return
+        with contextlib.suppress(Exception):
+            _logger.warning(
+                "%s refused: %s (counted in %s{kind=%r}; further ones of this kind are not logged)",
+                type(self).__name__, reason, INSTRUMENT_ERRORS.name, kind,
+            )  # fmt: skip
+
+
+class _Foldable(Protocol):
+    def fold(self) -> None: ...
+
+
+def inherited(call: str) -> Refused:
+    """The refusal of a call on what was begun before this process was forked."""
+    return Refused("inherited", f"{call}() was called in a forked process, on what its parent had begun")
+
+
+def whole(name: str, value: object, most: int = MAX_TOKENS) -> int:
+    """The value as a whole number from 0 to `most`; `5.0` and numpy's integers are taken. Raises Refused."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # it raises for what is not an index
+    except TypeError:
+        number = _whole_float(name, value)
+    if not 0 <= number <= most:
+        raise Refused("out_of_range", f"{name} is {shown(value)}, expected 0 to {most}")
+    return number
+
+
+def finite(name: str, value: object, most: float = MAX_SECONDS) -> float:
+    """The value as a float from 0 to `most`. Raises Refused."""
+    if isinstance(value, str | bytes):
+        raise Refused("wrong_type", f"{name} is {shown(value)}, expected a number")
+    try:
+        number = float(value)  # type: ignore[arg-type]  # it raises for what is not a number
+    except (TypeError, ValueError) as error:
+        raise Refused("wrong_type", f"{name} is {shown(value)}, expected a number") from error
+    if not 0 <= number <= most:
+        raise Refused("out_of_range", f"{name} is {shown(value)}, expected 0 to {most:g}")
+    return number
+
+
+def member(name: str, value: object, values: tuple[str, ...]) -> str:
+    """The value, which is one of `values`. Raises Refused."""
+    if not isinstance(value, str) or value not in values:
+        raise Refused("unknown_value", f"unknown {name} {shown(value)}, supported: {', '.join(values)}")
+    return value
+
+
+def shown(value: object) -> str:
+    """The value as it may stand in a log: at most 80 characters, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def decode(records: list[bytes], *, doubles: int) -> NDArray[np.float64]:
+    """Packed records of that many doubles and an even number of counts, as one row of floats per column."""
+    import numpy as np
+
+    raw = b"".join(records)
+    words = len(raw) // 8 // len(records)
+    times = np.frombuffer(raw, np.float64).reshape(-1, words)[:, :doubles]
+    counts = np.frombuffer(raw, np.uint32).reshape(-1, 2 * words)[:, 2 * doubles :]
+    columns = np.empty((doubles + counts.shape[1], len(records)))
+    columns[:doubles] = times.T
+    columns[doubles:] = counts.T
+    return columns
+
+
+def require_positive(name: str, value: object) -> float:
+    """The value as a float above 0. Raises UsageError; for constructors."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UsageError(f"{name} is {value!r}, expected seconds above 0")
+    return float(value)
+
+
+def require_whole(name: str, value: object, least: int, most: int) -> int:
+    """The value as a whole number within the bounds. Raises UsageError; for constructors."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UsageError(f"{name} is {value!r}, expected a whole number from {least} to {most}")
+    return value
+
+
+def _whole_float(name: str, value: object) -> int:
+    number = finite(name, value, float(MAX_TOKENS))
+    if not number.is_integer():
+        raise Refused("wrong_type", f"{name} is {shown(value)}, expected a whole number")
+    return int(number)
+
+
+_living: weakref.WeakSet[Instruments] = weakref.WeakSet()
+
+
+def _renew_in_child() -> None:
+    for one in list(_living):
+        one._renew_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)
+
+
+def _ignore() -> None:
+    """A refusal beyond the bound is itself dropped."""

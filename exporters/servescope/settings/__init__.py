@@ -1,0 +1,1 @@
+"""What reads settings of every room: TOML tables, secrets and certificates."""

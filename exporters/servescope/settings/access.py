@@ -1,0 +1,444 @@
+"""How a server lets the collector in: headers, tokens and passwords, TLS, and the proxy on the way.
+
+`Access` says where each secret is found, `Keyring` holds what was found there and looks again when it changed, so that
+tokens and certificates may rotate. Secret values never enter a log, an error, the API or a `repr`.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import re
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+from urllib.request import getproxies_environment
+
+from servescope.errors import ConfigurationError, ServescopeError
+from servescope.settings.signature import Signature, sign_file
+from servescope.settings.tables import Setting, Table, check_authority
+
+ACCESS_SETTINGS = (
+    Setting("bearer_token_file", ""),
+    Setting("bearer_token_env", ""),
+    Setting("basic_auth_username", ""),
+    Setting("basic_auth_password_file", ""),
+    Setting("basic_auth_password_env", ""),
+    Setting("headers", "{}"),
+    Setting("headers_from_env", "{}"),
+    Setting("headers_from_file", "{}"),
+    Setting("tls_ca_file", ""),
+    Setting("tls_cert_file", ""),
+    Setting("tls_key_file", ""),
+    Setting("tls_server_name", ""),
+    Setting("tls_insecure_skip_verify", "false"),
+    Setting("proxy_url", ""),
+    Setting("proxy_username", ""),
+    Setting("proxy_password_file", ""),
+    Setting("proxy_password_env", ""),
+    Setting("proxy_from_environment", "false"),
+    Setting("no_proxy", "[]"),
+)
+"""The keys of a table that say how a server is reached; the same wherever one is named."""
+
+_CONCEALED = "[secret]"
+# A file written this long ago cannot have been written again since without another time stamp.
+_SETTLED_SECONDS = 2.0
+
+
+class AccessError(ServescopeError):
+    """A secret cannot be had; the text names where it was looked for, never its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a server's certificate is checked, and which one is shown to it; files as in `Access`."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    server_name: str | None = None
+    insecure_skip_verify: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """The proxy on the way to a server, if any, and the hosts that are reached without it."""
+
+    url: str | None = None
+    username: str | None = None
+    password_file: str | None = None
+    password_env: str | None = None
+    from_environment: bool = False
+    no_proxy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a server is shown, and where it comes from.
+
+    Pairs are of header name and value, environment variable or file; relative files stand beside the configuration,
+    in `directory`.
+    """
+
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    headers_from_env: tuple[tuple[str, str], ...] = ()
+    headers_from_file: tuple[tuple[str, str], ...] = ()
+    bearer_token_env: str | None = None
+    bearer_token_file: str | None = None
+    basic_auth_username: str | None = None
+    basic_auth_password_file: str | None = None
+    basic_auth_password_env: str | None = None
+    tls: Tls = field(default_factory=Tls)
+    proxy: Proxy = field(default_factory=Proxy)
+    directory: str = "."
+
+    def request_headers(self) -> dict[str, str]:
+        """The headers of one request, files and environment read now; raises AccessError."""
+        headers = {name: _checked(value, f"header {name!r}") for name, value in self.headers}
+        for name, variable in self.headers_from_env:
+            headers[name] = _read_variable(variable)
+        for name, path in self.headers_from_file:
+            headers[name] = self._read_file(path)
+        if self.bearer_token_env is not None or self.bearer_token_file is not None:
+            headers["Authorization"] = f"Bearer {self._secret(self.bearer_token_file, self.bearer_token_env)}"
+        if self.basic_auth_username is not None:
+            headers["Authorization"] = self._basic(
+                self.basic_auth_username, self.basic_auth_password_file, self.basic_auth_password_env
+            )
+        return headers
+
+    def proxy_authorization(self) -> str | None:
+        """The value of `Proxy-Authorization`, None where the proxy asks for none; raises AccessError."""
+        proxy = self.proxy
+        if proxy.username is None:
+            return None
+        return self._basic(proxy.username, proxy.password_file, proxy.password_env)
+
+    def make_ssl_context(self) -> ssl.SSLContext:
+        """How TLS connections are made, certificates read now; raises AccessError."""
+        tls = self.tls
+        try:
+            context = ssl.create_default_context(cafile=self._path(tls.ca_file) if tls.ca_file else None)
+        except (OSError, ValueError) as error:
+            raise AccessError(f"tls_ca_file {tls.ca_file!r} cannot be used: {_reason(error)}") from None
+        if tls.insecure_skip_verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if tls.cert_file:
+            try:
+                key = self._path(tls.key_file) if tls.key_file else None
+                context.load_cert_chain(self._path(tls.cert_file), key, password=_refuse_encrypted)
+            except (OSError, ValueError) as error:
+                files = f"tls_cert_file {tls.cert_file!r} with tls_key_file {tls.key_file!r}"
+                raise AccessError(f"{files} cannot be used: {_reason(error)}") from None
+        return context
+
+    def find_problem(self) -> str | None:
+        """Why requests could not be made as things stand, or None; for a configuration being read."""
+        try:
+            self._check_combinations()
+            self.request_headers()
+            self.proxy_authorization()
+            if self.tls != Tls():
+                self.make_ssl_context()
+        except AccessError as error:
+            return str(error)
+        return None
+
+    def conceal(self, text: str) -> str:
+        """A text to be shown, without the values of headers and passwords, which a server may have sent back.
+
+        A value that the text was cut in the middle of is concealed too; values of fewer than four characters are not.
+        """
+        try:
+            values = [*self.request_headers().values(), self.proxy_authorization() or ""]
+        except AccessError:
+            return text
+        # What follows "Bearer " or "Basic " is the secret, with or without it.
+        secrets = {secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4}
+        for secret in sorted(secrets, key=len, reverse=True):
+            escaped = secret.replace("\\", "\\\\")
+            for spelled in {secret, escaped, escaped.replace("'", "\\'")}:
+                text = text.replace(spelled, _CONCEALED)
+                for length in range(len(spelled) - 1, 3, -1):
+                    text = text.replace(f"{spelled[:length]}…", f"{_CONCEALED}…")
+        return text
+
+    def secret_files(self) -> list[str]:
+        """The files the headers come from."""
+        named = (self.bearer_token_file, self.basic_auth_password_file, self.proxy.password_file)
+        return [self._path(path) for path in (*named, *(path for _, path in self.headers_from_file)) if path]
+
+    def certificate_files(self) -> list[str]:
+        """The files TLS is made from."""
+        return [self._path(path) for path in (self.tls.ca_file, self.tls.cert_file, self.tls.key_file) if path]
+
+    def secret_variables(self) -> list[str]:
+        """The environment variables the headers come from."""
+        named = (self.bearer_token_env, self.basic_auth_password_env, self.proxy.password_env)
+        return [variable for variable in (*named, *(name for _, name in self.headers_from_env)) if variable]
+
+    def _check_combinations(self) -> None:
+        for kind, file, variable in (
+            ("bearer_token", self.bearer_token_file, self.bearer_token_env),
+            ("basic_auth_password", self.basic_auth_password_file, self.basic_auth_password_env),
+            ("proxy_password", self.proxy.password_file, self.proxy.password_env),
+        ):
+            if file is not None and variable is not None:
+                raise AccessError(f"{kind}_env and {kind}_file are both set, expected one of them")
+        _check_user("basic_auth", self.basic_auth_username, self.basic_auth_password_file, self.basic_auth_password_env)
+        _check_user("proxy", self.proxy.username, self.proxy.password_file, self.proxy.password_env)
+        self._check_headers_differ()
+        if self.tls.key_file and not self.tls.cert_file:
+            raise AccessError("tls_key_file is set without tls_cert_file")
+        if self.proxy.url and self.proxy.from_environment:
+            raise AccessError("proxy_url and proxy_from_environment are both set, expected one of them")
+        if not self.proxy.url and (self.proxy.username or self.proxy.no_proxy):
+            raise AccessError("proxy_username and no_proxy go with proxy_url; the environment has its own")
+
+    def _check_headers_differ(self) -> None:
+        pairs = (*self.headers, *self.headers_from_env, *self.headers_from_file)
+        names = [name.lower() for name, _ in pairs]
+        names += ["authorization"] * (self.bearer_token_env is not None or self.bearer_token_file is not None)
+        names += ["authorization"] * (self.basic_auth_username is not None)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise AccessError(f"header {twice[0]!r} is set twice")
+
+    def _basic(self, username: str, file: str | None, variable: str | None) -> str:
+        pair = f"{username}:{self._secret(file, variable)}"
+        return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+    def _secret(self, file: str | None, variable: str | None) -> str:
+        if file is not None:
+            return self._read_file(file)
+        return _read_variable(variable) if variable is not None else ""
+
+    def _path(self, path: str) -> str:
+        return str(Path(self.directory) / path)
+
+    def _read_file(self, path: str) -> str:
+        try:
+            text = Path(self._path(path)).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise AccessError(f"secret file {path!r} cannot be read: {reason}") from None
+        return _checked(text, f"secret file {path!r}")
+
+
+class Keyring:
+    """An `Access` in use: what its files and variables hold now, read again only when one of them changed."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._headers: dict[str, str] = {}
+        self._proxy_authorization: str | None = None
+        self._files, self._variables = access.secret_files(), access.secret_variables()
+        self._headers_as_of: object = None
+
+    def headers(self) -> dict[str, str]:
+        """The headers of a request now; the same object until a secret changes. Raises AccessError."""
+        self._refresh()
+        return self._headers
+
+    def proxy(self, scheme: str, host: str, port: int) -> tuple[str, str | None] | None:
+        """The proxy's URL and its `Proxy-Authorization` on the way to a host, None to go there directly."""
+        proxy = self._access.proxy
+        if proxy.url is not None:
+            if bypasses_proxy(proxy.no_proxy, host, port):
+                return None
+            self._refresh()
+            return proxy.url, self._proxy_authorization
+        return _environment_proxy(scheme, host, port) if proxy.from_environment else None
+
+    def _refresh(self) -> None:
+        files = _sign(self._files)
+        as_of = (files, [os.environ.get(variable) for variable in self._variables])
+        if files is None or as_of != self._headers_as_of:
+            self._headers = self._access.request_headers()
+            self._proxy_authorization = self._access.proxy_authorization()
+            self._headers_as_of = as_of
+
+
+class Certificates:
+    """The TLS of an `Access` in use, made anew only when one of its files changed."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._files = access.certificate_files()
+        self._ssl: ssl.SSLContext | None = None
+        self._as_of: object = None
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """How TLS connections are made now; a new one, so new connections, when a certificate changed."""
+        as_of = _sign(self._files)
+        if self._ssl is None or as_of is None or as_of != self._as_of:
+            self._ssl, self._as_of = self._access.make_ssl_context(), as_of
+        return self._ssl
+
+
+def read_access(table: Table) -> Access:
+    """The access keys of a table; raises ConfigurationError when they cannot be used as things stand."""
+    for kind in ("headers", "headers_from_env", "headers_from_file"):
+        for name in table.string_map(kind):
+            if not check_header_name(name):
+                raise ConfigurationError(f"{table.origin}: {table.key(kind)}: {name!r} is not a header name")
+    access = Access(
+        headers=tuple(table.string_map("headers").items()),
+        headers_from_env=tuple(table.string_map("headers_from_env").items()),
+        headers_from_file=tuple(table.string_map("headers_from_file").items()),
+        bearer_token_env=_optional(table, "bearer_token_env"),
+        bearer_token_file=_optional(table, "bearer_token_file"),
+        basic_auth_username=_optional(table, "basic_auth_username"),
+        basic_auth_password_file=_optional(table, "basic_auth_password_file"),
+        basic_auth_password_env=_optional(table, "basic_auth_password_env"),
+        tls=Tls(
+            ca_file=_optional(table, "tls_ca_file"),
+            cert_file=_optional(table, "tls_cert_file"),
+            key_file=_optional(table, "tls_key_file"),
+            server_name=_optional(table, "tls_server_name"),
+            insecure_skip_verify=table.boolean("tls_insecure_skip_verify", default=False),
+        ),
+        proxy=Proxy(
+            url=_read_proxy_url(table),
+            username=_optional(table, "proxy_username"),
+            password_file=_optional(table, "proxy_password_file"),
+            password_env=_optional(table, "proxy_password_env"),
+            from_environment=table.boolean("proxy_from_environment", default=False),
+            no_proxy=tuple(table.strings("no_proxy", [])),
+        ),
+        directory=str(Path(table.origin).resolve().parent),
+    )
+    problem = access.find_problem()
+    if problem:
+        raise ConfigurationError(f"{table.origin}: {table.path}: {problem}")
+    return access
+
+
+def check_header_name(name: str) -> bool:
+    """Whether a header may be called so (RFC 9110, section 5.6.2)."""
+    return re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None
+
+
+def bypasses_proxy(no_proxy: Sequence[str], host: str, port: int) -> bool:
+    """Whether a host is reached without the proxy.
+
+    Entries are `*`, an address, a network such as `10.0.0.0/8`, or a name, which stands for the names below it too
+    (for those alone when it begins with a dot); each but a network may end in `:port`.
+    """
+    return any(_is_meant(entry.strip().lower(), host.lower().strip("[]"), port) for entry in no_proxy)
+
+
+def _is_meant(entry: str, host: str, port: int) -> bool:
+    if entry == "*":
+        return True
+    if "/" in entry:
+        try:
+            return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    name, _, number = entry.rpartition(":")
+    if name and number.isdigit() and (":" not in name or entry.startswith("[")):
+        if int(number) != port:
+            return False
+        entry = name
+    entry = entry.strip("[]").removeprefix("*")
+    if entry.startswith("."):
+        return host.endswith(entry)
+    return bool(entry) and (host == entry or host.endswith(f".{entry}"))
+
+
+def _environment_proxy(scheme: str, host: str, port: int) -> tuple[str, str | None] | None:
+    proxies = getproxies_environment()
+    url = proxies.get(scheme)
+    # As other programs read these variables: what runs beside us is not behind the proxy.
+    if not url or is_loopback(host) or bypasses_proxy(proxies.get("no", "").split(","), host, port):
+        return None
+    match = re.fullmatch(r"(?:(https?)://)?(?:([^/@]*)@)?([^/@?#\s]+)/?", url)
+    if match is None:
+        raise AccessError(f"environment variable '{scheme}_proxy' holds no http or https URL")
+    authorization = f"Basic {base64.b64encode(unquote(match[2]).encode()).decode()}" if match[2] else None
+    return f"{match[1] or 'http'}://{match[3]}", authorization
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, or an address to listen on, is this machine and reached from it only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _read_proxy_url(table: Table) -> str | None:
+    url = _optional(table, "proxy_url")
+    if url is None:
+        return None
+    match = re.fullmatch(r"https?://([^/?#\s]+)/?", url)
+    if "@" in url:
+        # The value is not shown: it holds a password.
+        raise ConfigurationError(
+            f"{table.origin}: {table.key('proxy_url')}: the value carries credentials; use proxy_username with "
+            f"proxy_password_file or proxy_password_env"
+        )
+    try:
+        check_authority(match[1] if match else "")
+    except ValueError:
+        raise table.wrong("proxy_url", "a URL such as 'http://proxy.example:3128'") from None
+    return url.rstrip("/")
+
+
+def _check_user(kind: str, username: str | None, file: str | None, variable: str | None) -> None:
+    if username is None and (file is not None or variable is not None):
+        raise AccessError(f"{kind}_password is set without {kind}_username")
+    if username is not None:
+        if file is None and variable is None:
+            raise AccessError(
+                f"{kind}_username is set without a password; expected {kind}_password_file or {kind}_password_env"
+            )
+        if ":" in username or not username.isprintable():
+            raise AccessError(f"{kind}_username holds a colon or characters that no user name may have")
+
+
+def _optional(table: Table, key: str) -> str | None:
+    return table.string(key, "") or None
+
+
+def _sign(paths: Sequence[str]) -> list[Signature] | None:
+    """The files' signatures; None when one is missing, or so fresh that it may change unseen."""
+    settled_ns = int((time.time() - _SETTLED_SECONDS) * 1e9)
+    try:
+        signatures = [sign_file(path) for path in paths]
+    except OSError:
+        return None
+    return None if any(each.written_ns > settled_ns for each in signatures) else signatures
+
+
+def _read_variable(variable: str) -> str:
+    value = os.environ.get(variable)
+    if value is None:
+        raise AccessError(f"environment variable {variable!r} is not set")
+    return _checked(value, f"environment variable {variable!r}")
+
+
+def _checked(value: str, where: str) -> str:
+    stripped = value.strip()
+    if not stripped:
+        raise AccessError(f"{where} is empty")
+    if not stripped.isprintable() or not stripped.isascii():
+        raise AccessError(f"{where} holds characters that no header may carry")
+    return stripped
+
+
+def _refuse_encrypted() -> str:
+    # Without an answer OpenSSL would ask the terminal for the key's password.
+    raise ValueError("the key is encrypted; expected one without a password")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "no certificate or key in PEM form, or one that does not belong to the other"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,294 @@
+"""From what an engine exposes to the contract: native series become contract samples through a source map.
+
+Pure: an exposition, a source and an identity in, samples and coverage out. Which series there are decides everything
+but the values; so a translation is a plan, made once for as long as a target shows the same series, and applied to the
+values of every scrape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.catalog import METRICS, Metric
+from servescope.contract.identity import IDENTITY_LABELS, Identity
+from servescope.contract.samples import Labels, Sample, Series, format_edge, make_labels
+from servescope.sources.maps import SUPPLIED, Alternative, MetricMap, Source, Status, Term, Values
+from servescope.sources.parse import Exposition, canonical_name
+
+_HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Whether a source supplies a metric, from which native series, and what is to be known about it.
+
+    `native` is None when nothing native feeds it; a zero given before its first use has the reason for that.
+    """
+
+    status: Status
+    native: str | None = None
+    reason: str | None = None
+
+
+_PROCESS_RATIO = Coverage("derived", None, "derived from counters; no gauge of a single process is read")
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The contract samples of one exposition, and the coverage of every metric of the contract."""
+
+    samples: list[Sample]
+    coverage: dict[str, Coverage]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """How the n native values of an exposition become the m of the contract.
+
+    The value of native sample `natives[i]` times `scales[i]` is added to that of `series[into[i]]`, in this order;
+    all three are (k,). A series that nothing is added to is 0: it stands there until its first use.
+    """
+
+    series: tuple[Series, ...]
+    natives: NDArray[np.intp]
+    into: NDArray[np.intp]
+    scales: NDArray[np.float64]
+    coverage: dict[str, Coverage]
+
+    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The (m,) contract values of (n,) native ones; what overflows is infinite, or NaN."""
+        # In the order of the pairs, and from 0.0, as one would add them up by hand.
+        with np.errstate(over="ignore"):
+            weights = values[self.natives] * self.scales
+        return np.bincount(self.into, weights, minlength=len(self.series)).astype(np.float64, copy=False)
+
+    def keep(self, places: NDArray[np.intp]) -> Plan:
+        """The plan for the series at these places alone, in their order."""
+        new = np.full(len(self.series), -1, dtype=np.intp)
+        new[places] = np.arange(len(places))
+        kept = new[self.into] >= 0
+        series = tuple(self.series[place] for place in places.tolist())
+        return Plan(series, self.natives[kept], new[self.into[kept]], self.scales[kept], self.coverage)
+
+    def show_as(self, series: tuple[Series, ...]) -> Plan:
+        """The plan with an equal tuple of series in place of its own."""
+        return replace(self, series=series)
+
+
+def translate(exposition: Exposition, source: Source, identity: Identity) -> Translation:
+    """The exposition in the words of the contract.
+
+    There is one sample per native series: native labels stay, beside the identity's, and one that is in their way is
+    kept as `exported_<label>`. Only labels that the map drops are gone; values that become one series thereby are
+    added.
+    """
+    plan = plan_translation(exposition, source, identity)
+    values = plan.apply(np.array([sample.value for sample in exposition.samples], dtype=np.float64))
+    samples = [Sample(*series, value) for series, value in zip(plan.series, values.tolist(), strict=True)]
+    return Translation(samples, plan.coverage)
+
+
+def plan_translation(exposition: Exposition, source: Source, identity: Identity) -> Plan:
+    """How an exposition's values are translated; its own do not matter."""
+    planner = _Planner()
+    coverage: dict[str, Coverage] = {}
+    labelling = _Labelling(identity)
+    for name, metric_map in source.metrics.items():
+        coverage[name] = _plan_metric(planner, exposition, source, metric_map, labelling)
+    _settle_components(source, coverage)
+    return planner.plan({name: coverage.get(name, _PROCESS_RATIO) for name in METRICS})
+
+
+class _Planner:
+    """Collects the series of a plan and what is added to each."""
+
+    def __init__(self) -> None:
+        self._series: list[Series] = []
+        self._natives: list[int] = []
+        self._into: list[int] = []
+        self._scales: list[float] = []
+
+    def begin_series(self, name: str, labels: Labels) -> int:
+        """A series of the contract; its place."""
+        self._series.append(Series(name, labels))
+        return len(self._series) - 1
+
+    def add(self, native: int, into: int, scale: float) -> None:
+        self._natives.append(native)
+        self._into.append(into)
+        self._scales.append(scale)
+
+    def plan(self, coverage: dict[str, Coverage]) -> Plan:
+        return Plan(
+            tuple(self._series),
+            np.array(self._natives, dtype=np.intp),
+            np.array(self._into, dtype=np.intp),
+            np.array(self._scales, dtype=np.float64),
+            coverage,
+        )
+
+
+def _plan_metric(
+    planner: _Planner, exposition: Exposition, source: Source, metric_map: MetricMap, labelling: _Labelling
+) -> Coverage:
+    alternative = _choose(exposition, metric_map.alternatives)
+    found: dict[tuple[str, Labels], int] = {}
+    for term in alternative.terms if alternative else ():
+        for part in _read_term(exposition, metric_map.metric, term, labelling):
+            into = found.get(part.series)
+            if into is None:
+                into = found[part.series] = planner.begin_series(*part.series)
+            planner.add(part.native, into, part.scale)
+    zeros = _zeros(exposition, source, metric_map, labelling)
+    # A histogram's own buckets may have other edges than the map supposes, so it is all its own or all zeros.
+    unused = [part for parts in zeros if not any(part in found for part in parts) for part in parts]
+    for series in unused:
+        planner.begin_series(*series)
+    return _cover(exposition, metric_map, alternative, zeros=bool(zeros))
+
+
+def _choose(exposition: Exposition, alternatives: Iterable[Alternative]) -> Alternative | None:
+    # The first that is there, never a sum: a renamed series may be exposed under both its names.
+    return next((each for each in alternatives if _is_there(exposition, each)), None)
+
+
+def _is_there(exposition: Exposition, alternative: Alternative) -> bool:
+    needed = [term.native for term in alternative.terms if not term.optional]
+    return all(map(exposition.has, (*needed, *alternative.requires))) and not any(
+        map(exposition.has, alternative.unless)
+    )
+
+
+class _Part(NamedTuple):
+    """The place of a native sample, and what it is added to, times the scale."""
+
+    native: int
+    series: tuple[str, Labels]
+    scale: float
+
+
+def _read_term(exposition: Exposition, metric: Metric, term: Term, labelling: _Labelling) -> Iterator[_Part]:
+    """Every sample that a term gives, each native series once."""
+    suffixes = _HISTOGRAM_PARTS if metric.kind == "histogram" else ("",)
+    for suffix in suffixes:
+        scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
+        seen = set()
+        for native in exposition.places.get(canonical_name(term.native) + suffix, ()):
+            own = exposition.samples[native].labels
+            if own in seen or not _is_selected(own, term):
+                continue
+            seen.add(own)
+            labels = labelling.relabel(_scale_edge(own, term.scale), term)
+            yield _Part(native, (metric.name + suffix, labels), scale)
+
+
+def _is_selected(labels: Labels, term: Term) -> bool:
+    if not term.select and not term.exclude:
+        return True
+    values = dict(labels)
+    return _agree(values, term.select) and not (term.exclude and _agree(values, term.exclude))
+
+
+def _agree(labels: Mapping[str, str], wanted: Values) -> bool:
+    return all(labels.get(label, "") in values for label, values in wanted)
+
+
+def _scale_edge(labels: Labels, scale: float) -> Labels:
+    if scale == 1.0:
+        return labels
+    return tuple((label, format_edge(float(value) * scale) if label == "le" else value) for label, value in labels)
+
+
+class _Labelling:
+    """Puts an identity's labels on series; what is in their way is kept under another name."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = dict(identity.labels())
+        # A thousand targets have a million pairs, and few different ones each.
+        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def relabel(self, native: Labels, term: Term) -> Labels:
+        """The contract labels of a native series."""
+        own = dict(native)
+        given = {
+            label: next((rule.value for rule in rules if _agree(own, rule.when)), "") for label, rules in term.labels
+        }
+        kept = ((label, value) for label, value in native if label not in term.drop)
+        return self.add(kept, given)
+
+    def add(self, native: Iterable[tuple[str, str]], given: Mapping[str, str]) -> Labels:
+        """Native labels with the contract's `given` ones and the identity's, which win."""
+        labels = {**given, **self._identity}
+        result = dict(labels)
+        for label, value in native:
+            # An identity label that the operator left empty is not the target's to fill: it would split a deployment.
+            if label not in IDENTITY_LABELS and label not in given:
+                result[label] = value
+            elif labels.get(label) != value:
+                result[f"exported_{label}"] = value
+        return tuple([self._pairs.setdefault(pair, pair) for pair in make_labels(result)])
+
+
+def _zeros(
+    exposition: Exposition, source: Source, metric_map: MetricMap, labelling: _Labelling
+) -> list[list[tuple[str, Labels]]]:
+    """The series that stand at 0 until their first use; a histogram's parts together."""
+    if metric_map.absent != "zero" or not all(map(exposition.has, (*source.first_use.when, *metric_map.zero_when))):
+        return []
+    return [
+        [
+            (metric_map.metric.name + suffix, labelling.add((*present, *edge), dict(closed)))
+            for suffix, edge in _parts(metric_map)
+        ]
+        for present in _present_labels(exposition, source)
+        for closed in metric_map.zeros
+    ]
+
+
+def _present_labels(exposition: Exposition, source: Source) -> list[Labels]:
+    like, wanted = source.first_use.like, source.first_use.labels
+    if like is None:
+        return [()]
+    samples = exposition.by_name.get(canonical_name(like), ())
+    kept = (tuple(pair for pair in sample.labels if pair[0] in wanted) for sample in samples)
+    return list(dict.fromkeys(kept))
+
+
+def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:
+    if metric_map.metric.kind != "histogram":
+        return [("", ())]
+    edges = (*metric_map.zero_edges, float("inf")) if metric_map.zero_edges else ()
+    return [("_sum", ()), ("_count", ()), *(("_bucket", (("le", format_edge(edge)),)) for edge in edges)]
+
+
+def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | None, *, zeros: bool) -> Coverage:
+    if chosen:
+        natives = [term.native for term in chosen.terms if exposition.has(term.native)]
+        return Coverage(chosen.status, " + ".join(natives), chosen.reason)
+    if metric_map.status:
+        return Coverage(metric_map.status, None, metric_map.reason)
+    if zeros:
+        return Coverage("present", None, "not exposed before its first use, so 0")
+    if metric_map.absent == "off":
+        return Coverage("impossible", None, metric_map.reason)
+    return Coverage("impossible", None, _explain_absence(metric_map))
+
+
+def _settle_components(source: Source, coverage: dict[str, Coverage]) -> None:
+    """What a process lacks of a component it shows is missing for good, not elsewhere."""
+    shown = {METRICS[name].component for name, each in coverage.items() if each.status in SUPPLIED}
+    for name, metric_map in source.metrics.items():
+        metric = metric_map.metric
+        if metric_map.alternatives and coverage[name].status == "elsewhere" and metric.component in shown:
+            coverage[name] = Coverage("impossible", None, metric.absent)
+
+
+def _explain_absence(metric_map: MetricMap) -> str:
+    wanted = (term.native for each in metric_map.alternatives for term in each.terms if not term.optional)
+    told = f"not exposed: {', '.join(repr(name) for name in dict.fromkeys(wanted))}"
+    return f"{told}; {metric_map.reason}" if metric_map.reason else told

@@ -1,0 +1,91 @@
+"""What alerting remembers: how alerts stand, and what the counters of objectives counted."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+from servescope.contract.identity import Deployment
+from servescope.store.records import KeptAlert, StoreError
+from servescope.store.schema import checked_time, clamped_time, write_text
+
+Sums = Mapping[Deployment, Sequence[float]]
+
+
+class Memory:
+    """The tables of alerting. Not thread safe."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection, self._path = connection, path
+
+    def write_alerts(self, alerts: Iterable[KeptAlert]) -> None:
+        """Keep these in place of all former ones."""
+        self._connection.execute("DELETE FROM alerts")
+        self._connection.executemany(
+            "INSERT INTO alerts VALUES (?, ?, ?)",
+            [(each.alert, write_text(each.labels), write_text(_state(each))) for each in alerts],
+        )
+
+    def read_alerts(self) -> list[KeptAlert]:
+        """All that are kept; raises StoreError for one that is damaged."""
+        rows = self._connection.execute("SELECT alert, labels, state FROM alerts ORDER BY rowid").fetchall()
+        return [self._alert(*row) for row in rows]
+
+    def _alert(self, alert: str, labels: str, state: str) -> KeptAlert:
+        try:
+            pairs = tuple((str(name), str(value)) for name, value in json.loads(labels))
+            found = json.loads(state)
+            found["told"] = {name: tuple(word) for name, word in found["told"].items()}
+            found["value"] = float(found["value"])
+            return KeptAlert(alert, pairs, **found)
+        except (TypeError, ValueError, KeyError) as error:
+            raise StoreError(f"store {self._path}: what is kept of alert {alert!r} is damaged: {error}") from error
+
+    def append_sums(self, time_ms: int, sums: Sums) -> None:
+        """Keep what was counted up to an instant; those that are not before it go."""
+        self._connection.execute("DELETE FROM sums WHERE time_ms >= ?", (clamped_time(time_ms),))
+        text = write_text([[astuple(deployment), list(own)] for deployment, own in sums.items()])
+        # Fast rather than small: it is done at every evaluation.
+        self._connection.execute(
+            "INSERT INTO sums VALUES (?, ?)", (checked_time(time_ms), zlib.compress(text.encode(), 1))
+        )
+
+    def forget_sums(self, times: Iterable[int]) -> None:
+        """Forget those of some instants."""
+        self._connection.executemany("DELETE FROM sums WHERE time_ms = ?", [(time_ms,) for time_ms in times])
+
+    def read_sums(self, until_ms: int) -> list[tuple[int, Sums]]:
+        """What was counted up to each instant that is kept, ascending, none of them after `until_ms`."""
+        rows = self._connection.execute(
+            "SELECT time_ms, body FROM sums WHERE time_ms <= ? ORDER BY time_ms", (clamped_time(until_ms),)
+        ).fetchall()
+        # One object per deployment, however often it stands there.
+        known: dict[Deployment, Deployment] = {}
+        found: list[tuple[int, Sums]] = []
+        for time_ms, body in rows:
+            try:
+                sums: dict[Deployment, Sequence[float]] = {}
+                for labels, own in json.loads(zlib.decompress(body)):
+                    deployment = Deployment(*map(str, labels))
+                    sums[known.setdefault(deployment, deployment)] = [float(value) for value in own]
+            except (TypeError, ValueError, zlib.error) as error:
+                raise StoreError(f"store {self._path}: the sums of time {time_ms} are damaged: {error}") from error
+            found.append((time_ms, sums))
+        return found
+
+
+def _state(alert: KeptAlert) -> dict[str, object]:
+    return {
+        "since_ms": alert.since_ms,
+        "fired_ms": alert.fired_ms,
+        "kept_ms": alert.kept_ms,
+        "resolved_ms": alert.resolved_ms,
+        "told": {name: list(word) for name, word in alert.told.items()},
+        # As text where JSON has no number for it.
+        "value": alert.value if math.isfinite(alert.value) else str(alert.value),
+    }

@@ -1,0 +1,117 @@
+"""What the numbers of a row, or of a run, are: lists of series or figure keys, each of which the file has once."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from servescope.contract.samples import Series
+from servescope.store.packing import Keys, Shape, parse_key
+from servescope.store.records import StoreError
+from servescope.store.schema import checked_time, digest, write_text
+
+# A layout in use is marked so once an hour, which is what its retention is counted from.
+_MARK_MS = 3_600_000
+# What is known of layouts and shapes, at most, and their keys: a key with its labels takes up to a kilobyte.
+_LAYOUTS_HELD = 256
+_KEYS_HELD = 100_000
+
+K = TypeVar("K", Keys, Shape)
+
+
+class Layouts:
+    """The layouts of rows and the shapes of runs, by the rows of the file that hold them. Not thread safe."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection, self._path = connection, path
+        self._of_target: dict[str, tuple[tuple[Series, ...], bytes]] = {}
+        # By digest: the row, and when it was last marked.
+        self._marked: dict[bytes, tuple[int, int]] = {}
+        self._keys: OrderedDict[int, Keys] = OrderedDict()
+        self._shapes: OrderedDict[int, Shape] = OrderedDict()
+
+    def keys(self, row: int) -> Keys:
+        """The keys of a layout."""
+        return _held(self._keys, row, lambda: tuple(map(parse_key, json.loads(self._read_text("layouts", row)))))
+
+    def shape(self, row: int) -> Shape:
+        """A shape."""
+        return _held(self._shapes, row, lambda: Shape.parse(self._read_text("shapes", row)))
+
+    def row_of_series(self, target_id: str, series: tuple[Series, ...], time_ms: int) -> int:
+        """The row of the layout of a target's scrape, made when it is new."""
+        former = self._of_target.get(target_id)
+        if former is None or former[0] is not series:
+            text = write_text(series)
+            self._of_target[target_id] = (series, digest(text))
+            return self._row_of_text(text, time_ms)
+        known = self._marked.get(former[1])
+        if known is not None and time_ms - known[1] < _MARK_MS:
+            return known[0]
+        return self._row_of_text(write_text(series), time_ms)
+
+    def row_of_figures(self, keys: list[str], time_ms: int) -> int:
+        """The row of the layout of a deployment's figures, made when it is new."""
+        return self._row_of_text(write_text(keys), time_ms)
+
+    def row_of_shape(self, shape: Shape, end_ms: int) -> int:
+        """The row of the shape of a run that ends then, made when it is new."""
+        return self._row("shapes", shape.text(), end_ms)
+
+    def let_go(self, target_ids: Iterable[str]) -> None:
+        """Forget what targets showed last that are no longer listed."""
+        for target_id in target_ids:
+            self._of_target.pop(target_id, None)
+
+    def delete_spent(self, oldest_row_ms: int, oldest_run_end_ms: int) -> None:
+        """Delete the layouts that were last used before the oldest recent row, the shapes before the oldest run."""
+        # No run ends after the last use of its shape; a row may be of up to a mark after that of its layout.
+        self._connection.execute("DELETE FROM shapes WHERE used_ms < ?", (oldest_run_end_ms,))
+        before_ms = oldest_row_ms - _MARK_MS
+        if self._connection.execute("DELETE FROM layouts WHERE used_ms < ?", (before_ms,)).rowcount:
+            self._marked = {name: known for name, known in self._marked.items() if known[1] >= before_ms}
+
+    def _row_of_text(self, keys: str, time_ms: int) -> int:
+        name = digest(keys)
+        known = self._marked.get(name)
+        if known is None or time_ms - known[1] >= _MARK_MS:
+            known = self._marked[name] = (self._row("layouts", keys, checked_time(time_ms)), time_ms)
+        return known[0]
+
+    def _row(self, table: str, keys: str, used_ms: int) -> int:
+        name = digest(keys)
+        row = self._connection.execute(
+            f"UPDATE {table} SET used_ms = max(used_ms, ?) WHERE digest = ? RETURNING id",  # noqa: S608  constants
+            (used_ms, name),
+        ).fetchone()
+        if row is None:
+            row = self._connection.execute(
+                f"INSERT INTO {table} (digest, used_ms, keys) VALUES (?, ?, ?) RETURNING id",  # noqa: S608  constants
+                (name, used_ms, zlib.compress(keys.encode(), 6)),
+            ).fetchone()
+        return int(row[0])
+
+    def _read_text(self, table: str, row: int) -> str:
+        found = self._connection.execute(f"SELECT keys FROM {table} WHERE id = ?", (row,)).fetchone()  # noqa: S608  constants
+        try:
+            return zlib.decompress(found[0]).decode()
+        except (TypeError, ValueError, zlib.error) as error:
+            raise StoreError(f"store {self._path}: row {row} of {table} is damaged: {error}") from error
+
+
+def _held(held: OrderedDict[int, K], row: int, read: Callable[[], K]) -> K:
+    """What is held for a row, read when it is not there; rows are never numbered twice, and the oldest give way."""
+    if row not in held:
+        held[row] = read()
+        while len(held) > 1 and (len(held) > _LAYOUTS_HELD or sum(map(_count_keys, held.values())) > _KEYS_HELD):
+            held.popitem(last=False)
+    return held[row]
+
+
+def _count_keys(known: Keys | Shape) -> int:
+    return len(known.keys if isinstance(known, Shape) else known)

@@ -1,0 +1,180 @@
+"""Whose rows there are: deployments, and targets with their latest status."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
+from servescope.store.records import RefusedError, TargetStatus
+from servescope.store.schema import FIGURES, LAST_OWNER, SCRAPES, TIME_BITS, digest, write_text
+
+_DELETE_UNUSED_TARGETS = f"""
+DELETE FROM targets WHERE NOT listed
+AND NOT EXISTS (SELECT 1 FROM runs WHERE kind = {SCRAPES} AND owner = targets.id)
+AND NOT EXISTS (
+    SELECT 1 FROM recent_scrapes
+    WHERE recent_scrapes.id BETWEEN targets.id << {TIME_BITS} AND ((targets.id + 1) << {TIME_BITS}) - 1
+)
+"""  # noqa: S608  constants
+_DELETE_UNUSED_DEPLOYMENTS = f"""
+DELETE FROM deployments WHERE NOT EXISTS (SELECT 1 FROM targets WHERE deployment = deployments.id)
+AND NOT EXISTS (SELECT 1 FROM runs WHERE kind = {FIGURES} AND owner = deployments.id)
+AND NOT EXISTS (
+    SELECT 1 FROM recent_figures
+    WHERE recent_figures.id BETWEEN deployments.id << {TIME_BITS} AND ((deployments.id + 1) << {TIME_BITS}) - 1
+)
+"""  # noqa: S608  constants
+_DELETE_UNUSED = (
+    _DELETE_UNUSED_TARGETS,
+    "DELETE FROM statuses WHERE target NOT IN (SELECT id FROM targets)",
+    "DELETE FROM coverages WHERE id NOT IN (SELECT coverage FROM statuses)",
+    _DELETE_UNUSED_DEPLOYMENTS,
+)
+_TABLES = {SCRAPES: "targets", FIGURES: "deployments"}
+
+
+class Owners:
+    """The targets, which own scrapes, and the deployments, which own figures, by their rows. Not thread safe."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection, self._path = connection, path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._deployments: dict[Deployment, int] = {}
+        self._targets: dict[str, int] = {}
+        self._coverage: dict[str, Mapping[str, Mapping[str, str | None]]] = {}
+
+    # --- Writing ------------------------------------------------------------------------------------------------------
+
+    def keep_deployment(self, deployment: Deployment) -> int:
+        """The row of a deployment, made when it is new."""
+        if deployment not in self._deployments:
+            labels = _labels_text(deployment)
+            self._connection.execute("INSERT OR IGNORE INTO deployments (labels) VALUES (?)", (labels,))
+            (row,) = self._connection.execute("SELECT id FROM deployments WHERE labels = ?", (labels,)).fetchone()
+            self._check_row(row)
+            self._deployments[deployment] = row
+        return self._deployments[deployment]
+
+    def known_target(self, target_id: str) -> int:
+        """The row of a target that was kept; raises RefusedError for another."""
+        if target_id not in self._targets:
+            found = self.find_target(target_id)
+            if found is None:
+                raise RefusedError(f"store {self._path}: unknown target {target_id!r}; set_target comes first")
+            self._targets[target_id] = found
+        return self._targets[target_id]
+
+    def keep_target(self, status: TargetStatus) -> None:
+        """Keep the latest status of a target, in place of its former one."""
+        deployment = self.keep_deployment(status.identity.deployment())
+        (target,) = self._connection.execute(
+            "INSERT INTO targets (target_id, deployment, listed) VALUES (?, ?, 1) "
+            "ON CONFLICT (target_id) DO UPDATE SET deployment = excluded.deployment, listed = 1 RETURNING id",
+            (status.target_id, deployment),
+        ).fetchone()
+        self._check_row(target)
+        self._connection.execute(
+            "INSERT INTO statuses VALUES (?, ?, 0) ON CONFLICT (target) DO UPDATE SET status = excluded.status",
+            (target, _status_fields(status)),
+        )
+        if self._coverage.get(status.target_id) != status.coverage:
+            coverage = self._coverage_row(write_text(status.coverage))
+            self._connection.execute("UPDATE statuses SET coverage = ? WHERE target = ?", (coverage, target))
+            self._coverage[status.target_id] = status.coverage
+
+    def unlist(self, keep: Iterable[str]) -> list[str]:
+        """Have only the targets of `keep` listed; returns those that are not any more."""
+        kept = set(keep)
+        gone = [
+            name
+            for (name,) in self._connection.execute("SELECT target_id FROM targets WHERE listed")
+            if name not in kept
+        ]
+        self._connection.executemany("UPDATE targets SET listed = 0 WHERE target_id = ?", [(name,) for name in gone])
+        return gone
+
+    def delete_unused(self) -> None:
+        """Delete the targets and deployments that nothing refers to any more."""
+        if sum(self._connection.execute(statement).rowcount for statement in _DELETE_UNUSED):
+            self._forget()
+
+    def _coverage_row(self, text: str) -> int:
+        name = digest(text)
+        self._connection.execute("INSERT OR IGNORE INTO coverages (digest, text) VALUES (?, ?)", (name, text))
+        (row,) = self._connection.execute("SELECT id FROM coverages WHERE digest = ?", (name,)).fetchone()
+        return int(row)
+
+    def _check_row(self, row: int) -> None:
+        if row > LAST_OWNER:
+            raise RefusedError(f"store {self._path}: it holds {row} targets or deployments, of at most {LAST_OWNER}")
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    def rows(self, kind: int) -> list[int]:
+        """The rows of all that may own rows of a kind."""
+        return [row for (row,) in self._connection.execute(f"SELECT id FROM {_TABLES[kind]}").fetchall()]  # noqa: S608  constants
+
+    def deployments(self) -> list[tuple[int, Deployment]]:
+        """Every deployment, with its row."""
+        rows = self._connection.execute("SELECT id, labels FROM deployments").fetchall()
+        return [(row, Deployment(**json.loads(labels))) for row, labels in rows]
+
+    def find_deployment(self, deployment: Deployment) -> int | None:
+        """The row of a deployment, None when it is unknown."""
+        return self._find("SELECT id FROM deployments WHERE labels = ?", _labels_text(deployment))
+
+    def find_target(self, target_id: str) -> int | None:
+        """The row of a target, None when it is unknown."""
+        return self._find("SELECT id FROM targets WHERE target_id = ?", target_id)
+
+    def targets_of(self, deployment: int | None) -> list[int]:
+        """The rows of a deployment's targets, by target id."""
+        rows = self._connection.execute("SELECT id FROM targets WHERE deployment = ? ORDER BY target_id", (deployment,))
+        return [row for (row,) in rows.fetchall()]
+
+    def statuses(self) -> list[TargetStatus]:
+        """The latest status of every target that is listed, by target id."""
+        rows = self._connection.execute(
+            "SELECT target_id, status, text FROM targets JOIN statuses ON target = targets.id "
+            "LEFT JOIN coverages ON coverages.id = coverage WHERE listed ORDER BY target_id"
+        ).fetchall()
+        return [_status(target_id, status, coverage or "{}") for target_id, status, coverage in rows]
+
+    def _find(self, query: str, name: str) -> int | None:
+        found = self._connection.execute(query, (name,)).fetchone()
+        return None if found is None else int(found[0])
+
+
+def _labels_text(deployment: Deployment) -> str:
+    return write_text({name: getattr(deployment, name) for name in DEPLOYMENT_LABELS})
+
+
+def _status_fields(status: TargetStatus) -> str:
+    return write_text(
+        {
+            "url": status.url,
+            "identity": {name: getattr(status.identity, name) for name in IDENTITY_LABELS},
+            "source": status.source,
+            "versions": status.versions,
+            "healthy": status.healthy,
+            "last_scrape_ms": status.last_scrape_ms,
+            "last_success_ms": status.last_success_ms,
+            "duration_seconds": status.duration_seconds,
+            "samples": status.samples,
+            "error": status.error,
+            "warnings": status.warnings,
+            "missing_metrics": status.missing_metrics,
+        }
+    )
+
+
+def _status(target_id: str, status: str, coverage: str) -> TargetStatus:
+    fields: dict[str, Any] = json.loads(status)
+    identity = Identity(**fields.pop("identity"))
+    return TargetStatus(target_id=target_id, identity=identity, coverage=json.loads(coverage), **fields)

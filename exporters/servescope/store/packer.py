@@ -1,0 +1,96 @@
+"""Turns recent rows into runs, once an owner has enough of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Sequence
+
+from servescope.store.packing import RUN_ROWS, Row, rows_until_gap
+from servescope.store.recent import RecentRows
+from servescope.store.records import StoreError
+from servescope.store.runs import Run, Runs
+
+_logger = logging.getLogger(__name__)
+
+Owner = tuple[int, int]
+"""A kind of rows, and the row of the target or deployment that has them."""
+
+
+class Packer:
+    """Knows which owners have rows enough for a run, and packs them. Not thread safe."""
+
+    def __init__(self, recent: RecentRows, runs: Runs) -> None:
+        self._recent, self._runs = recent, runs
+        self._is_looking = False
+        self._rows_due: dict[Owner, int] = {}
+        self._due: set[Owner] = set()
+
+    def note(self, kind: int, owner: int) -> None:
+        """Notice that an owner got a row."""
+        if self._is_looking:
+            self._note_due(kind, owner)
+
+    def take_due(self) -> Owner | None:
+        """An owner that has rows enough for a run, which is noticed again when it has more; None when none has."""
+        if not self._is_looking:
+            self._is_looking = True
+            for each in self._recent.counts():
+                self._note_due(*each)
+        return self._due.pop() if self._due else None
+
+    def find_idle(self, before_ms: int) -> Owner | None:
+        """An owner that got no row since an instant and has some; None when there is none."""
+        for owner, count in self._recent.counts().items():
+            span = self._recent.span(*owner) if count else None
+            if span is not None and span[1] < before_ms:
+                return owner
+        return None
+
+    def forget_others(self, owners: Container[Owner]) -> None:
+        """Forget all but these."""
+        self._rows_due = {owner: rows for owner, rows in self._rows_due.items() if owner in owners}
+
+    def pack_oldest(self, kind: int, owner: int) -> None:
+        """Turn the oldest recent rows into runs: those before the next run, or those within one and it together."""
+        rows = self._recent.rows_to_pack(kind, owner)
+        if rows:
+            first = rows[0].time_ms
+            around = self._runs.between(kind, owner, first, first)
+            if around:
+                taken = self._merge(kind, owner, rows, around[0])
+            else:
+                taken = rows_until_gap(rows, self._runs.next_start(kind, owner, first))
+                self._runs.write(kind, owner, taken)
+            self._recent.delete(kind, owner, taken[-1].time_ms + 1, len(taken))
+        self._recent.recount(kind, owner)
+        self._rows_due[kind, owner] = RUN_ROWS
+        self.note(kind, owner)
+
+    def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: Run) -> list[Row]:
+        """Write a run anew with the rows that lie within it; where both have an instant, the later word counts."""
+        taken = [row for row in rows if row.time_ms <= run.end_ms]
+        try:
+            former = self._runs.unpack(run)
+        except StoreError as error:
+            if error.damaged:
+                raise
+            # Nobody can read it as it is; left there it would keep these rows from ever being packed.
+            _logger.error("%s; it is given up, and what came for its time takes its place", error)  # noqa: TRY400
+            former = []
+        merged = {row.time_ms: row for row in (*former, *taken)}
+        self._runs.delete(run.id)
+        self._runs.write(kind, owner, [merged[time_ms] for time_ms in sorted(merged)])
+        return taken
+
+    def _note_due(self, kind: int, owner: int) -> None:
+        """Remember whether the rows of an owner are enough for a run; each one's first run has its own length, lest all
+        come at once.
+        """
+        count = self._recent.counts()[kind, owner]
+        if count < RUN_ROWS // 2:
+            return
+        if (kind, owner) not in self._rows_due:
+            has_run = self._runs.has_any(kind, owner)
+            self._rows_due[kind, owner] = RUN_ROWS if has_run else RUN_ROWS // 2 + owner * 37 % (RUN_ROWS // 2)
+        if count >= self._rows_due[kind, owner]:
+            self._due.add((kind, owner))

@@ -1,0 +1,398 @@
+"""A client of Prometheus' HTTP API, or of anything that speaks it: Thanos, Mimir, VictoriaMetrics.
+
+It needs the standard library alone, so that the console, which has no HTTP client of its own, can use it as well.
+Every answer is bounded in size and time. Numbers that are NaN or infinite are left out: absent is not a number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import ssl
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any, Final, NoReturn
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.samples import Labels, make_labels
+from servescope.errors import ServescopeError, UsageError
+from servescope.settings.access import Access, AccessError, Tls, check_header_name
+
+TIMEOUT_SECONDS: Final = 60.0
+MAX_BYTES: Final = 32_000_000
+"""An answer may be so large by default; held as numbers it takes about six times as much while it is read."""
+MAX_STEPS: Final = 11_000
+"""The steps a Prometheus gives one range query at most."""
+
+_CHUNK_BYTES = 1 << 16
+_ERROR_BYTES = 100_000
+_SHOWN = 300
+_CREDENTIALS = re.compile(r"//[^/?#]*@")
+# How Prometheus, Thanos and Mimir word that a query would read or answer more than they allow.
+_TOO_MUCH = re.compile(r"too many|exceed|too large|timed out|timeout", re.IGNORECASE)
+
+
+class PrometheusError(ServescopeError):
+    """A Prometheus could not be asked; the text names the URL, the status and its own words.
+
+    `status` is None when no answer came.
+    """
+
+    def __init__(self, url: str, reason: str, status: int | None = None) -> None:
+        super().__init__(f"Prometheus at {url}: {reason}")
+        self.url, self.reason, self.status = url, reason, status
+
+
+class NotPrometheusError(PrometheusError):
+    """What answers at the URL is no Prometheus."""
+
+
+class TooMuchError(PrometheusError):
+    """The answer would have been larger, or have taken longer, than this client or the server allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One element of an instant vector; a series' name is among the labels as `__name__`."""
+
+    labels: Labels
+    value: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """One series over time: `times` in milliseconds, ascending, and the finite `values` there."""
+
+    labels: Labels
+    times: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Prometheus:
+    """The query API below `url`, such as `http://10.0.0.5:9090` or `https://mimir.example/prometheus`.
+
+    `access` gives the headers of every request, read anew each time, and the certificates that are trusted. Safe from
+    several threads. Raises UsageError when the URL is none, AccessError; its methods raise PrometheusError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        access: Access | None = None,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = check_base_url(url)
+        self._access = access or Access()
+        self._timeout_seconds, self._max_bytes, self._clock = timeout_seconds, max_bytes, clock
+        self._opener = _make_opener(self._access)
+        self._method = "POST"
+
+    def query(self, expression: str, *, at_ms: int) -> list[Point]:
+        """The elements of an instant vector."""
+        result = self._vector("query", "vector", query=expression, time=format_time(at_ms))
+        points = [Point(self._labels(each), self._number(each)) for each in result]
+        return [point for point in points if math.isfinite(point.value)]
+
+    def query_range(self, expression: str, *, start_ms: int, end_ms: int, step_ms: int) -> list[Track]:
+        """The expression at every step from start to end; at most `MAX_STEPS` steps."""
+        bounds = {"start": format_time(start_ms), "end": format_time(end_ms), "step": f"{step_ms / 1000:.3f}"}
+        return [self._track(each) for each in self._vector("query_range", "matrix", query=expression, **bounds)]
+
+    def read_samples(self, selector: str, *, start_ms: int, end_ms: int) -> list[Track]:
+        """The samples as they are stored, from start to end, both included.
+
+        Stale markers are not told; a Prometheus 3 leaves out the first instant of a range, so one more is asked for.
+        """
+        expression = f"{selector}[{end_ms - start_ms + 1}ms]"
+        tracks = [
+            self._track(each, start_ms)
+            for each in self._vector("query", "matrix", query=expression, time=format_time(end_ms))
+        ]
+        return [track for track in tracks if len(track.times)]
+
+    def series(self, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[Labels]:
+        """The labels of every series that a selector matches and that has samples between start and end."""
+        parameters = [("match[]", each) for each in selectors]
+        parameters += [("start", format_time(start_ms)), ("end", format_time(end_ms))]
+        return [self._labels({"metric": each}) for each in self._list("series", parameters)]
+
+    def label_values(self, label: str, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[str]:
+        """The values a label has on the series that a selector matches, sorted."""
+        parameters = [("match[]", each) for each in selectors]
+        parameters += [("start", format_time(start_ms)), ("end", format_time(end_ms))]
+        return sorted(str(each) for each in self._list(f"label/{label}/values", parameters, method="GET"))
+
+    def _list(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> list[Any]:
+        data = self._ask(path, parameters, method)
+        if not isinstance(data, list):
+            self._not_prometheus(path)
+        return data
+
+    def _vector(self, path: str, kind: str, **parameters: str) -> list[Any]:
+        data = self._ask(path, tuple(parameters.items()))
+        if not isinstance(data, dict) or not isinstance(data.get("result"), list):
+            self._not_prometheus(path)
+        if data.get("resultType") != kind:
+            raise PrometheusError(self.url, f"{path} gave a {data.get('resultType')!r}, expected a {kind!r}")
+        return list(data["result"])
+
+    def _labels(self, element: Any) -> Labels:
+        try:
+            return make_labels({str(name): str(value) for name, value in element["metric"].items()})
+        except (KeyError, TypeError, AttributeError):
+            raise self._malformed(element) from None
+
+    def _number(self, element: Any) -> float:
+        try:
+            return float(element["value"][1])
+        except (KeyError, TypeError, IndexError, ValueError):
+            raise self._malformed(element) from None
+
+    def _track(self, element: Any, start_ms: int | None = None) -> Track:
+        try:
+            # A series of native histograms has no 'values'.
+            pairs = element.get("values", [])
+            times = np.array([moment for moment, _ in pairs], dtype=np.float64)
+            values = np.array([value for _, value in pairs], dtype=np.float64)
+        except (AttributeError, TypeError, ValueError):
+            raise self._malformed(element) from None
+        instants = np.rint(times * 1000).astype(np.int64)
+        kept = np.isfinite(values)
+        if start_ms is not None:
+            kept &= instants >= start_ms
+        return Track(self._labels(element), instants[kept], values[kept])
+
+    def _malformed(self, element: object) -> PrometheusError:
+        return PrometheusError(self.url, f"an answer with an element that is none: {_shortened(repr(element))}")
+
+    # --- Transport ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> Any:
+        try:
+            return self._ask_openly(path, parameters, method)
+        except PrometheusError as error:
+            # What stands before a Prometheus may send the credentials back that it refuses.
+            raise type(error)(self.url, self._access.conceal(error.reason), error.status) from error.__cause__
+
+    def _ask_openly(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None) -> Any:
+        status, body = self._request(path, parameters, method or self._method)
+        if status in (405, 501) and method is None and self._method == "POST":
+            # Some proxies let reading through by GET alone.
+            self._method = "GET"
+            status, body = self._request(path, parameters, "GET")
+        answer = _parse(body)
+        if answer is None or answer.get("status") not in ("success", "error"):
+            self._refuse_answer(path, status, body)
+        if answer["status"] == "error":
+            self._raise_told(path, status, answer)
+        return answer.get("data")
+
+    def _request(self, path: str, parameters: Sequence[tuple[str, str]], method: str) -> tuple[int, bytes]:
+        url, encoded = f"{self.url}/api/v1/{path}", urlencode(parameters)
+        deadline = self._clock() + self._timeout_seconds
+        request = self._make_request(url, encoded, method)
+        try:
+            with self._open(request) as response:
+                failed = response.status >= 300
+                return response.status, self._read(response, deadline, _ERROR_BYTES if failed else self._max_bytes)
+        except TimeoutError:
+            raise TooMuchError(self.url, f"no answer to {path} within {self._timeout_seconds:g} s") from None
+        except URLError as error:
+            if isinstance(error.reason, TimeoutError):
+                raise PrometheusError(self.url, f"no connection within {self._timeout_seconds:g} s") from None
+            raise PrometheusError(self.url, f"cannot be reached: {_cause(error.reason)}") from error
+        except (OSError, HTTPException) as error:
+            raise PrometheusError(self.url, f"the answer to {path} ended early: {_cause(error)}") from error
+
+    def _open(self, request: Request) -> Any:
+        try:
+            return self._opener.open(request, timeout=self._timeout_seconds)
+        except HTTPError as error:
+            # An answer like any other: Prometheus says in it what was wrong.
+            return error
+
+    def _make_request(self, url: str, encoded: str, method: str) -> Request:
+        try:
+            headers = {"Accept": "application/json", "Accept-Encoding": "gzip", **self._access.request_headers()}
+        except AccessError as error:
+            raise PrometheusError(self.url, str(error)) from error
+        if method == "GET":
+            return Request(f"{url}?{encoded}", headers=headers)  # noqa: S310  the scheme is checked
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        return Request(url, encoded.encode(), headers=headers, method="POST")  # noqa: S310  the scheme is checked
+
+    def _read(self, response: Any, deadline: float, max_bytes: int) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            for chunk in _inflated(response, max_bytes):
+                size += len(chunk)
+                chunks.append(chunk)
+                if size > max_bytes:
+                    raise TooMuchError(self.url, f"an answer of more than {max_bytes} bytes", response.status)
+                if self._clock() > deadline:
+                    raise TooMuchError(self.url, f"no complete answer within {self._timeout_seconds:g} s")
+        except (zlib.error, EOFError) as error:
+            raise PrometheusError(self.url, f"the answer is no whole gzip: {error}") from error
+        return b"".join(chunks)
+
+    def _raise_told(self, path: str, status: int, answer: Mapping[str, Any]) -> NoReturn:
+        told = f"{answer.get('errorType', 'error')}: {answer.get('error', 'no reason given')}"
+        kind = TooMuchError if _TOO_MUCH.search(told) else PrometheusError
+        raise kind(self.url, f"HTTP status {status} to {path}: {_shortened(told)}", status)
+
+    def _refuse_answer(self, path: str, status: int, body: bytes) -> NoReturn:
+        text = _shortened(" ".join(body.decode("utf-8", "replace").split()))
+        if status == 200 and body.lstrip()[:1] == b"{":
+            raise PrometheusError(self.url, f"the answer to {path} is no whole JSON: {text}", status)
+        if status in (200, 404, 405) or 300 <= status < 400:
+            self._not_prometheus(path, status, text)
+        kind = TooMuchError if status in (413, 504) else PrometheusError
+        raise kind(self.url, f"HTTP status {status} to {path}: {text or 'without a word'}", status)
+
+    def _not_prometheus(self, path: str, status: int = 200, text: str = "") -> NoReturn:
+        told = f" ({text})" if text else ""
+        raise NotPrometheusError(
+            self.url,
+            f"no Prometheus answers there: /api/v1/{path} gave HTTP status {status}, not Prometheus' JSON{told}; "
+            "expected the base URL such as 'http://127.0.0.1:9090', with its path prefix where there is one",
+            status,
+        )
+
+
+def check_base_url(url: str) -> str:
+    """The base URL of a Prometheus without its last slash; raises UsageError saying what is wrong."""
+    match = re.fullmatch(r"(https?://[^/?#\s]+)(/[^?#\s]*)?", url)
+    if _CREDENTIALS.search(url):
+        # The value is not shown: it holds a password.
+        raise UsageError("the Prometheus URL carries credentials; give them by --username and --password-file")
+    if not match or not url.isprintable():
+        raise UsageError(f"{url!r} is no URL of a Prometheus, expected one such as 'http://127.0.0.1:9090'")
+    return f"{match[1]}{(match[2] or '').rstrip('/').removesuffix('/api/v1')}"
+
+
+def format_time(time_ms: int) -> str:
+    """An instant as the API takes it exactly; as a float it would lose some milliseconds."""
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+
+
+def selector(matchers: Iterable[tuple[str, str]] = (), *, names: Sequence[str] = (), extra: str = "") -> str:
+    """A series selector: labels with their values, any of the names, and what already stands between braces."""
+    parts = [f'{label}="{escape(value)}"' for label, value in matchers]
+    if names:
+        parts.append(f'__name__=~"{"|".join(escape(re.escape(name)) for name in names)}"')
+    inner = extra.strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
+    return f"{{{','.join([*([inner] if inner else []), *parts])}}}"
+
+
+def escape(text: str) -> str:
+    """The text as it stands between the quotes of a PromQL string."""
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say how a Prometheus lets us in."""
+    parser.add_argument("--bearer-token-file", metavar="FILE", help="token to send to the Prometheus, read anew")
+    parser.add_argument("--username", metavar="NAME", help="for basic authentication, with --password-file")
+    parser.add_argument("--password-file", metavar="FILE", help="password for basic authentication, read anew")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="NAME=VALUE",
+        help="header to send to the Prometheus, such as X-Scope-OrgID=tenant; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--ca-file", metavar="FILE", help="trust the Prometheus by these certificates alone")
+
+
+def open_prometheus(url: str, arguments: argparse.Namespace) -> Prometheus:
+    """The Prometheus that a command's arguments name; raises UsageError."""
+    options = {name: getattr(arguments, name) for name in OPTIONS}
+    return connect(url, options)
+
+
+OPTIONS: Final = ("bearer_token_file", "username", "password_file", "header", "ca_file")
+"""The arguments of `configure`, as `connect` takes them."""
+
+
+def connect(url: str, options: Mapping[str, Any]) -> Prometheus:
+    """The Prometheus at `url` with the options by which it lets us in; raises UsageError."""
+    headers = tuple(_split_header(each) for each in options.get("header") or ())
+    if (options.get("username") is None) != (options.get("password_file") is None):
+        raise UsageError("--username and --password-file go together")
+    if options.get("username") is not None and options.get("bearer_token_file") is not None:
+        raise UsageError("--username and --bearer-token-file are both given, expected one of them")
+    access = Access(
+        headers=headers,
+        bearer_token_file=options.get("bearer_token_file"),
+        basic_auth_username=options.get("username"),
+        basic_auth_password_file=options.get("password_file"),
+        tls=Tls(ca_file=options.get("ca_file")),
+    )
+    problem = access.find_problem()
+    if problem:
+        raise UsageError(f"access to the Prometheus: {problem}")
+    return Prometheus(url, access)
+
+
+def _split_header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not check_header_name(name):
+        # The value may be a secret, so the text is not shown.
+        raise UsageError(f"--header {name!r} is not NAME=VALUE")
+    return name, value
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows none: headers may be secrets of this origin, and a Prometheus' API has no need to send elsewhere."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        return None
+
+
+def _make_opener(access: Access) -> OpenerDirector:
+    # The proxies are those of the environment, as other command line tools take them.
+    return build_opener(ProxyHandler(), _NoRedirect(), HTTPSHandler(context=access.make_ssl_context()))
+
+
+def _inflated(response: Any, max_bytes: int) -> Iterator[bytes]:
+    """The body in pieces as they arrive, none larger than one byte more than is allowed."""
+    encoding = response.headers.get("Content-Encoding", "identity").lower()
+    inflate = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
+    # read1 gives what has arrived; read would wait for the whole chunk, however slowly it drips.
+    while chunk := response.read1(_CHUNK_BYTES):
+        yield inflate.decompress(chunk, max_bytes + 1) if inflate else chunk
+    if inflate and not inflate.eof:
+        raise EOFError("the answer ended early")
+
+
+def _parse(body: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _cause(reason: object) -> str:
+    if isinstance(reason, ssl.SSLError):
+        return f"TLS: {reason}"
+    return str(getattr(reason, "strerror", None) or reason or type(reason).__name__)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

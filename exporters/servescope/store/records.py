@@ -1,0 +1,100 @@
+"""What goes into the store and comes out of it, apart from samples: statuses of targets, figures, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Labels
+from servescope.errors import ServescopeError
+
+AHEAD_MS: Final = 60_000
+"""By how much what is stored may be ahead of its reader's clock and still be of now."""
+
+
+class StoreError(ServescopeError):
+    """The store cannot be opened, read or written; the text names the file.
+
+    `damaged` says that SQLite cannot use the file as it is.
+    """
+
+    def __init__(self, message: str, *, damaged: bool = False) -> None:
+        super().__init__(message)
+        self.damaged = damaged
+
+
+class RefusedError(StoreError):
+    """What was to be stored can be in no store, however often it is tried: a value that is not finite, for one."""
+
+
+class TooLargeError(StoreError):
+    """What was asked for holds more numbers than are read at once; a shorter time can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStatus:
+    """The latest health of one target; times in milliseconds, None before there is one.
+
+    `source` and `versions` are "" until it is identified; `coverage` says per contract metric its `status`, `native`
+    name and `reason`, None where there is none. `warnings` say what is wrong with a text that could be read;
+    `missing_metrics` are those that were there before, with the native series that fed them.
+    """
+
+    target_id: str
+    url: str
+    identity: Identity
+    source: str
+    versions: str
+    healthy: bool
+    last_scrape_ms: int | None
+    last_success_ms: int | None
+    duration_seconds: float | None
+    samples: int
+    error: str | None
+    coverage: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    missing_metrics: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FigureTable:
+    """Figures over time: `times` in milliseconds, ascending; one array per figure key, NaN where it was absent."""
+
+    times: NDArray[np.int64]
+    values: dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAlert:
+    """How an alert of one set of labels stands, times in milliseconds: see `servescope.alerting.evaluation.Active`.
+
+    `resolved_ms` is when it was over. `told` says by receiver what it knows: since when it fires, `firing` or
+    `resolved`, and when it was told. `value` is that of when it was written, and makes no difference.
+    """
+
+    alert: str
+    labels: Labels
+    since_ms: int
+    fired_ms: int | None
+    kept_ms: int | None
+    resolved_ms: int | None
+    told: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
+    value: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSettings:
+    """How the figures from a time on were derived: the window and the intervals in milliseconds.
+
+    `window_bounds` says which ends of the window count, as the configuration names it.
+    """
+
+    window_ms: int
+    evaluation_interval_ms: int
+    scrape_interval_ms: int
+    window_bounds: str

@@ -1,0 +1,178 @@
+"""Packed rows: runs, each some hundred rows of one target or deployment, in chunks of a few series."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.store.codec import Matrix, decode_block, decode_stamps
+from servescope.store.layouts import Layouts
+from servescope.store.packing import FAILED, Row, divide_rows, make_shape, pack
+from servescope.store.records import StoreError
+from servescope.store.schema import CHUNK_BITS, LATEST_MS, clamped_time
+from servescope.store.segments import Picked, Segment, pick
+
+
+class Run(NamedTuple):
+    """One run, its chunks not read yet."""
+
+    id: int
+    start_ms: int
+    end_ms: int
+    shape: int
+    stamps: bytes
+
+
+class Runs:
+    """The runs of all owners; those of one do not overlap. Not thread safe."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, layouts: Layouts) -> None:
+        self._connection, self._path, self._layouts = connection, path, layouts
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    def between(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[Run]:
+        """The runs of an owner that have to do with the time from start to end, both included; ascending."""
+        rows = self._connection.execute(
+            "SELECT id, start_ms, end_ms, shape, stamps FROM runs "
+            "WHERE kind = ? AND owner = ? AND start_ms <= ? AND end_ms >= ? ORDER BY start_ms",
+            (kind, owner, clamped_time(end_ms), clamped_time(start_ms)),
+        )
+        return [Run(*row) for row in rows]
+
+    def has_any(self, kind: int, owner: int) -> bool:
+        """Whether an owner has a run."""
+        any_run = "SELECT 1 FROM runs WHERE kind = ? AND owner = ? LIMIT 1"
+        return self._connection.execute(any_run, (kind, owner)).fetchone() is not None
+
+    def last(self, kind: int, owner: int, until_ms: int) -> Run | None:
+        """The last run of an owner that does not begin after an instant; None when there is none."""
+        # Runs of one owner do not overlap: the last to begin is the last to end.
+        found = self._connection.execute(
+            "SELECT id, start_ms, end_ms, shape, stamps FROM runs "
+            "WHERE kind = ? AND owner = ? AND start_ms <= ? ORDER BY start_ms DESC LIMIT 1",
+            (kind, owner, clamped_time(until_ms)),
+        ).fetchone()
+        return None if found is None else Run(*found)
+
+    def next_start(self, kind: int, owner: int, after_ms: int) -> int:
+        """When the first run of an owner begins that begins later; beyond all time when there is none."""
+        (start,) = self._connection.execute(
+            "SELECT min(start_ms) FROM runs WHERE kind = ? AND owner = ? AND start_ms > ?", (kind, owner, after_ms)
+        ).fetchone()
+        return LATEST_MS + 1 if start is None else int(start)
+
+    def ends(self, kind: int) -> list[int]:
+        """The first and the last instant of all runs of a kind; nothing when there are none."""
+        packed = self._connection.execute("SELECT min(start_ms), max(end_ms) FROM runs WHERE kind = ?", (kind,))
+        return [end for end in packed.fetchone() if end is not None]
+
+    def first_end(self) -> int | None:
+        """When the run of whatever owner ends that ends first; None when there is none."""
+        (end,) = self._connection.execute("SELECT min(end_ms) FROM runs").fetchone()
+        return None if end is None else int(end)
+
+    def read(
+        self, run: Run, start_ms: int, end_ms: int, wanted: frozenset[str] | None, picked: dict[int, Picked]
+    ) -> Segment:
+        """What is wanted of a run from start to end; `picked` keeps by shape what that is."""
+        shape = self._layouts.shape(run.shape)
+        if run.shape not in picked:
+            picked[run.shape] = pick(shape, wanted)
+        of_shape = picked[run.shape]
+        times, layouts = self._stamps(run)
+        blocks = [
+            self._chunk(run, number, (len(shape.chunks[number]), len(times)))[rows] for number, rows in of_shape.chunks
+        ]
+        values = np.concatenate(blocks)[of_shape.order] if blocks else np.empty((0, len(times)))
+        for layout in np.unique(layouts).tolist():
+            if layout == FAILED:
+                values[:, layouts == FAILED] = np.nan
+            elif (absent := shape.absent(layout)) is not None:
+                values[np.ix_(absent[of_shape.places], layouts == layout)] = np.nan
+        if run.start_ms < start_ms or run.end_ms > end_ms:
+            inside = (times >= start_ms) & (times <= end_ms)
+            times, values = times[inside], values[:, inside]
+        return Segment(times, of_shape.keys, values)
+
+    def unpack(self, run: Run) -> list[Row]:
+        """The rows of a run, as they were appended."""
+        shape = self._layouts.shape(run.shape)
+        times, layouts = self._stamps(run)
+        values = np.empty((len(shape.keys), len(times)))
+        for number, places in enumerate(shape.chunks):
+            values[places] = self._chunk(run, number, (len(places), len(times)))
+        keys = {layout: shape.layout_keys(layout) for layout in set(layouts.tolist()) if layout != FAILED}
+        return [
+            Row(time_ms, None, None)
+            if layout == FAILED
+            else Row(time_ms, keys[layout], values[shape.layouts[layout], column])
+            for column, (time_ms, layout) in enumerate(zip(times.tolist(), layouts.tolist(), strict=True))
+        ]
+
+    def _stamps(self, run: Run) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+        try:
+            return decode_stamps(run.stamps)
+        except StoreError as error:
+            raise StoreError(f"store {self._path}: run {run.id}: {error}") from error
+
+    def _chunk(self, run: Run, number: int, shape: tuple[int, int]) -> Matrix:
+        found = self._connection.execute(
+            "SELECT body FROM chunks WHERE id = ?", (run.id << CHUNK_BITS | number,)
+        ).fetchone()
+        try:
+            values = decode_block(found[0] if found else b"")
+        except StoreError as error:
+            raise StoreError(f"store {self._path}: run {run.id}, chunk {number}: {error}") from error
+        if values.shape != shape:
+            raise StoreError(f"store {self._path}: run {run.id}, chunk {number} holds {values.shape}, expected {shape}")
+        return values
+
+    # --- Writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, kind: int, owner: int, rows: Sequence[Row]) -> None:
+        """Write ascending rows of an owner as runs."""
+        for part in divide_rows(rows):
+            self._write(kind, owner, part)
+
+    def _write(self, kind: int, owner: int, rows: Sequence[Row]) -> None:
+        layouts = list({id(row.keys): row.keys for row in rows if row.keys is not None}.values())
+        shape = make_shape(layouts)
+        packed = pack(shape, rows, layouts)
+        start_ms, end_ms = rows[0].time_ms, rows[-1].time_ms
+        (run,) = self._connection.execute(
+            "INSERT INTO runs (kind, owner, start_ms, end_ms, count, shape, stamps) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "RETURNING id",
+            (kind, owner, start_ms, end_ms, len(rows), self._layouts.row_of_shape(shape, end_ms), packed.stamps),
+        ).fetchone()
+        self._connection.executemany(
+            "INSERT INTO chunks VALUES (?, ?)",
+            ((run << CHUNK_BITS | number, body) for number, body in enumerate(packed.chunks)),
+        )
+
+    def delete_oldest(self, rows: int, *, before_ms: int = LATEST_MS + 1) -> int:
+        """Delete the runs that end first, and before an instant, until `rows` are gone; returns how many went.
+
+        At least one goes when there are any.
+        """
+        if rows <= 0:
+            return 0
+        gone: int = 0
+        oldest = "SELECT id, count FROM runs WHERE end_ms < ? ORDER BY end_ms LIMIT 100"
+        for run, count in self._connection.execute(oldest, (before_ms,)).fetchall():
+            self.delete(run)
+            gone += int(count)
+            if gone >= rows:
+                break
+        return gone
+
+    def delete(self, run: int) -> None:
+        """Delete a run."""
+        first = run << CHUNK_BITS
+        self._connection.execute("DELETE FROM chunks WHERE id BETWEEN ? AND ?", (first, first + (1 << CHUNK_BITS) - 1))
+        self._connection.execute("DELETE FROM runs WHERE id = ?", (run,))

@@ -1,0 +1,105 @@
+"""What is read: stretches of some series over some instants, from runs and recent rows, put together to one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.catalog import METRICS
+from servescope.store.codec import Matrix
+from servescope.store.packing import Key, Keys, Places, Shape
+from servescope.store.records import TooLargeError
+
+MOST_NUMBERS: Final = 32_000_000
+"""What is read at once, at most: 256 MB."""
+
+
+class Segment(NamedTuple):
+    """Some keys over some instants, ascending; NaN where one was absent."""
+
+    times: NDArray[np.int64]
+    keys: Keys
+    values: Matrix
+
+
+class Picked(NamedTuple):
+    """Which rows of which chunks of a run are wanted, and what they are."""
+
+    chunks: tuple[tuple[int, Places], ...]
+    order: Places
+    places: Places
+    keys: Keys
+
+
+def wanted_places(keys: Keys, wanted: frozenset[str] | None) -> Places:
+    """Where the keys are whose name, or which themselves, are wanted; all of them when `wanted` is None."""
+    if wanted is None:
+        return np.arange(len(keys), dtype=np.intp)
+    return np.array(
+        [place for place, key in enumerate(keys) if (key if isinstance(key, str) else key.name) in wanted],
+        dtype=np.intp,
+    )
+
+
+def pick(shape: Shape, wanted: frozenset[str] | None) -> Picked:
+    """Which rows of which chunks hold what is wanted, in the order of the keys."""
+    places = wanted_places(shape.keys, wanted)
+    chunks = [(number, np.flatnonzero(np.isin(chunk, places))) for number, chunk in enumerate(shape.chunks)]
+    chunks = [(number, rows) for number, rows in chunks if len(rows)]
+    found = [shape.chunks[number][rows] for number, rows in chunks]
+    order = np.argsort(np.concatenate(found)) if found else places
+    return Picked(tuple(chunks), order, places, tuple(shape.keys[place] for place in places.tolist()))
+
+
+def thin(segment: Segment, width_ms: int) -> Segment:
+    """The last instant of each stretch of time that is so wide."""
+    # They are multiples of their width, so that a picture does not change shape while its range moves on.
+    stretches = segment.times // width_ms
+    last = np.flatnonzero(np.append(stretches[1:] != stretches[:-1], True)) if len(stretches) else slice(0)
+    return Segment(segment.times[last], segment.keys, segment.values[:, last])
+
+
+def assemble(segments: Iterable[Segment], *, most: int) -> Segment:
+    """All keys, all instants ascending, and the values; where two segments have an instant, the later one counts.
+
+    Raises TooLargeError when that would be more than so many numbers, before the rest of the segments is had.
+    """
+    rows: dict[Key, int] = {}
+    # Nearly all segments share their keys, which are long to hash.
+    known: dict[int, Places] = {}
+    taken: list[Segment] = []
+    instants = 0
+    for segment in segments:
+        if id(segment.keys) not in known:
+            places = [rows.setdefault(key, len(rows)) for key in segment.keys]
+            known[id(segment.keys)] = np.array(places, dtype=np.intp)
+        taken.append(segment)
+        instants += len(segment.times)
+        if len(rows) * instants > most:
+            raise TooLargeError(
+                f"{len(rows)} series at {instants} instants, and maybe more, are too many to be read at once; "
+                f"ask for fewer names or a shorter time"
+            )
+    times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in taken)])
+    values = np.full((len(rows), len(times)), np.nan)
+    at = 0
+    for segment in taken:
+        values[known[id(segment.keys)], at : at + len(segment.times)] = segment.values
+        at += len(segment.times)
+    if (times[1:] <= times[:-1]).any():
+        order = np.argsort(times, kind="stable")
+        order = order[np.append(times[order][1:] != times[order][:-1], True)]
+        times, values = times[order], values[:, order]
+    return Segment(times, tuple(rows), values)
+
+
+def sample_names(names: Sequence[str]) -> frozenset[str]:
+    """The names of the samples of these contract metrics: a histogram has those of its buckets, sum and count."""
+    wanted = set(names)
+    for name in names:
+        if name in METRICS and METRICS[name].kind == "histogram":
+            wanted |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+    return frozenset(wanted)

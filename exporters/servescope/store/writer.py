@@ -1,0 +1,333 @@
+"""Writing in a thread of its own: what the collector hands over, what to do when the file fails, and the tidying up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Snapshot
+from servescope.store.alerts import Sums
+from servescope.store.embedded import Store
+from servescope.store.memory import release_freed_memory
+from servescope.store.records import KeptAlert, RecordedSettings, RefusedError, StoreError, TargetStatus
+
+_logger = logging.getLogger(__name__)
+
+_TRANSACTION_ROUNDS = 2_000
+_PRUNE_ROWS = 2_000
+# Packing and pruning have at most this share of the thread's time, so that a burst of either spreads.
+_TIDYING_SHARE = 0.1
+_IDLE_MS = 1_800_000
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+# The room that an alert takes while it waits to be written.
+_NUMBERS_PER_ALERT = 16
+
+
+@dataclass(slots=True)
+class Round:
+    """What a scrape, or an evaluation, adds to the store.
+
+    `listed` are all targets of the configuration, None to leave those known as they are. The last round that says so
+    decides what is kept: `keep_from_ms`, and `keep_bytes` at most, None for any size. `alerts` are all there are, None
+    where they stay as they are; `sums` and the instants of `forgotten_sums` are those of `Store.append_sums`.
+    """
+
+    scrapes: list[tuple[str, int, Snapshot | None]] = field(default_factory=list)
+    figures: list[tuple[Deployment, int, Mapping[str, float]]] = field(default_factory=list)
+    targets: Sequence[TargetStatus] = ()
+    listed: frozenset[str] | None = None
+    settings: tuple[int, RecordedSettings] | None = None
+    alerts: Sequence[KeptAlert] | None = None
+    sums: tuple[int, Sums] | None = None
+    forgotten_sums: Sequence[int] = ()
+    keep_from_ms: int | None = None
+    keep_bytes: int | None = None
+
+    @property
+    def samples(self) -> int:
+        """How many numbers it holds, or what takes as much room."""
+        return (
+            sum(len(snapshot.series) for _, _, snapshot in self.scrapes if snapshot is not None)
+            + sum(len(values) for _, _, values in self.figures)
+            + (sum(map(len, self.sums[1].values())) if self.sums is not None else 0)
+            + _NUMBERS_PER_ALERT * len(self.alerts or ())
+        )
+
+    def write(self, store: Store) -> None:
+        """Write all of it; the caller opens a transaction."""
+        if self.settings is not None:
+            store.record_settings(*self.settings)
+        for status in self.targets:
+            store.set_target(status)
+        if self.listed is not None:
+            store.unlist_targets(self.listed)
+        for target_id, time_ms, snapshot in self.scrapes:
+            store.append_scrape(target_id, time_ms, snapshot)
+        for deployment, time_ms, values in self.figures:
+            store.append_figures(deployment, time_ms, values)
+        if self.alerts is not None:
+            store.write_alerts(self.alerts)
+        if self.sums is not None:
+            store.append_sums(*self.sums)
+        if self.forgotten_sums:
+            store.forget_sums(self.forgotten_sums)
+
+
+class StoreWriter:
+    """Writes rounds in a thread of its own, at once, so that a slow disk delays no scrape and no scrape waits.
+
+    Rounds that come while others are written go together into the next transaction. When the store fails they wait,
+    `backlog` of them or `backlog_samples` numbers at most, and are tried again after a pause; beyond that the oldest
+    are given up, as is one that no store could take. A damaged file is set aside and a new one begun; so it is when the
+    file was removed, or another is in its place.
+
+    In between, rows are packed and what is too old is deleted, a little at a time. `on_written(seconds)` is called per
+    transaction, `on_error(error)`, `on_dropped(round)` and `on_pruned(rows)` whenever it happens, from any thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_written: Callable[[float], None],
+        on_error: Callable[[StoreError], None],
+        on_dropped: Callable[[Round], None],
+        on_pruned: Callable[[int], None] = lambda _rows: None,
+        backlog: int = 50_000,
+        backlog_samples: int = 8_000_000,
+    ) -> None:
+        self._store = store
+        self._on_written, self._on_error, self._on_dropped = on_written, on_error, on_dropped
+        self._on_pruned = on_pruned
+        self._backlog, self._backlog_samples = backlog, backlog_samples
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[float, Round]] = deque()
+        self._writing: list[tuple[float, Round]] = []
+        self._samples = 0
+        self._closing = False
+        # What a new file must be told of before it can take the next scrape.
+        self._statuses: dict[str, TargetStatus] = {}
+        self._settings: tuple[int, RecordedSettings] | None = None
+        self._pause_seconds = 0.0
+        self._tidy_at = 0.0
+        self._untidy = True
+        self._keep: tuple[int, int | None] | None = None
+        self._pack_idle_before_ms: int | None = None
+        # When the last round was from, which is what tells how long a target has been idle.
+        self._latest_ms = 0
+        self._thread = threading.Thread(target=self._run, name="servescope-store", daemon=True)
+        self._thread.start()
+
+    def submit(self, round_: Round) -> None:
+        """Have a round written; returns at once."""
+        with self._changed:
+            self._waiting.append((time.monotonic(), round_))
+            self._samples += round_.samples
+            dropped = self._take_excess()
+            self._changed.notify()
+        for lost in dropped:
+            self._on_dropped(lost)
+
+    def backlog(self) -> int:
+        """The rounds that wait to be written now, those being written included."""
+        with self._changed:
+            return len(self._waiting) + len(self._writing)
+
+    def age_seconds(self) -> float:
+        """For how long the oldest round that is not written yet has waited; 0 when none has."""
+        with self._changed:
+            oldest = min((since for since, _ in (*self._writing[:1], *islice(self._waiting, 1))), default=None)
+        return 0.0 if oldest is None else max(0.0, time.monotonic() - oldest)
+
+    def close(self, timeout_seconds: float = 5.0) -> bool:
+        """Write what waits, then end the thread and close the store; False when that took longer than the timeout."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while self._wait():
+            self._write_waiting()
+            self._tidy()
+        self._write_waiting()
+        with self._changed:
+            lost = [round_ for _, round_ in self._waiting]
+            self._waiting.clear()
+        for round_ in lost:
+            self._on_dropped(round_)
+        self._store.close()
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; False when the writer shall end."""
+        with self._changed:
+            if self._pause_seconds:
+                self._changed.wait_for(lambda: self._closing, self._pause_seconds)
+            else:
+                timeout = max(0.0, self._tidy_at - time.monotonic()) if self._untidy else None
+                self._changed.wait_for(lambda: self._closing or self._waiting, timeout)
+            return not self._closing
+
+    # --- Writing ------------------------------------------------------------------------------------------------------
+
+    def _write_waiting(self) -> None:
+        while batch := self._take():
+            try:
+                if self._store.is_replaced():
+                    self._begin_anew(
+                        "the file was removed, replaced or out of reach; the one at its place now is written"
+                    )
+                self._write(batch)
+            except StoreError as error:
+                self._put_back()
+                self._recover(error)
+                return
+            self._pause_seconds = 0.0
+            with self._changed:
+                self._writing = []
+
+    def _take(self) -> list[tuple[float, Round]]:
+        with self._changed:
+            self._writing = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TRANSACTION_ROUNDS))]
+            self._samples -= sum(round_.samples for _, round_ in self._writing)
+            return self._writing
+
+    def _put_back(self) -> None:
+        with self._changed:
+            self._waiting.extendleft(reversed(self._writing))
+            self._samples += sum(round_.samples for _, round_ in self._writing)
+            self._writing = []
+            dropped = self._take_excess()
+        for lost in dropped:
+            self._on_dropped(lost)
+
+    def _take_excess(self) -> list[Round]:
+        """The oldest rounds, as many as are more than may wait."""
+        excess = []
+        while len(self._waiting) > self._backlog or (self._samples > self._backlog_samples and len(self._waiting) > 1):
+            lost = self._waiting.popleft()[1]
+            self._samples -= lost.samples
+            excess.append(lost)
+        return excess
+
+    def _write(self, batch: Sequence[tuple[float, Round]]) -> None:
+        started = time.perf_counter()
+        try:
+            with self._store.transaction():
+                for _, round_ in batch:
+                    round_.write(self._store)
+        except RefusedError:
+            self._write_one_by_one(batch)
+        except StoreError:
+            raise
+        except Exception:
+            # Not the store's fault: which round it was shows when each is written by itself.
+            self._write_one_by_one(batch)
+        self._on_written(time.perf_counter() - started)
+        for _, round_ in batch:
+            self._note(round_)
+
+    def _write_one_by_one(self, batch: Sequence[tuple[float, Round]]) -> None:
+        """Write what can be written; a round that no store could take is told and given up."""
+        for _, round_ in batch:
+            try:
+                with self._store.transaction():
+                    round_.write(self._store)
+            except RefusedError as error:
+                self._on_error(error)
+                self._on_dropped(round_)
+            except StoreError:
+                raise
+            except Exception as error:
+                # Trying again is of no use, and the rounds behind it shall be written.
+                _logger.exception("a round could not be stored")
+                self._on_error(StoreError(f"store {self._store.path}: {type(error).__name__}: {error}"))
+                self._on_dropped(round_)
+
+    def _note(self, round_: Round) -> None:
+        for status in round_.targets:
+            self._statuses[status.target_id] = status
+        if round_.listed is not None:
+            for target_id in [target_id for target_id in self._statuses if target_id not in round_.listed]:
+                del self._statuses[target_id]
+        self._settings = round_.settings or self._settings
+        for each in (*round_.scrapes[-1:], *round_.figures[-1:]):
+            self._latest_ms = each[1]
+        if round_.keep_from_ms is not None:
+            self._keep = round_.keep_from_ms, round_.keep_bytes
+            self._pack_idle_before_ms = self._latest_ms - _IDLE_MS
+        self._untidy = True
+
+    # --- When the file fails ------------------------------------------------------------------------------------------
+
+    def _recover(self, error: StoreError) -> None:
+        """Tell of it, and try again after a pause that grows; a damaged file is set aside."""
+        self._on_error(error)
+        self._pause_seconds = min(max(2 * self._pause_seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        if not error.damaged:
+            return
+        try:
+            aside = self._store.set_aside()
+            self._begin_anew(f"the damaged file is now {aside}; a new one is begun")
+        except StoreError as failure:
+            self._on_error(failure)
+        else:
+            self._pause_seconds = 0.001
+
+    def _begin_anew(self, reason: str) -> None:
+        self._store.reopen()
+        self._on_error(StoreError(f"store {self._store.path}: {reason}"))
+        with self._store.transaction():
+            Round(targets=tuple(self._statuses.values()), settings=self._settings).write(self._store)
+
+    # --- Tidying ------------------------------------------------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        """One piece of packing or pruning, when it is time for one."""
+        started = time.monotonic()
+        if self._pause_seconds or started < self._tidy_at:
+            return
+        try:
+            self._untidy = self._tidy_a_piece()
+        except StoreError as error:
+            self._recover(error)
+        except Exception as error:
+            # What is not packed or deleted today stays readable; the next rounds must be written.
+            _logger.exception("the store could not be tidied")
+            self._on_error(StoreError(f"store {self._store.path}: {type(error).__name__}: {error}"))
+            self._untidy = False
+        self._tidy_at = time.monotonic() + (time.monotonic() - started) * (1 / _TIDYING_SHARE - 1)
+
+    def _tidy_a_piece(self) -> bool:
+        """Do the most urgent piece; False when nothing is left to do."""
+        if self._keep is not None:
+            if not self._prune(*self._keep):
+                self._keep = None
+                # Here, as nobody waits for this thread.
+                release_freed_memory()
+            return True
+        if self._store.pack_due():
+            return True
+        if self._pack_idle_before_ms is not None:
+            if not self._store.pack_idle(self._pack_idle_before_ms):
+                self._pack_idle_before_ms = None
+            return True
+        return False
+
+    def _prune(self, keep_from_ms: int, keep_bytes: int | None) -> bool:
+        """Delete a little; False when there is no more to delete."""
+        with self._store.transaction():
+            gone = self._store.prune(keep_from_ms, rows=_PRUNE_ROWS)
+            if keep_bytes is not None and gone < _PRUNE_ROWS:
+                gone += self._store.prune_to_size(keep_bytes, rows=_PRUNE_ROWS)
+        if gone:
+            self._on_pruned(gone)
+        return gone >= _PRUNE_ROWS

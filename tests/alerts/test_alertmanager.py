@@ -1,0 +1,171 @@
+"""A real Alertmanager with our configuration: who mutes whom, and who does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from alerts.alertmanager import render_alertmanager
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.records import labels_of
+from tests.support.prometheus import free_port
+
+pytestmark = pytest.mark.slow
+_START_SECONDS = 30.0
+
+
+@pytest.fixture
+def url(alertmanager: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a running Alertmanager."""
+    config = tmp_path / "alertmanager.yml"
+    config.write_text(render_alertmanager(str(tmp_path)), encoding="utf-8")
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        str(alertmanager), f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
+        f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=error",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_until_ready(f"http://{address}")
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+
+
+def test_what_users_feel_mutes_its_own_causes_and_nothing_else(url: str) -> None:
+    """Of the same deployment, by family and by root cause; another deployment's and servescope's own go through."""
+    down, other = _deployment("down"), _deployment("other")
+    _send(
+        url,
+        {
+            "no replica": ("ServescopeNoActiveReplica", down),
+            "failed there": ("ServescopeReplicasFailed", down),
+            "queue there": ("ServescopeQueueGrowing", down),
+            "budget there": ("ServescopeRequestsBudgetBurnsFast", down),
+            "failed elsewhere": ("ServescopeReplicasFailed", other),
+            "target there": ("ServescopeTargetDown", down),
+            "metrics there": ("ServescopeMetricsMissing", down),
+            "collector": ("ServescopeCollectorGone", {}),
+            "store": ("ServescopeStoreBehind", {}),
+            "watchdog": ("ServescopeWatchdog", {}),
+        },
+    )
+
+    assert _muted(url) == {
+        "no replica": False, "failed there": True, "queue there": True, "budget there": True,
+        "failed elsewhere": False, "target there": False, "metrics there": True,
+        "collector": False, "store": False, "watchdog": False,
+    }  # fmt: skip
+
+
+def test_a_budget_that_burns_fast_mutes_only_its_own_slow_one(url: str) -> None:
+    """Another objective of the same deployment goes through."""
+    _send(
+        url,
+        {
+            "fast": ("ServescopeRequestsBudgetBurnsFast", _deployment("d")),
+            "slow": ("ServescopeRequestsBudgetBurns", _deployment("d")),
+            "other objective": ("ServescopeTimeToFirstTokenBudgetBurns", _deployment("d")),
+            "elsewhere": ("ServescopeRequestsBudgetBurns", _deployment("e")),
+        },
+    )
+
+    assert _muted(url) == {"fast": False, "slow": True, "other objective": False, "elsewhere": False}
+
+
+def test_a_deployment_that_is_down_is_told_once(url: str) -> None:
+    """Its targets follow from it, and it from having no replica; of another deployment, and alone, it is told."""
+    down, other = _deployment("down"), _deployment("other")
+    _send(
+        url,
+        {
+            "no replica": ("ServescopeNoActiveReplica", down),
+            "down": ("ServescopeDeploymentDown", down),
+            "target there": ("ServescopeTargetDown", down),
+            "other down": ("ServescopeDeploymentDown", other),
+            "target of other": ("ServescopeTargetDown", other),
+            "shares": ("ServescopeSharesNotAsConfigured", down),
+            "prometheus": ("ServescopeRuleEvaluationFails", {}),
+        },
+    )
+
+    assert _muted(url) == {
+        "no replica": False, "down": True, "target there": True, "other down": False, "target of other": True,
+        "shares": False, "prometheus": False,
+    }  # fmt: skip
+
+
+def test_an_environment_mutes_nothing_in_another(url: str) -> None:
+    """A deployment of the same name in staging may be down while production pages."""
+    staging = _deployment("d", environment="staging")
+    production = _deployment("d", environment="production")
+    _send(
+        url,
+        {
+            "staging": ("ServescopeNoActiveReplica", staging),
+            "staging's budget": ("ServescopeRequestsBudgetBurnsFast", staging),
+            "budget": ("ServescopeRequestsBudgetBurnsFast", production),
+            "failed": ("ServescopeReplicasFailed", production),
+            "down": ("ServescopeDeploymentDown", production),
+        },
+    )
+
+    assert _muted(url) == {
+        "staging": False, "staging's budget": True, "budget": False, "failed": False, "down": False,
+    }  # fmt: skip
+
+
+def _deployment(name: str, **labels: str) -> dict[str, str]:
+    return {
+        "model_name": "m", "deployment_id": name, "inference_stack": "v2", "replica": "r0", "role": "aggregated",
+        **labels,
+    }  # fmt: skip
+
+
+def _send(url: str, alerts: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+    body = [
+        {
+            "labels": {
+                "alertname": name,
+                "case": case,
+                **ALERTS[name].labels,
+                **{key: value for key, value in labels.items() if key in labels_of(ALERTS[name].condition)},
+            }
+        }
+        for case, (name, labels) in alerts.items()
+    ]
+    request = Request(
+        f"{url}/api/v2/alerts", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    with urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def _muted(url: str) -> dict[str, bool]:
+    """By case, whether an alert is inhibited; Alertmanager finds out when it groups alerts, after `group_wait`."""
+    deadline = time.monotonic() + 50
+    while True:
+        with urlopen(f"{url}/api/v2/alerts", timeout=10) as answer:
+            alerts = json.load(answer)
+        # One without a state is not looked at yet.
+        if all(alert["status"]["state"] != "unprocessed" for alert in alerts) or time.monotonic() > deadline:
+            return {alert["labels"]["case"]: bool(alert["status"]["inhibitedBy"]) for alert in alerts}
+        time.sleep(0.5)
+
+
+def _wait_until_ready(url: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urlopen(f"{url}/-/ready", timeout=5):
+                return
+        except (URLError, ConnectionError):
+            time.sleep(0.1)
+    pytest.fail(f"alertmanager at {url} did not become ready")

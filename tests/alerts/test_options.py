@@ -1,0 +1,413 @@
+"""What an operator chooses is in every rule, runbook and route, and nothing of the defaults beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alerts.__main__ import FILES, render
+from alerts.alerting import alert_groups, render_bundle
+from alerts.alertmanager import configuration
+from alerts.options import ALERT_SETTINGS, DEFAULTS, Options, make_options, read_options
+from alerts.receivers import KINDS, RECEIVER_SETTINGS
+from dashboards.__main__ import render as render_dashboards
+from dashboards.options import read_options as read_dashboard_options
+from servescope.alerting.alerts import ALERTS
+from servescope.contract.catalog import BOUNDS, METRICS, OBJECTIVES
+from servescope.contract.identity import IDENTITY_LABELS
+from servescope.errors import ConfigurationError
+from tests.alerts.test_alerts import promtool_errors
+from tests.conftest import ROOT
+from tests.support.alert_proofs import PROOFS, promtool_tests
+
+OTHER = """
+prefix = "llm"
+selector = 'cluster="eu"'
+window = "10m"
+scrape_interval = "30s"
+refresh = "1m"
+
+[labels]
+model_name = "served_model"
+deployment_id = "release"
+inference_stack = "engine"
+environment = "env"
+rollout_phase = "stage"
+replica = "pod"
+role = "part"
+
+[thresholds]
+speculation_rate = [0.35, 0.75]
+kv_cache_hit_rate_skew = [-0.2, -0.1, 0.125, 0.45]
+
+[alerts]
+runbooks = "https://books.example/llm"
+grafana = "https://grafana.example/"
+team = "inference"
+evaluation_interval = "30s"
+old_stack = "vllm-0.32"
+new_stack = "trtllm"
+collector_job = "llm-collectors"
+disabled = ["ServescopeSpeculationNeedsTuning", "ServescopeReplicasAboveDesired"]
+secrets = "/run/secrets"
+templates = "/srv/templates/"
+
+[alerts.bounds]
+worse_times = 1.5
+hit_rate_kept = 0.625
+worse_speed = 0.85
+queue_floor = 50
+
+[alerts.objectives.time_to_first_token]
+goal = 0.95
+seconds = 1.0
+
+[alerts.objectives.requests]
+goal = 0.995
+
+[alerts.receivers.page]
+kind = "pagerduty"
+
+[alerts.receivers.ticket]
+kind = "email"
+to = "tickets@example.org"
+from = "alerts@example.org"
+smarthost = "mail.example.org:587"
+username = "alerts"
+
+[alerts.receivers.chat]
+kind = "slack"
+channel = "#llm"
+
+[alerts.receivers.watchdog]
+kind = "webhook"
+url = "https://deadman.example/ping"
+
+[[alerts.migration_windows]]
+from = 2026-12-01T22:30:00+01:00
+until = 2026-12-03T04:00:00Z
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of an operator with a Prometheus, stacks and services unlike ours."""
+    found = tmp_path / "options.toml"
+    found.write_text(OTHER, encoding="utf-8")
+    return found
+
+
+@pytest.fixture
+def other(path: Path) -> Options:
+    return read_options(path)
+
+
+def _rules(options: Options) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(render_bundle("prometheus", options))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    """An empty file changes nothing."""
+    assert render(make_options({}, origin="options.toml")) == render(DEFAULTS)
+
+
+def test_nothing_of_the_defaults_is_left(other: Options) -> None:
+    """No label, window, link, stack, number, team or receiver of ours in any file."""
+    files = render(other)
+    labels = "|".join(IDENTITY_LABELS)
+    for name, text in files.items():
+        queries = [rule["expr"] for rule in _rules(other)] if name in FILES else re.findall(r"```promql\n(.*?)\n", text)
+        assert not [query for query in queries if re.search(rf"\b(?:{labels})\b", query)], name
+        assert not re.search(rf"[lL]abels\.(?:{labels})\b", text), name
+        assert "rate5m" not in text.replace("objective_bad:ratio_rate5m", ""), name
+        assert not re.search(r"localhost|127\.0\.0\.1|/etc/alertmanager|/d/servescope|: runbooks/|9095", text), name
+        assert not re.search(r'job="servescope"|team: serving|interval: 15s|="v[12]"|\bof v1\b', text), name
+        assert not re.search(r"\b40%|\b80%|\b70%|1\.2 times|within 2\.5 s|99\.9 %|\+30%", text), name
+        assert "ServescopeSpeculationNeedsTuning" not in text, name
+        assert "ServescopeReplicasAboveDesired" not in text, name
+    assert not re.search(rf"\b(?:{labels})\b", files["alertmanager.yml"])
+
+
+def test_what_is_chosen_is_there(other: Options) -> None:
+    """In rules, runbooks and links alike."""
+    files = render(other)
+    rules = {rule["alert"]: rule for rule in _rules(other) if "alert" in rule}
+    slower = rules["ServescopeNewStackFirstTokenSlower"]
+    churn = rules["ServescopeCacheChurn"]
+
+    assert slower["expr"].startswith(
+        '(deployment:time_to_first_token_seconds:p95_rate10m{engine="trtllm"} > on (served_model, env) group_left () '
+        '(1.5 * max by (served_model, env) (deployment:time_to_first_token_seconds:p95_rate10m{engine="vllm-0.32"})))'
+    )
+    assert "more than 1.5 times that of vllm-0.32" in slower["annotations"]["description"]
+    assert "$labels.release" in slower["annotations"]["description"]
+    assert slower["annotations"]["runbook_url"].startswith("https://books.example/llm/Servescope")
+    assert slower["annotations"]["dashboard_url"].startswith("https://grafana.example/d/llm-cutover")
+    assert slower["labels"]["team"] == "inference"
+    assert "> 0.45)" in churn["expr"]
+    assert "beyond +45% the caches churn" in churn["annotations"]["description"]
+    assert "below 62.5% of its own average" in files["runbooks/ServescopeCacheHitRateDropped.md"]
+    assert (
+        "95 % of requests have their first token within 1 s"
+        in files["runbooks/ServescopeTimeToFirstTokenBudgetBurns.md"]
+    )
+    burning = rules["ServescopeTimeToFirstTokenBudgetBurnsFast"]["expr"]
+    assert "> 0.72)" in burning
+    assert 'le="1.0"' in files["objectives.rules.yml"]
+
+
+def test_every_selector_of_a_raw_series_has_the_matchers(other: Options) -> None:
+    """Recorded ones have no such label, and what Prometheus and Alertmanager say of themselves is not narrowed."""
+    for rule in _rules(other):
+        for name, matchers in re.findall(r"(?<![\w:])([a-z_]+(?:_[a-z]+)+)({[^}]*})?(?=[\[ )]|$)", rule["expr"]):
+            is_series = name in METRICS or name.startswith("servescope_") or name.endswith("_bucket")
+            if is_series:
+                assert 'cluster="eu"' in matchers, rule
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_prometheus_accepts_what_is_chosen(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str, other: Options
+) -> None:
+    """With every lint fatal."""
+    rules = tmp_path / "rules.yml"
+    rules.write_text(render_bundle("prometheus", other), encoding="utf-8")
+    command = [str(request.getfixturevalue(version)), "check", "rules", "--lint=all", "--lint-fatal", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+RENAMED = [
+    "ServescopeNewStackFirstTokenSlower", "ServescopeSharesNotAsConfigured", "ServescopeCacheEventGaps",
+    "ServescopeNoActiveReplica", "ServescopeTargetGone", "ServescopeUpButNotServing", "ServescopeDeploymentDown",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RENAMED)
+def test_an_alert_under_other_labels_is_proven_alike(promtool: Path, tmp_path: Path, path: Path, name: str) -> None:
+    """The same stories with the labels' other names: fires and is silent as it did."""
+    labels_alone = path.read_text(encoding="utf-8").split("[labels]")[1].split("[thresholds]")[0]
+    path.write_text(f"[labels]{labels_alone}", encoding="utf-8")
+    options = read_options(path)
+    rules = tmp_path / "rules.yml"
+    rules.write_text(yaml.safe_dump({"groups": alert_groups([ALERTS[name]], options)}), encoding="utf-8")
+    tests = json.loads(json.dumps(list(promtool_tests(ALERTS[name], PROOFS[name]))))
+    for test in tests:
+        for each in test["input_series"]:
+            each["series"] = re.sub(r"(\w+)(?==\")", lambda label: options.label(label[1]), each["series"])
+        for check in test["alert_rule_test"]:
+            for expected in check["exp_alerts"]:
+                expected["exp_labels"] = {options.label(key): text for key, text in expected["exp_labels"].items()}
+
+    assert promtool_errors(promtool, tmp_path, [str(rules)], tests) == ""
+
+
+def test_one_file_serves_the_dashboards_too(path: Path) -> None:
+    """What concerns alerts alone is left alone there."""
+    boards = dict(render_dashboards(read_dashboard_options(path)))
+
+    assert all('"served_model"' in text or "served_model" in text for text in boards.values())
+
+
+def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Path, path: Path) -> None:
+    """Whole, or nothing at all."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "alerts", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    folder = tmp_path / "written"
+    done = run("--options", str(path), "--output", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    written = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert written == set(render(read_options(path)))
+    assert run("--options", str(path), "--output", str(folder), "--check").returncode == 0
+
+    path.write_text("[alerts]\ndisabled = ['ServescopeNothing']\n", encoding="utf-8")
+    done = run("--options", str(path), "--output", str(tmp_path / "other"))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{path}: alerts.disabled: no alert 'ServescopeNothing', there are: Servescope")
+    assert not (tmp_path / "other").exists()
+    assert run("--options", str(path)).returncode == 2
+
+
+def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
+    """By vLLM's own page there is no router and no autoscaler; with our instruments beside it, there is everything."""
+
+    def names(*sources: str) -> set[str]:
+        return set(make_options({"alerts": {"sources": list(sources)}}, origin="options.toml").alerts())
+
+    left_out = ALERTS.keys() - names("vllm")
+
+    assert {"ServescopeCacheChurn", "ServescopeAutoscalerPinned", "ServescopeNoActiveReplica"} <= left_out
+    assert not left_out & {
+        "ServescopeSpeculationBelowBreakEven", "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast",
+        "ServescopeSharesNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
+    }  # fmt: skip
+    assert names("vllm", "servescope") == names() == ALERTS.keys()
+
+
+# --- Alertmanager -----------------------------------------------------------------------------------------------------
+
+
+def test_alertmanager_accepts_receivers_of_every_kind(amtool: Path, tmp_path: Path, other: Options) -> None:
+    """Pagers, mail, chat, webhooks and none, each with its secret in a file of its own."""
+    none = make_options(
+        {"alerts": {"receivers": {name: {"kind": "none"} for name in other.receivers}}}, origin="options.toml"
+    )
+    path = tmp_path / "alertmanager.yml"
+    for options in (other, none, DEFAULTS):
+        path.write_text(render(options)["alertmanager.yml"], encoding="utf-8")
+        done = subprocess.run([amtool, "check-config", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    kinds = {receiver.kind for options in (other, none) for receiver in options.receivers.values()}
+    assert kinds == set(KINDS)
+    assert {receiver.secret for receiver in other.receivers.values()} == {
+        "page_routing_key", "ticket_password", "chat_slack_url", "watchdog_token",
+    }  # fmt: skip
+    text = render(other)["alertmanager.yml"]
+    for receiver in other.receivers.values():
+        assert f"/run/secrets/{receiver.secret}" in text
+    assert "secrets" not in str(configuration(options=none)["receivers"])
+
+
+def test_a_migration_window_is_cut_at_midnight_utc(other: Options) -> None:
+    """A night, a day and a morning; without any there is one that never comes."""
+    (interval,) = configuration(options=other)["time_intervals"]
+    (never,) = configuration()["time_intervals"]
+
+    assert interval["time_intervals"] == [
+        {"times": [{"start_time": start, "end_time": end}], "days_of_month": [day], "months": ["12"], "years": ["2026"]}
+        for start, end, day in (("21:30", "24:00", "1"), ("00:00", "24:00", "2"), ("00:00", "04:00", "3"))
+    ]
+    assert never["time_intervals"] == [{"days_of_month": ["31"], "months": ["february"]}]
+
+
+# --- Refused ----------------------------------------------------------------------------------------------------------
+
+NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"colour": "blue"}, "unknown key 'colour', known: "),
+    ({"alerts": {"team": 3}}, "alerts.team: 3 is wrong, expected a string"),
+    ({"alerts": {"teams": "a"}}, "unknown key 'alerts.teams'; did you mean 'team'?"),
+    ({"alerts": {"team": "a b"}}, "alerts.team: 'a b' is wrong, expected a name"),
+    ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
+    ({"alerts": {"runbooks": "a b"}}, "alerts.runbooks: 'a b' is wrong, expected a folder or a URL"),
+    ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', there are: ServescopeSpeculation"),
+    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', there are: dynamo-frontend, "),
+    ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),
+    ({"alerts": {"evaluation_interval": "10m"}}, "alerts.evaluation_interval: '10m' is wrong, expected a duration of "
+     "at most 5m and at most window (5m)"),
+    ({"alerts": {"evaluation_interval": "soon"}}, "alerts.evaluation_interval: 'soon' is wrong"),
+    ({"alerts": {"new_stack": "v1"}}, "alerts.new_stack: 'v1' is wrong, expected another stack than old_stack ('v1')"),
+    ({"scrape_interval": "2m", "refresh": "2m", "window": "10m"}, "scrape_interval is '2m', expected at most 75s"),
+    ({"labels": {"model": "m"}}, "labels: no identity label 'model', there are: model_name, "),
+    ({"labels": {"rollout_phase": "phase"}}, "labels.rollout_phase is 'phase', expected a name that is not one of "),
+    ({"labels": {"replica": "severity"}}, "labels.replica is 'severity', expected a name that is not one of "),
+    ({"thresholds": {"speculation_rate": [0.8, 0.4]}}, "is [0.8, 0.4], expected ascending numbers"),
+    ({"alerts": {"bounds": {"worse_time": 2}}}, "unknown key 'alerts.bounds.worse_time'; did you mean 'worse_times'?"),
+    ({"alerts": {"bounds": {"worse_times": 0.5}}}, "alerts.bounds.worse_times: 0.5 is wrong, expected a number of at "
+     "least 1"),
+    ({"alerts": {"bounds": {"hit_rate_kept": 70}}}, "alerts.bounds.hit_rate_kept: 70 is wrong, expected a number of at "
+     "least 0 and at most 1"),
+    ({"alerts": {"bounds": {"queue_floor": float("inf")}}}, "alerts.bounds.queue_floor: inf is wrong"),
+    ({"alerts": {"bounds": {"queue_floor": float("nan")}}}, "alerts.bounds.queue_floor: nan is wrong"),
+    ({"alerts": {"bounds": {"queue_floor": True}}}, "alerts.bounds.queue_floor: True is wrong"),
+    ({"alerts": {"objectives": {"latency": {}}}}, "unknown key 'alerts.objectives.latency'; known: time_to_first"),
+    ({"alerts": {"objectives": {"requests": {"goal": 99.9}}}}, "alerts.objectives.requests.goal: 99.9 is wrong, "
+     "expected a share"),
+    ({"alerts": {"objectives": {"requests": {"seconds": 1}}}}, "alerts.objectives.requests.seconds: 1 is wrong, "
+     "expected nothing: 'requests' is no latency"),
+    ({"alerts": {"objectives": {"time_to_first_token": {"seconds": 1.1}}}},
+     "alerts.objectives.time_to_first_token.seconds: 1.1 is wrong, expected an edge of the histogram: 0.001, "),
+    # Its fast page could never be told: 14.4 times what such a budget bears is more than all requests.
+    ({"alerts": {"objectives": {"requests": {"goal": 0.9}}}}, "alerts.objectives.requests.goal: 0.9 is wrong, "
+     "expected a share of at least 0.94 and below 1"),
+    # These would always hold, or never.
+    ({"alerts": {"bounds": {"scale_changes": 0}}}, "alerts.bounds.scale_changes: 0 is wrong"),
+    ({"alerts": {"bounds": {"failures_repeated": 0}}}, "alerts.bounds.failures_repeated: 0 is wrong"),
+    ({"alerts": {"bounds": {"active_replicas": 0}}}, "alerts.bounds.active_replicas: 0 is wrong"),
+    # These would be rules that Prometheus does not load.
+    ({"alerts": {"old_stack": 'v"1'}}, "alerts.old_stack: 'v\"1' is wrong, expected the value of a label"),
+    ({"alerts": {"new_stack": ""}}, "alerts.new_stack: '' is wrong, expected the value of a label"),
+    ({"alerts": {"collector_job": "a\nb"}}, "alerts.collector_job: 'a\\nb' is wrong, expected the value of a label"),
+    ({"alerts": {"new_stack": "{{ nothing }}"}}, "alerts.new_stack: '{{ nothing }}' is wrong"),
+    ({"alerts": {"grafana": "https://grafana/{{.Nothing}}"}}, "alerts.grafana: 'https://grafana/{{.Nothing}}' is"),
+    ({"alerts": {"receivers": {"phone": {"kind": "none"}}}}, "unknown key 'alerts.receivers.phone'; known: page, "),
+    ({"alerts": {"receivers": {"page": {}}}}, "alerts.receivers.page: 'kind' is missing"),
+    ({"alerts": {"receivers": {"page": {"kind": "fax"}}}}, "alerts.receivers.page.kind: 'fax' is wrong, expected one "
+     "of none, webhook, slack, pagerduty, email"),
+    ({"alerts": {"receivers": {"page": {"kind": "webhook"}}}}, "alerts.receivers.page.url: None is wrong, expected a "
+     "URL"),
+    ({"alerts": {"receivers": {"page": {"kind": "slack", "channel": "#a", "url": "http://a"}}}},
+     "alerts.receivers.page.url: 'http://a' is wrong, expected no such key for the kind 'slack', which has channel"),
+    ({"alerts": {"migration_windows": [{"from": NOON}]}}, "alerts.migration_windows[0]: 'until' is missing"),
+    ({"alerts": {"migration_windows": [{"from": "noon", "until": NOON}]}}, "alerts.migration_windows[0].from: 'noon' "
+     "is wrong, expected a date and time of a whole minute with its offset"),
+    ({"alerts": {"migration_windows": [{"from": NOON, "until": NOON}]}}, "alerts.migration_windows[0].until: "),
+    ({"alerts": {"migration_windows": [{"from": NOON, "until": NOON.replace(year=2027)}]}}, "less than 31 days after"),
+    ({"alerts": {"migration_windows": [{"from": NOON.replace(tzinfo=None), "until": NOON}]}}, "with its offset"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "told"), WRONG)
+def test_what_is_wrong_is_refused(document: dict[str, Any], told: str) -> None:
+    """With the file, the key, the value and what was expected or there is."""
+    with pytest.raises(ConfigurationError) as caught:
+        make_options(document, origin="options.toml")
+
+    assert str(caught.value).startswith("options.toml: ")
+    assert told in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """Missing, or not TOML."""
+    with pytest.raises(ConfigurationError, match="no options file"):
+        read_options(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="not TOML"):
+        read_options(tmp_path / "bad.toml")
+
+
+def test_the_example_of_the_page_is_taken() -> None:
+    """As it stands, and by the dashboards too."""
+    page = (ROOT / "docs" / "alert-rules.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    options = make_options(tomllib.loads(example), origin="alert-rules.md")
+
+    assert options.label("replica") == "pod"
+    assert options.receivers["page"].kind == "pagerduty"
+    assert len(options.migration_windows) == 1
+
+
+def test_the_reference_lists_every_key() -> None:
+    """`docs/alert-rules.md` has a row for each key, with its default, each bound and each kind of receiver."""
+    page = (ROOT / "docs" / "alert-rules.md").read_text(encoding="utf-8")
+
+    for setting in ALERT_SETTINGS:
+        assert f"| `{setting.key}` | `{setting.default.strip(chr(34))}` |" in page.replace('`"', "`").replace(
+            '"`', "`"
+        ), setting
+    for bound in BOUNDS.values():
+        assert f"| `{bound.name}` | {bound.value:g} | {bound.unit} |" in page
+    for objective in OBJECTIVES.values():
+        assert f"`{objective.name}`" in page
+    for kind in KINDS:
+        assert f"| `{kind}` |" in page
+    for setting in RECEIVER_SETTINGS:
+        assert f"`{setting.key}`" in page

@@ -1,0 +1,317 @@
+"""The recording rules: every one has the value that is counted by hand, over a restart, when idle, and without data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any, assert_never
+
+import pytest
+import yaml
+
+from alerts.__main__ import FILES, GENERATED
+from servescope.contract.catalog import (
+    DEFAULT_WINDOW,
+    FIGURES,
+    METRICS,
+    OBJECTIVES,
+    RECORDED_HISTOGRAMS,
+    Metric,
+    record_buckets,
+)
+from servescope.contract.expressions import (
+    Difference,
+    Expression,
+    FractionAbove,
+    Increase,
+    Level,
+    Matchers,
+    Quantile,
+    Rate,
+    Ratio,
+    leaves,
+    matches,
+)
+from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.samples import format_edge
+from tests.alerts.test_alerts import promtool_errors
+from tests.support.alert_proofs import DEPLOYMENT, minutes, series
+
+REPLICAS = ("r0", "r1")
+SCRAPE_SECONDS = 15
+RECORDING_FILES = tuple(name for name in FILES if name != "alerting.rules.yml")
+_LONGEST_GROUP_SECONDS = 300
+
+Key = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A recording rule, the expression it is to be, its window in minutes and its labels beside the deployment's."""
+
+    name: str
+    expression: Expression
+    window: int
+    by: tuple[str, ...] = ()
+
+
+def _expected_rules() -> Iterator[Rule]:
+    for figure in FIGURES.values():
+        yield Rule(figure.record(), figure.expression, minutes(DEFAULT_WINDOW), figure.by)
+    for histogram in RECORDED_HISTOGRAMS:
+        yield Rule(record_buckets(histogram), Rate(f"{histogram}_bucket"), minutes(DEFAULT_WINDOW), ("le",))
+    recorded = yaml.safe_load((GENERATED / "objectives.rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    for objective, rule in product(OBJECTIVES.values(), recorded):
+        window = rule["record"].rpartition("rate")[2]
+        if rule["record"] == objective.record(window):
+            yield Rule(rule["record"], objective.bad, minutes(window))
+
+
+RULES = {rule.name: rule for rule in _expected_rules()}
+
+
+def _recorded() -> list[dict[str, Any]]:
+    documents = [yaml.safe_load((GENERATED / name).read_text(encoding="utf-8")) for name in RECORDING_FILES]
+    return [rule for document in documents for group in document["groups"] for rule in group["rules"]]
+
+
+def test_every_recording_rule_has_its_stories() -> None:
+    """None is written that is not tried below, and none is tried that is not written."""
+    assert [rule["record"] for rule in _recorded()] == list(RULES)
+
+
+# --- By hand ----------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """What two replicas count and show, and what an expression over it is, without a window, a scrape or a reset.
+
+    Every native series grows by the same each second, or stands at one value; no two of them alike.
+    """
+
+    def __init__(self, *, idle: bool = False) -> None:
+        self.idle = idle
+        self.values: dict[tuple[str, Key], float] = {}
+        read = {name for rule in RULES.values() for name in leaves(rule.expression)}
+        for name in sorted({re.sub(r"_(bucket|sum|count)$", "", name) for name in read}):
+            self._tell(METRICS[name])
+
+    def _tell(self, metric: Metric) -> None:
+        choices = [metric.label_values.get(label, ("0", "1")) for label in metric.labels]
+        for number, (replica, values) in enumerate(product(REPLICAS, product(*choices))):
+            labels = (("replica", replica), *zip(metric.labels, values, strict=True))
+            value = 0.0 if self.idle else 3.0 + number + len(metric.name) % 5
+            if metric.kind == "histogram":
+                self._tell_histogram(metric.name, metric.edges or (), labels, value)
+            else:
+                self.values[metric.name, labels] = value
+
+    def _tell_histogram(self, name: str, edges: tuple[float, ...], labels: Key, value: float) -> None:
+        # A third is in the lowest bucket, half up to the middle one, all but a tenth up to the last.
+        for number, edge in enumerate(edges):
+            share = 1 / 3 if number < len(edges) // 2 else 0.5 if number < len(edges) - 1 else 0.9
+            self.values[f"{name}_bucket", (*labels, ("le", format_edge(edge)))] = value * share
+        self.values[f"{name}_bucket", (*labels, ("le", "+Inf"))] = value
+        self.values[f"{name}_count", labels] = value
+        self.values[f"{name}_sum", labels] = value * 7.0
+
+    def expected(self, expression: Expression, window: int, by: tuple[str, ...]) -> dict[Key, float]:
+        """By group, what is recorded; a group is not there where the figure is absent."""
+        match expression:
+            case Rate(name, where):
+                return {group: sum(found) for group, found in self._grouped(name, where, by).items()}
+            case Increase(name, where):
+                seconds = window * 60
+                return {group: sum(found) * seconds for group, found in self._grouped(name, where, by).items()}
+            case Level(name, over, where):
+                groups = self._grouped(name, where, by)
+                return {
+                    group: max(each) if over == "max" else fmean(each) if over == "avg" else sum(each)
+                    for group, each in groups.items()
+                }
+            case Ratio(above, under):
+                tops, bottoms = self.expected(above, window, by), self.expected(under, window, by)
+                return {group: top / bottoms[group] for group, top in tops.items() if bottoms.get(group, 0.0) > 0}
+            case Difference(left, right):
+                less = self.expected(right, window, by)
+                return {group: value - less[group] for group, value in self.expected(left, window, by).items()}
+            case FractionAbove(edge, name):
+                below = sum(self._grouped(f"{name}_bucket", (("le", (format_edge(edge),)),), by).get((), [0.0]))
+                total = sum(self._grouped(f"{name}_count", (), by).get((), [0.0]))
+                return {(): 1 - below / total} if total > 0 else {}
+            case Quantile(quantile, name):
+                found = self._quantile(quantile, name)
+                return {} if found is None else {(): found}
+            case _:
+                assert_never(expression)
+
+    def _grouped(self, name: str, where: Matchers, by: tuple[str, ...]) -> dict[Key, list[float]]:
+        found: dict[Key, list[float]] = {}
+        for (own, labels), value in self.values.items():
+            if own == name and matches(dict(labels), where):
+                found.setdefault(tuple(pair for pair in labels if pair[0] in by), []).append(value)
+        return found
+
+    def _quantile(self, quantile: float, name: str) -> float | None:
+        counts: dict[float, float] = {}
+        for (own, labels), value in self.values.items():
+            if own == f"{name}_bucket":
+                edge = float(dict(labels)["le"])
+                counts[edge] = counts.get(edge, 0.0) + value
+        edges = sorted(counts)
+        rank = quantile * counts[math.inf]
+        if counts[math.inf] <= 0:
+            return None
+        place = next(number for number, edge in enumerate(edges) if counts[edge] >= rank - 1e-9)
+        if edges[place] == math.inf:
+            return edges[place - 1]
+        start, before = (edges[place - 1], counts[edges[place - 1]]) if place else (0.0, 0.0)
+        return start + (edges[place] - start) * (rank - before) / (counts[edges[place]] - before)
+
+    def given(self, length: int, *, restart: int | None = None) -> Iterator[dict[str, str]]:
+        """The series as promtool takes them, minute by minute; the second replica's restart at a minute."""
+        for (name, labels), value in self.values.items():
+            family = re.sub(r"_(bucket|sum|count)$", "", name)
+            metric = METRICS[name] if name in METRICS else METRICS[family]
+            key = series(name, {**DEPLOYMENT, **dict(labels)})
+            if metric.kind == "gauge":
+                yield {"series": key, "values": f"{value!r}x{length}"}
+                continue
+            step = value * 60
+            start = 1000 * step
+            if restart is None or ("replica", REPLICAS[1]) not in labels:
+                yield {"series": key, "values": f"{start!r}+{step!r}x{length}"}
+            else:
+                again = f"{step!r}+{step!r}x{length - restart}"
+                yield {"series": key, "values": f"{start!r}+{step!r}x{restart - 1} {again}"}
+
+
+def _checks(rule: Rule, expected: Mapping[Key, float], ats: Sequence[int]) -> list[dict[str, Any]]:
+    samples = [
+        {
+            "labels": "{" + ", ".join(f'{key}="{text}"' for key, text in {**DEPLOYMENT, **dict(group)}.items()) + "}",
+            "value": round(value * _DIGITS),
+        }
+        for group, value in expected.items()
+    ]
+    # Floats differ in their last digits from one version to the other, whole numbers do not.
+    return [{"expr": f"round({rule.name} * {_DIGITS})", "eval_time": f"{at}m", "exp_samples": samples} for at in ats]
+
+
+_DIGITS = 100_000
+_SHORT = [rule for rule in RULES.values() if rule.window <= 60]
+_FULL = 61
+
+
+def test_a_long_window_is_as_a_short_one_but_for_its_length() -> None:
+    """So that what is tried below over an hour at most holds for days."""
+    expressions = {rule["record"]: rule["expr"] for rule in _recorded()}
+    for name, rule in RULES.items():
+        if rule not in _SHORT:
+            base, _, window = name.rpartition("rate")
+            assert expressions[name].replace(f"[{window}]", "[5m]") == expressions[f"{base}rate5m"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [None, _FULL + 3])
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_every_rule_records_what_is_counted_by_hand(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str, restart: int | None
+) -> None:
+    """While all goes on evenly, and over the restart of one of two replicas, with Prometheus 2 and 3."""
+    counted = Counted()
+    checks = []
+    for rule in _SHORT:
+        expected = counted.expected(rule.expression, rule.window, rule.by)
+        assert expected, rule.name
+        checks += _checks(rule, expected, (_FULL, _FULL + 3, _FULL + 6))
+
+    assert _errors(request.getfixturevalue(version), tmp_path, counted.given(_FULL + 8, restart=restart), checks) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_every_rule_of_an_idle_deployment_is_0_or_absent(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str
+) -> None:
+    """As the catalog has it for each figure, and never NaN."""
+    counted = Counted(idle=True)
+    idle = {figure.record(): figure.idle for figure in FIGURES.values()}
+    idle |= dict.fromkeys(map(record_buckets, RECORDED_HISTOGRAMS), "zero")
+    checks = []
+    for rule in RULES.values():
+        expected = counted.expected(rule.expression, rule.window, rule.by)
+        assert set(expected.values()) == ({0.0} if idle.get(rule.name, "absent") == "zero" else set()), rule.name
+        checks += _checks(rule, expected, (8, 12))
+
+    assert _errors(request.getfixturevalue(version), tmp_path, counted.given(12), checks) == ""
+
+
+@pytest.mark.slow
+def test_without_series_nothing_is_recorded(promtool: Path, tmp_path: Path) -> None:
+    """No rule makes something of nothing."""
+    checks = [{"expr": rule.name, "eval_time": "8m", "exp_samples": []} for rule in RULES.values()]
+
+    assert _errors(promtool, tmp_path, [{"series": "something_else", "values": "0+1x20"}], checks) == ""
+
+
+def _errors(promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]]) -> str:
+    rules = [str(GENERATED / name) for name in RECORDING_FILES]
+    test = {"name": "story", "interval": "1m", "input_series": list(given), "promql_expr_test": checks}
+    return promtool_errors(promtool, folder, rules, [test])
+
+
+# --- The rules as they stand ------------------------------------------------------------------------------------------
+
+
+def test_windows_hold_four_scrapes_and_groups_are_evaluated_often() -> None:
+    """Every window of every rule at the default interval of a scrape, and every group at least each five minutes."""
+    for name in FILES:
+        for group in yaml.safe_load((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
+            assert _seconds(group["interval"]) <= _LONGEST_GROUP_SECONDS
+            for rule in group["rules"]:
+                for window in re.findall(r"\[(\w+)\]", rule["expr"]):
+                    assert _seconds(window) >= 4 * SCRAPE_SECONDS, rule
+
+
+def test_no_recording_rule_waits_for_another() -> None:
+    """What is recorded is made of scraped series alone, so that no order of rules or groups matters."""
+    for rule in _recorded():
+        assert "deployment:" not in rule["expr"]
+
+
+def test_names_say_level_metric_and_operation() -> None:
+    """The level is what the result is grouped by; a rate is no total any more."""
+    for rule in _recorded():
+        level, metric, operation = rule["record"].split(":")
+        (groups,) = set(re.findall(r"by \(([^)]*?)(?:, le)?\)", rule["expr"]))
+        own = [label for label in RULES[rule["record"]].by if label != "le"]
+        assert level == "deployment"
+        assert groups == ", ".join((*DEPLOYMENT_LABELS, *own))
+        assert not metric.endswith("_total")
+        assert re.fullmatch(r"sum|avg|max|(?:\w+_)?rate\d+[mhd]", operation)
+        assert set(re.findall(r"\[(\w+)\]", rule["expr"])) == set(re.findall(r"rate(\d+[mhd])$", operation))
+
+
+def test_a_rules_series_are_bounded_by_its_labels() -> None:
+    """A deployment has one series of a rule, or one for each value of a label that has few."""
+    bounded = {label for metric in METRICS.values() for label in metric.label_values} | {"position", "le"}
+
+    assert {label for rule in RULES.values() for label in rule.by} <= bounded
+
+
+def test_labels_that_alerts_add_are_nobody_elses() -> None:
+    """Neither of the series they stand on, nor those that Prometheus' servers commonly add to all they send."""
+    external = {"cluster", "region", "prometheus", "prometheus_replica", "tenant", "namespace", "instance", "job"}
+    for group in yaml.safe_load((GENERATED / "alerting.rules.yml").read_text(encoding="utf-8"))["groups"]:
+        for rule in group["rules"]:
+            assert not set(rule["labels"]) & {*external, *DEPLOYMENT_LABELS, "replica", "role"}
+
+
+def _seconds(duration: str) -> int:
+    return int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[duration[-1]]

@@ -1,0 +1,336 @@
+"""The rules as a whole: what a reader, Prometheus and Alertmanager expect of every one of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alerts.__main__ import FILES, GENERATED
+from alerts.alerting import alert_rule, annotations_of, objective_group, render_bundle
+from alerts.alertmanager import RECEIVERS, configuration, inhibitions
+from alerts.options import DEFAULTS
+from alerts.runbooks import queries_of
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.evaluation import duration_ms
+from servescope.alerting.links import panel_title
+from servescope.alerting.records import Alert, Badness, Shown, condition_promql, labels_of, terms
+from servescope.contract.catalog import (
+    BURN_WINDOWS,
+    COMPARED_TRAFFIC,
+    DRAFT_TRAFFIC,
+    EFFICIENCY_BAND,
+    FIGURES,
+    OBJECTIVES,
+    PROMPT_TRAFFIC,
+    REQUEST_TRAFFIC,
+    SKEW_BAND,
+    SPECULATION_BAND,
+    BurnWindow,
+    Objective,
+    Step,
+)
+from servescope.contract.own_metrics import OWN_METRICS
+from tests.support.alert_proofs import minutes
+from tests.support.prometheus import running
+
+DASHBOARDS = {
+    board["uid"]: board
+    for path in (GENERATED.parents[1] / "dashboards" / "generated").glob("*.json")
+    for board in (json.loads(path.read_text(encoding="utf-8")),)
+}
+SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "False positives")
+PAGES = {
+    "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
+    *(name for name in ALERTS if name.endswith("BurnsFast")),
+}  # fmt: skip
+"""What users feel, or what blinds everybody."""
+
+
+@pytest.fixture(params=ALERTS)
+def alert(request: pytest.FixtureRequest) -> Alert:
+    return ALERTS[request.param]
+
+
+def test_names_and_labels_are_those_of_the_convention(alert: Alert) -> None:
+    """CamelCase behind the product's name, a severity that is routed, and who is responsible."""
+    assert re.fullmatch(r"Servescope(?:[A-Z][a-z]+)+", alert.name)
+    assert alert.severity in RECEIVERS
+    assert all(alert_rule(alert)["labels"].values())
+    assert alert_rule(alert)["labels"].keys() == {"severity", "component", "family", "team"}
+
+
+def test_only_what_users_feel_pages() -> None:
+    """Causes are warnings."""
+    assert {name for name, alert in ALERTS.items() if alert.severity == "critical"} == PAGES
+
+
+def test_a_notification_says_what_where_and_what_to_do(alert: Alert) -> None:
+    """The summary is one sentence without a value, the description uses only labels its condition has."""
+    told = annotations_of(alert)
+
+    assert told["summary"].endswith(".")
+    assert "{{" not in told["summary"]
+    assert set(re.findall(r"\$labels\.(\w+)", told["description"])) <= set(labels_of(alert.condition))
+    assert all("humanize" in value for value in re.findall(r"{{ (\$value.*?) }}", told["description"]))
+    assert told["runbook_url"].endswith(f"/{alert.name}.md")
+    assert alert.figure in FIGURES or alert.figure in OWN_METRICS
+
+
+def test_an_alert_leads_to_the_panel_that_shows_it(alert: Alert) -> None:
+    """The dashboard and its panel are there, and so is each variable that is set, from a label the alert has."""
+    url = annotations_of(alert)["dashboard_url"]
+    uid, panel, chosen = re.fullmatch(r".+/d/([\w-]+)\?viewPanel=panel-(\d+)(.*)", url).groups()  # type: ignore[union-attr]
+    board = DASHBOARDS[uid]
+    set_to = dict(re.findall(r"&var-(\w+)={{ \$labels\.(\w+) \| urlquery }}", chosen))
+    variables = {variable["name"]: variable["query"] for variable in board["templating"]["list"]}
+
+    assert panel_title(alert) in [each["title"] for each in board["panels"] if each["id"] == int(panel)]
+    assert "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in set_to.items()) == chosen
+    assert set(set_to.values()) <= set(labels_of(alert.condition))
+    for name, label in set_to.items():
+        assert variables[name]["query"].endswith(f", {label})")
+    assert "from=" not in url
+
+
+def test_links_set_what_the_alert_is_told_of() -> None:
+    """The deployment and, where it is one, the replica; of a cutover, both stacks stay on the screen."""
+    told = {name: annotations_of(ALERTS[name])["dashboard_url"] for name in ALERTS}
+    deployment = "var-deployment={{ $labels.deployment_id | urlquery }}"
+    replica = "var-replica={{ $labels.replica | urlquery }}"
+
+    assert deployment in told["ServescopeQueueGrowing"]
+    assert replica not in told["ServescopeQueueGrowing"]
+    assert deployment in told["ServescopeUpButNotServing"]
+    assert replica in told["ServescopeUpButNotServing"]
+    assert deployment in told["ServescopeTargetDown"]
+    assert deployment not in told["ServescopeNewStackFirstTokenSlower"]
+    assert "var-model={{ $labels.model_name | urlquery }}" in told["ServescopeNewStackFirstTokenSlower"]
+    assert "var-" not in told["ServescopeWatchdog"]
+
+
+def test_the_runbook_has_every_section_and_number(alert: Alert) -> None:
+    """What it means, whom it harms, how to look, what to do, when it errs; and the rule itself."""
+    page = (GENERATED / "runbooks" / f"{alert.name}.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == list(SECTIONS)
+    assert all(page.split(f"## {section}\n\n")[1].strip() for section in SECTIONS)
+    assert condition_promql(alert.condition) in page
+    assert all(query in page for query in queries_of(alert))
+
+
+def test_it_waits_long_enough_or_says_why_not(alert: Alert) -> None:
+    """Five minutes, or a reason."""
+    assert minutes(alert.wait) >= 5 or alert.waits_less
+
+
+def test_the_expression_compares_and_matches_explicitly(alert: Alert) -> None:
+    """No topk, no bare counter, no match on all labels by chance."""
+    expression = alert_rule(alert)["expr"]
+
+    assert re.search(r"[<>=!]=|[<>]|unless", expression)
+    # Whether there is a collector at all concerns every deployment.
+    assert not re.search(r"topk|bottomk|on \(\)(?! \(servescope_build_info\))", expression)
+    assert not re.search(r"\b(?:and|or|unless|/|[<>]=?) (?=deployment:)(?!on)", expression)
+    assert not re.search(r"_total(?:{[^}]*})?(?!\w|{|\[)", expression)
+
+
+def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
+    """A share, or a latency, of next to nothing says nothing."""
+    absent_when_idle = {name for name, figure in FIGURES.items() if figure.idle == "absent"}
+    needs_traffic = any(
+        isinstance(term, Badness) or (isinstance(term, Shown) and term.figure in absent_when_idle)
+        for term in terms(alert.condition)
+    )
+    floors = (
+        f"rate(spec_decode_num_draft_tokens_total[5m]))) >= {DRAFT_TRAFFIC.value:g}",
+        f"rate(kv_cache_eligible_tokens_total[5m]))) >= {PROMPT_TRAFFIC.value:g}",
+        f"deployment:requests:rate5m >= {COMPARED_TRAFFIC.value:g}",
+        f"avg_over_time(deployment:requests:rate5m[6h]) >= {REQUEST_TRAFFIC.value:g}",
+    )
+
+    assert not needs_traffic or any(floor in condition_promql(alert.condition) for floor in floors)
+
+
+@pytest.mark.parametrize("row", [row for row in BURN_WINDOWS if row.severity == "critical"])
+@pytest.mark.parametrize("objective", list(OBJECTIVES.values()), ids=list(OBJECTIVES))
+def test_no_single_bad_request_pages(objective: Objective, row: BurnWindow) -> None:
+    """As few requests as an idle night has: one bad one among those of the longer window is within its bound."""
+    requests = REQUEST_TRAFFIC.value * duration_ms(row.long) / 1000
+
+    assert 1 / requests < row.factor * objective.budget
+    # And it is over that window that they are asked for.
+    (paging,) = (
+        alert for alert in ALERTS.values()
+        if alert.severity == "critical" and Badness(objective, row.long) in terms(alert.condition)
+    )  # fmt: skip
+    floor = f"avg_over_time(deployment:requests:rate5m[{row.long}]) >= {REQUEST_TRAFFIC.value:g}"
+    assert floor in condition_promql(paging.condition)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold", "told"),
+    [
+        ("ServescopeSpeculationBelowBreakEven", SPECULATION_BAND.steps[0], "40%"),
+        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[0], "40%"),
+        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[1], "80%"),
+        ("ServescopeCacheEventsMissed", SKEW_BAND.steps[0], "-15%"),
+        ("ServescopeCacheChurn", SKEW_BAND.steps[-1], "+30%"),
+        ("ServescopeRoutingInefficient", EFFICIENCY_BAND.steps[0], "90%"),
+    ],
+)
+def test_a_bands_number_is_the_same_everywhere(name: str, threshold: Step, told: str) -> None:
+    """In the catalog, the rule, the runbook and what the notification says."""
+    alert = ALERTS[name]
+
+    assert f" {threshold.start:g}" in alert_rule(alert)["expr"]
+    assert f" {threshold.start:g}" in (GENERATED / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
+    assert told in alert.description or told in alert.runbook.meaning
+
+
+def test_every_recorded_series_that_is_read_is_recorded() -> None:
+    """No rule reads a series that nothing writes, and every objective's share is read."""
+    documents = [yaml.safe_load((GENERATED / name).read_text(encoding="utf-8")) for name in FILES]
+    rules = [rule for document in documents for group in document["groups"] for rule in group["rules"]]
+    recorded = [rule["record"] for rule in rules if "record" in rule]
+    read = {name for rule in rules for name in re.findall(r"\bdeployment:\w+:\w+", rule["expr"])}
+
+    assert len(recorded) == len(set(recorded))
+    assert read <= set(recorded)
+    assert {rule["record"] for rule in objective_group()["rules"]} <= read
+    assert all(re.fullmatch(r"deployment:\w+:\w+", name) for name in recorded)
+
+
+def test_the_table_of_burn_rates_is_the_known_one() -> None:
+    """Four rows, from quick and steep to slow and even; the short window is a twelfth of the long one."""
+    assert [row.factor for row in BURN_WINDOWS] == sorted((row.factor for row in BURN_WINDOWS), reverse=True)
+    assert all(minutes(first.long) < minutes(second.long) for first, second in pairwise(BURN_WINDOWS))
+    assert all(minutes(row.long) == 12 * minutes(row.short) for row in BURN_WINDOWS)
+    assert [objective.budget for objective in OBJECTIVES.values()] == [0.01, 0.01, 0.001]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["prometheus", "prometheus_3"])
+def test_prometheus_answers_every_query_of_every_runbook(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str
+) -> None:
+    """A query that a person is told to make is one that can be made."""
+    queries = {query for alert in ALERTS.values() for query in (*queries_of(alert), condition_promql(alert.condition))}
+
+    with running(request.getfixturevalue(version), tmp_path, {}) as prometheus:
+        answers = {query: prometheus.query(query, at_ms=1_000_000) for query in sorted(queries)}
+
+    assert len(answers) > len(ALERTS)
+    assert {query for query, answer in answers.items() if answer} == {
+        condition_promql(ALERTS[name].condition) for name in ("ServescopeWatchdog", "ServescopeCollectorGone")
+    }
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_promtool_finds_nothing_to_criticise(request: pytest.FixtureRequest, name: str, version: str) -> None:
+    """With every lint fatal, on both versions."""
+    promtool: Path = request.getfixturevalue(version)
+    command = [str(promtool), "check", "rules", "--lint=all", "--lint-fatal", str(GENERATED / name)]
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_bundles_hold_every_rule() -> None:
+    """For the operator and for Mimir: the same groups, in their envelopes."""
+    plain = yaml.safe_load(render_bundle("prometheus"))["groups"]
+    count = sum(len(yaml.safe_load(write(DEFAULTS))["groups"][0]["rules"]) for write in list(FILES.values())[:-1])
+    operator = yaml.safe_load(render_bundle("prometheusrule"))
+    mimir = yaml.safe_load(render_bundle("mimir"))
+
+    assert sum(len(group["rules"]) for group in plain) == count + len(ALERTS)
+    assert (operator["kind"], operator["spec"]["groups"]) == ("PrometheusRule", plain)
+    assert (mimir["namespace"], mimir["groups"]) == ("servescope", plain)
+
+
+# --- Alertmanager -----------------------------------------------------------------------------------------------------
+
+
+def test_alertmanager_accepts_its_configuration(amtool: Path) -> None:
+    """As committed."""
+    done = subprocess.run([amtool, "check-config", GENERATED / "alertmanager.yml"], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_alert_reaches_its_receiver(amtool: Path, alert: Alert) -> None:
+    """Page, ticket, chat, or the one who expects the Watchdog."""
+    labels = {**dict.fromkeys(labels_of(alert.condition), "x"), "alertname": alert.name, **alert.labels}
+    command = [
+        str(amtool), "config", "routes", "test", f"--config.file={GENERATED / 'alertmanager.yml'}",
+        f"--verify.receivers={RECEIVERS[alert.severity]}", *(f"{key}={value}" for key, value in labels.items()),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_mutes_has_every_label_that_must_be_equal() -> None:
+    """Labels missing on both sides are equal: every alert on either side of an inhibition has those it names."""
+    for rule in inhibitions():
+        sources = [each for each in ALERTS.values() if _is_matched(each, rule["source_matchers"])]
+        targets = [each for each in ALERTS.values() if _is_matched(each, rule["target_matchers"])]
+
+        assert sources
+        assert targets
+        for source in sources:
+            assert set(rule["equal"]) <= _labels_of_alert(source), source.name
+        for target in targets:
+            # One without the deployment's name is never equal to a source, whose name is never empty.
+            missing = set(rule["equal"]) - _labels_of_alert(target)
+            assert not missing or "deployment_id" in missing, target.name
+
+
+def test_information_and_the_watchdog_call_nobody() -> None:
+    """Neither goes to the page or the ticket; the watchdog is repeated by the minute."""
+    routes: list[dict[str, Any]] = configuration()["route"]["routes"]
+    by_severity = {route["matchers"][0]: route for route in routes}
+
+    assert by_severity['severity="info"']["receiver"] == "chat"
+    assert by_severity['severity="none"']["receiver"] == "watchdog"
+    assert by_severity['severity="none"']["repeat_interval"] == "1m"
+
+
+def test_notifications_are_grouped_by_alert_and_deployment() -> None:
+    """One for all replicas of a deployment, none for two deployments; each wait of a group is set."""
+    route = configuration()["route"]
+
+    assert route["group_by"] == ["alertname", "environment", "model_name", "deployment_id"]
+    assert {"group_wait", "group_interval", "repeat_interval"} <= route.keys()
+    assert all("repeat_interval" in each for each in route["routes"] if "mute_time_intervals" not in each)
+
+
+def test_no_secret_stands_in_the_configuration() -> None:
+    """Only the files they are in."""
+    text = (GENERATED / "alertmanager.yml").read_text(encoding="utf-8")
+
+    assert text.count("credentials_file: /etc/alertmanager/secrets/") == len(RECEIVERS)
+    assert not re.search(r"credentials:|password:|api_url:", text)
+
+
+def _labels_of_alert(alert: Alert) -> set[str]:
+    return {*labels_of(alert.condition), *alert.labels, "alertname"}
+
+
+def _is_matched(alert: Alert, matchers: list[str]) -> bool:
+    values = {**alert.labels, "alertname": alert.name}
+    for matcher in matchers:
+        found = re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher)
+        assert found is not None, matcher
+        name, operator, value = found.groups()
+        is_equal = re.fullmatch(value, values[name]) is not None
+        if is_equal == (operator == "!="):
+            return False
+    return True

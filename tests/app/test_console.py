@@ -1,0 +1,394 @@
+"""The console's pages as a reader meets them: what they show, what stands where nothing is known, what a link keeps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from app.display import series_style
+from app.selection import now_ms
+from servescope.contract.catalog import FIGURES
+from servescope.contract.identity import Deployment
+from servescope.store.embedded import Store
+from tests.conftest import ROOT
+from tests.support.console_store import PLANS, write_day
+
+Open = Callable[..., AppTest]
+
+ENTRY = ROOT / "app" / "console.py"
+PAGES = ("fleet", "deployment", "compare", "sources")
+
+
+@pytest.fixture(scope="session")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two hours of 20 deployments, up to now."""
+    path = tmp_path_factory.mktemp("console") / "day.db"
+    write_day(path, hours=2, step_seconds=60)
+    return path
+
+
+@pytest.fixture
+def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens a page of the console with a link's parameters, on the day's store or another one."""
+
+    def open_(name: str = "fleet", store: Path = day, **parameters: str) -> AppTest:
+        monkeypatch.setenv("SERVESCOPE_STORE", str(store))
+        page = AppTest.from_file(str(ENTRY), default_timeout=30)
+        if name != "fleet":
+            page.switch_page(f"views/{name}.py")
+        for key, value in parameters.items():
+            page.query_params[key] = value
+        page.run()
+        assert not page.exception, page.exception[0].message
+        return page
+
+    yield open_
+    st.cache_resource.clear()
+
+
+def html(page: AppTest) -> str:
+    """All tables and tiles of a page."""
+    return "\n".join(element.proto.body for element in page.get("html"))
+
+
+def row(page: AppTest, name: str) -> str:
+    """The row of a deployment or figure."""
+    found: list[str] = [text for text in re.findall(r"<tr.*?</tr>", html(page), re.DOTALL) if f">{name}<" in text]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def charts(page: AppTest) -> list[dict[str, Any]]:
+    """The specifications of a page's charts."""
+    # Streamlit has renamed the element between releases.
+    drawn = [*page.get("vega_lite_chart"), *page.get("arrow_vega_lite_chart")]
+    return [json.loads(element.proto.spec) for element in drawn]
+
+
+def titles(page: AppTest) -> list[str]:
+    """The titles of a page's charts."""
+    return [str(chart["title"]["text"]) for chart in charts(page)]
+
+
+def linked(page: AppTest, name: str) -> str:
+    """A query parameter as it stands in the address bar."""
+    value: str | list[str] = page.query_params[name]
+    return value if isinstance(value, str) else value[0]
+
+
+# --- Every page -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_reads_nan(open_page: Open, name: str) -> None:
+    """No page shows NaN, None or an infinity to a reader, though many figures are absent."""
+    text = html(open_page(name))
+
+    assert text
+    assert not re.search(r"[>\s](nan|None|inf)[<\s]", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_empty_store_invites_a_collector(open_page: Open, tmp_path: Path, name: str) -> None:
+    """A store without anything shows the command that fills it."""
+    Store(tmp_path / "empty.db").close()
+
+    page = open_page(name, tmp_path / "empty.db")
+
+    assert any("servescope collect --store" in code.value for code in page.code)
+    assert "Nothing has been collected" in page.info[0].value
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_store_that_went_away_is_said(open_page: Open, tmp_path: Path, name: str) -> None:
+    """A store that is not there is named in an error, not in a traceback."""
+    page = open_page(name, tmp_path / "gone.db")
+
+    assert "gone.db" in page.error[0].value
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_offers_its_file(open_page: Open, name: str) -> None:
+    """Each page has one download of what it shows."""
+    assert len(open_page(name).get("download_button")) == 1
+
+
+# --- Links ------------------------------------------------------------------------------------------------------------
+
+
+def test_link_selects_and_is_kept(open_page: Open) -> None:
+    """A deployment and a range given in a link are what the page shows and what its link says."""
+    page = open_page("deployment", deployment="voice-v2", range="15m")
+
+    assert page.selectbox(key="choose_deployment").value == "voice-v2"
+    assert linked(page, "deployment") == "voice-v2"
+    assert linked(page, "range") == "15m"
+
+
+def test_choice_is_written_to_the_link(open_page: Open) -> None:
+    """Choosing a stack on the page changes the link, and only that stack's deployments stay."""
+    page = open_page()
+
+    page.selectbox(key="choose_stack").select("v1").run()
+
+    assert linked(page, "stack") == "v1"
+    assert ">chat-v1<" in html(page)
+    assert ">chat-v2<" not in html(page)
+
+
+def test_unknown_value_in_a_link_is_said(open_page: Open) -> None:
+    """A link to a deployment that is not there names it and the alternatives, and shows another."""
+    page = open_page("deployment", deployment="chat-v3")
+
+    assert "unknown deployment 'chat-v3', supported: agents-v2" in page.warning[0].value
+    assert linked(page, "deployment") == "agents-v2"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"range": "soon"}, "unknown range 'soon', supported: 15m"),
+        ({"from": "yesterday", "to": "2026-01-01"}, "from 'yesterday' is not a time"),
+        ({"from": "2026-01-02", "to": "2026-01-01"}, "is not before"),
+    ],
+)
+def test_unusable_range_in_a_link_is_said(open_page: Open, parameters: dict[str, str], complaint: str) -> None:
+    """A range that cannot be understood is quoted, and the last hour is shown."""
+    page = open_page(**parameters)
+
+    assert complaint in page.warning[0].value
+    assert linked(page, "range") == "1h"
+
+
+def test_absolute_range_without_figures_says_where_they_are(open_page: Open) -> None:
+    """A range from before the store began says so, and when there are figures."""
+    page = open_page(**{"from": "2020-01-01T00:00:00Z", "to": "2020-01-02T00:00:00Z"})
+
+    assert linked(page, "range") == "custom"
+    assert "The store holds figures from" in page.info[0].value
+
+
+# --- Fleet ------------------------------------------------------------------------------------------------------------
+
+
+def test_fleet_shows_every_deployment(open_page: Open) -> None:
+    """Each deployment has one row, with its model, stack and rollout phase."""
+    page = open_page()
+
+    for plan in PLANS:
+        text = row(page, plan.deployment.deployment_id)
+        assert all(word in text for word in (plan.deployment.model_name, plan.deployment.inference_stack))
+    assert "promoting" in row(page, "chat-v2")
+
+
+def test_fleet_colours_by_the_catalogs_band(open_page: Open) -> None:
+    """A figure outside its band has the band's colour, and its label and advice on hover."""
+    figure = FIGURES["speculation_rate"]
+    assert figure.band is not None
+    verdict = figure.band.judge(0.34)
+
+    text = row(open_page(), "summarise-v2")
+
+    assert f'class="value band {verdict.status}"' in text
+    assert verdict.label in text
+    assert verdict.advice in text
+
+
+def test_fleet_says_why_a_figure_is_absent(open_page: Open) -> None:
+    """What a stack does not have stands as an en dash with the reason, and never as 0."""
+    text = row(open_page(), "chat-v1")
+
+    assert 'data-tip="Speculation rate: spec_decode_num_accepted_tokens_total: speculation is off"' in text
+    assert 'data-tip="KV cache hit rate: kv_cache_eligible_tokens_total: no router here"' in text
+
+
+def test_idle_deployment_shows_zero_traffic_and_no_latency(open_page: Open) -> None:
+    """Without traffic the request rate is 0, and what it is needed for is absent."""
+    text = row(open_page(), "evals-staging")
+
+    assert '<span class="value">0</span>' in text
+    assert "Time to first token, p50: nothing to measure in this window" in text
+
+
+def test_stopped_deployment_is_past(open_page: Open) -> None:
+    """A deployment whose figures are old is greyed, with their age, and not counted in the sums."""
+    page = open_page(range="3h")
+
+    assert '<tr class="past">' in row(page, "chat-staging")
+    assert "the collector has written nothing newer" in row(page, "chat-staging")
+    assert '<tr class="past">' not in row(page, "chat-v2")
+
+
+def test_fleet_sorts_by_attention(open_page: Open) -> None:
+    """With attention first, the deployment with a critical figure leads."""
+    names = re.findall(r'class="name"[^>]*>([^<]+)<', html(open_page(sort="attention")))
+
+    assert names[0] == "summarise-v2"
+    assert len(names) == len(PLANS)
+
+
+def test_names_are_escaped(open_page: Open, tmp_path: Path) -> None:
+    """A deployment named like markup is shown as text."""
+    with Store(tmp_path / "odd.db") as store:
+        import time
+
+        store.append_figures(
+            Deployment("<i>m</i>", "<b>x</b>", "v2"), time.time_ns() // 1_000_000, {"request_rate": 1.0}
+        )
+
+    text = html(open_page(store=tmp_path / "odd.db"))
+
+    assert "&lt;b&gt;x&lt;/b&gt;" in text
+    assert "<b>x</b>" not in text
+
+
+def test_one_id_on_two_stacks_stays_two(open_page: Open, tmp_path: Path) -> None:
+    """The same deployment id on two stacks is two rows, told apart by the stack."""
+    with Store(tmp_path / "pair.db") as store:
+        for stack in ("v1", "v2"):
+            store.append_figures(Deployment("m", "chat", stack), now_ms(), {"request_rate": 1.0})
+
+    page = open_page(store=tmp_path / "pair.db")
+
+    assert row(page, "chat · v1")
+    assert row(page, "chat · v2")
+
+
+# --- One deployment, two deployments ----------------------------------------------------------------------------------
+
+
+def test_deployment_accounts_for_every_figure(open_page: Open) -> None:
+    """Each figure of the catalog is in a chart, or named as absent with the reason."""
+    page = open_page("deployment", deployment="chat-v1")
+    drawn = " ".join(titles(page))
+    absent = " ".join(caption.value for caption in page.caption)
+
+    missing = [
+        figure.title for figure in FIGURES.values()
+        if figure.title.partition(", ")[0] not in drawn and figure.title not in absent
+    ]  # fmt: skip
+
+    assert missing == []
+    assert "Speculation rate (spec_decode_num_accepted_tokens_total: speculation is off)" in absent
+
+
+@pytest.mark.parametrize("name", ["deployment", "compare"])
+def test_charts_are_valid_and_labelled(open_page: Open, name: str) -> None:
+    """Altair accepts a chart of every kind; each has a title and a y axis that names its unit."""
+    altair = pytest.importorskip("altair")
+    drawn = charts(open_page(name))
+
+    assert len(drawn) > 20
+    # Charts differ in kind by their number of layers and lines; validating all of them takes seconds.
+    kinds = {(len(chart["layer"]), str(chart["layer"][-2]["transform"])): chart for chart in drawn}
+    for chart in kinds.values():
+        altair.LayerChart.from_dict({**chart, "data": {"name": "given"}}, validate=True)
+    for chart in drawn:
+        axes = [layer["encoding"]["y"]["axis"]["title"] for layer in chart["layer"] if "y" in layer["encoding"]]
+        assert chart["title"]["text"]
+        assert all(axes)
+
+
+def test_banded_chart_shades_the_band(open_page: Open) -> None:
+    """The skew's chart is shaded by the stretches of its band, labels on hover."""
+    page = open_page("deployment", deployment="summarise-v2")
+    chart = charts(page)[titles(page).index(FIGURES["kv_cache_hit_rate_skew"].title)]
+    shaded = chart["layer"][0]["data"]["values"]
+    band = FIGURES["kv_cache_hit_rate_skew"].band
+
+    assert band is not None
+    assert [stretch["status"] for stretch in shaded] == [
+        band.lowest.status,
+        *(step.verdict.status for step in band.steps),
+    ]
+    assert [stretch["low"] for stretch in shaded[1:]] == [step.start for step in band.steps]
+
+
+def test_compare_says_which_is_better(open_page: Open) -> None:
+    """The table gives both medians, their ratio, and a reading by the figure's direction of good."""
+    text = row(open_page("compare", left="chat-v1", right="chat-v2"), FIGURES["time_to_first_token_p50"].title)
+
+    assert "lower is better" in text
+    assert re.search(r"× 0\.[4-6]\d", text)
+    assert ">better<" in text
+
+
+def test_compare_draws_both_in_their_own_colours(open_page: Open) -> None:
+    """A deployment's line has the colour it has on every page."""
+    page = open_page("compare", left="chat-v1", right="chat-v2")
+    names = sorted(plan.deployment.deployment_id for plan in PLANS)
+    chart = charts(page)[0]
+    colors = chart["layer"][0]["encoding"]["color"]["scale"]["range"]
+
+    assert colors == [series_style(names.index(name))[0] for name in ("chat-v1", "chat-v2")]
+
+
+def test_comparing_one_with_itself_asks_for_another(open_page: Open) -> None:
+    """The same deployment on both sides is said, and nothing is compared."""
+    page = open_page("compare", left="chat-v1", right="chat-v1")
+
+    assert "same deployment" in page.info[0].value
+    assert linked(page, "right") == "chat-v1"
+    assert not charts(page)
+
+
+# --- Sources ----------------------------------------------------------------------------------------------------------
+
+
+def test_failing_target_leads_with_its_error(open_page: Open) -> None:
+    """The target that does not answer comes first, with the error and its last success."""
+    text = html(open_page("sources"))
+    first = re.findall(r"<tbody>(<tr>.*?</tr>)", text, re.DOTALL)[0]
+
+    assert "failing" in first
+    assert "5 min ago" in first or "6 min ago" in first
+    assert "connection refused: nothing listens there" in text
+
+
+def test_target_that_changed_is_shown_with_its_warnings(open_page: Open) -> None:
+    """A target that answers, but not as it did, says below it what is wrong, and how many metrics are missing."""
+    text = html(open_page("sources"))
+    above, note = re.findall(r"<tr>(?:(?!<tr>).)*</tr><tr class=\"warning\">.*?</tr>", text, re.DOTALL)[0].split(
+        '<tr class="warning">'
+    )
+
+    assert "healthy" in above
+    assert "1 missing" in above
+    assert "kv_cache_usage (was vllm:kv_cache_usage_perc)" in note
+    assert "model_name=&#x27;&lt;a &amp; b&gt;&#x27;" in note
+    assert text.count('<tr class="warning">') == 1
+    assert "1 of them with warnings" in text
+
+
+def test_coverage_tells_what_fed_a_metric_that_is_missing(open_page: Open) -> None:
+    """The coverage of a target that changed has its warnings, and the native series that a missing metric had."""
+    text = html(open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm') + 1}"))
+    metric = re.findall(r"<tr><th[^>]*><code>kv_cache_usage</code>.*?</tr>", text)[0]
+
+    assert "samples left out, as their values overflow (2)" in text
+    assert "2 warnings" in text
+    assert "missing" in metric
+    assert "it was fed by vllm:kv_cache_usage_perc" in metric
+
+
+def port_of(deployment_id: str) -> int:
+    """The port of a deployment's first target."""
+    return 8000 + 20 * [plan.deployment.deployment_id for plan in PLANS].index(deployment_id)
+
+
+def test_coverage_names_native_series_and_reasons(open_page: Open) -> None:
+    """The coverage of a target says per contract metric its native series, or why there is none."""
+    page = open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm')}")
+
+    assert "vllm:time_to_first_token_seconds" in html(page)
+    assert "no router here" in html(page)

@@ -1,0 +1,107 @@
+"""The console in a real browser: every page paints, complete, in light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
+
+from tests import pictures
+from tests.support.console_store import write_day
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A console on a day of 20 deployments that goes on being written."""
+    store = tmp_path_factory.mktemp("browser") / "day.db"
+    write_day(store)
+    with pictures.keep_writing(store), pictures.serve_console(store) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """A headless Chromium."""
+    with pictures.open_browser(chromium) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (480, "dark")])
+@pytest.mark.parametrize("name", pictures.PAGES)
+def test_page_is_whole(address: str, browser: Browser, name: str, width: int, theme: str) -> None:
+    """Nothing sticks out sideways, no chart is blank, no error is shown or logged."""
+    page = pictures.open_page(browser, theme, (width, 900))
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    pictures.load(page, address, name)
+    pictures.settle(page)
+
+    wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
+    blank = page.evaluate(
+        "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')]"
+        ".filter(chart => !chart.querySelector('canvas, svg')).length"
+    )
+    shown = page.locator("[data-testid=stMain]").inner_text()
+    page.context.close()
+
+    assert wide <= width
+    assert blank == 0
+    assert errors == []
+    assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
+
+
+def test_back_returns_to_the_former_selection(address: str, browser: Browser) -> None:
+    """One choice is one step of the browser's history, and a step back restores what was selected."""
+    page = pictures.open_page(browser, "light", pictures.WIDE)
+    pictures.load(page, address, "compare")
+    pictures.settle(page)
+    page.get_by_text("6h", exact=True).click()
+    page.wait_for_url("**range=6h*")
+    page.go_back()
+    page.wait_for_url("**range=24h*")
+    pictures.settle(page)
+    chosen = page.locator(
+        "[data-testid=stMain] [aria-checked=true], [data-testid=stMain] [kind=segmented_controlActive]"
+    )
+    text = chosen.first.inner_text()
+    page.context.close()
+
+    assert text == "24h"
+
+
+def test_a_deep_link_may_be_the_first_request(tmp_path: Path, browser: Browser) -> None:
+    """A server just started shows the page a link names, whichever it is."""
+    store = tmp_path / "day.db"
+    write_day(store)
+    with pictures.serve_console(store) as address:
+        page = pictures.open_page(browser, "light", pictures.WIDE)
+        pictures.load(page, address, "compare")
+        shown = page.locator("[data-testid=stMain]").inner_text()
+        page.context.close()
+
+    assert "Time to first token" in shown
+    assert "Error" not in shown.replace("Errors", "")
+
+
+def test_link_from_the_fleet_opens_the_deployment(address: str, browser: Browser) -> None:
+    """A deployment's name leads to its page, with the range kept."""
+    page = pictures.open_page(browser, "light", pictures.WIDE)
+    pictures.load(page, address, "fleet")
+    page.locator("a.name", has_text="voice-v2").click()
+    page.locator(pictures.CONTENT["deployment"]).first.wait_for()
+    pictures.settle(page)
+    link = page.url
+    page.context.close()
+
+    assert "deployment=voice-v2" in link
+    assert "range=24h" in link

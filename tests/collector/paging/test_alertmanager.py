@@ -1,0 +1,179 @@
+"""The collector beside a real Alertmanager: told once, killed meanwhile, and the end is told all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support.prometheus import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+NAME = "ServescopeReplicasFailed"
+_CONFIGURATION = """
+[collector]
+listen = "127.0.0.1:{port}"
+scrape_interval = "500ms"
+scrape_timeout = "500ms"
+evaluation_interval = "500ms"
+[[deployments]]
+deployment_id = "chat"
+model_name = "llama"
+inference_stack = "v1"
+[[deployments.targets]]
+url = "http://127.0.0.1:{target}/metrics"
+[alerting]
+# What was told last is valid for longer than a restart takes on a busy machine.
+resend_interval = "15s"
+[[alerting.alertmanagers]]
+url = "http://127.0.0.1:{alertmanager}"
+"""
+_ROUTES = """
+route:
+  receiver: loopback
+  group_by: [alertname]
+  group_wait: 0s
+  group_interval: 500ms
+  repeat_interval: 1h
+receivers:
+  - name: loopback
+    webhook_configs:
+      - url: http://127.0.0.1:{port}/
+        send_resolved: true
+"""
+# The alerts as they are but for their minutes, which are seconds here.
+_COLLECT = """
+import dataclasses, sys
+from types import MappingProxyType
+from servescope import alerts
+seconds = lambda duration: duration.replace("m", "s")
+alerts.ALERTS = MappingProxyType({
+    name: dataclasses.replace(each, wait=seconds(each.wait), keep=seconds(each.keep))
+    for name, each in alerts.ALERTS.items()
+})
+from servescope.cli import main
+sys.exit(main(["collect", "--config", sys.argv[1]]))
+"""
+
+
+class Loopback:
+    """A target whose failed replicas are told, and a receiver that writes down what it is told; on two free ports."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.told: list[dict[str, Any]] = []
+        loopback = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = (
+                    'replica_count_by_status{deployment_id="x",status="active"} 1\n'
+                    f'replica_count_by_status{{deployment_id="x",status="failed"}} {loopback.failed}\n'
+                )
+                self._answer(text.encode())
+
+            def do_POST(self) -> None:
+                loopback.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self._answer(b"")
+
+            def _answer(self, body: bytes) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def statuses(self) -> list[str]:
+        """What was told of the alert, in order."""
+        return [each["status"] for each in self.told if each["groupLabels"]["alertname"] == NAME]
+
+
+@pytest.fixture
+def loopback() -> Iterator[Loopback]:
+    """Target and receiver."""
+    found = Loopback()
+    yield found
+    found.close()
+
+
+@contextmanager
+def ended(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.1)
+
+
+def fetch(port: int, path: str) -> Any:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return json.loads(answer.read())
+    except (URLError, OSError):
+        return None
+
+
+def test_a_kill_calls_nobody_twice_and_loses_no_end(alertmanager: Path, tmp_path: Path, loopback: Loopback) -> None:
+    """One notification that it fires over two kills, and one that it is over, which it became meanwhile."""
+    port, own = free_port(), free_port()
+    (tmp_path / "alertmanager.yml").write_text(_ROUTES.format(port=loopback.port))
+    (tmp_path / "servescope.toml").write_text(_CONFIGURATION.format(port=own, target=loopback.port, alertmanager=port))
+    alerting = [
+        str(alertmanager), f"--config.file={tmp_path / 'alertmanager.yml'}", f"--storage.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=error",
+    ]  # fmt: skip
+    collect = [sys.executable, "-c", _COLLECT, str(tmp_path / "servescope.toml")]
+
+    def evaluated() -> bool:
+        return (fetch(own, "/api/v1/alerts") or {}).get("evaluated_ms") is not None
+
+    loopback.failed = 2
+    with ended(alerting):
+        wait_until(lambda: fetch(port, "/api/v2/status") is not None)
+        with ended(collect) as collector:
+            wait_until(lambda: loopback.statuses() == ["firing"])
+            (known,) = [each for each in fetch(port, "/api/v2/alerts") if each["labels"]["alertname"] == NAME]
+            collector.send_signal(signal.SIGKILL)
+        with ended(collect) as collector:
+            wait_until(evaluated)
+            time.sleep(3)
+            (again,) = [each for each in fetch(port, "/api/v2/alerts") if each["labels"]["alertname"] == NAME]
+            assert (again["fingerprint"], again["startsAt"]) == (known["fingerprint"], known["startsAt"])
+            assert loopback.statuses() == ["firing"]
+            collector.send_signal(signal.SIGKILL)
+        loopback.failed = 0
+        with ended(collect):
+            wait_until(lambda: "resolved" in loopback.statuses())
+            time.sleep(2)
+
+    assert loopback.statuses() == ["firing", "resolved"]

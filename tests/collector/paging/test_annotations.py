@@ -1,0 +1,80 @@
+"""What a notification says reads as Prometheus' own rendering of the same templates."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alerts.alerting import annotations_of
+from servescope.alerting.alerts import ALERTS
+from servescope.collector.paging.annotations import Links, annotate, render
+from servescope.collector.paging.notices import Notice
+from servescope.errors import UsageError
+
+FORMS = ("humanize", "humanizePercentage", "humanizeDuration")
+
+
+def _values() -> list[str]:
+    source = random.Random(7)
+    chosen = [source.uniform(-1, 1) * 10.0 ** source.randint(-7, 9) for _ in range(60)]
+    edges = [0, 1, -1, 0.5, 59.9996, 60, 3600, 86400, 90061, 999.95, 999.96, 1000, 1e6, 0.001, 0.00099996, 12345678]
+    return [f"{value:.12f}" for value in (*chosen, *edges)]
+
+
+@pytest.mark.slow
+def test_values_read_as_by_prometheus(promtool: Path, tmp_path: Path) -> None:
+    """Prefixes, percentages and durations of small and large, negative and round numbers; a label that is absent."""
+    template = (
+        " ".join(f"{{{{ $value | {form} }}}}" for form in FORMS)
+        + " {{ $labels.n }}{{ $labels.absent }} {{ $labels.n | urlquery }}"
+    )
+    rule = {"alert": "Read", "expr": "x > -Inf", "annotations": {"description": template}}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "read", "rules": [rule]}]}))
+    given = {f"a b/{number}?ü&=+~*": value for number, value in enumerate(_values())}
+    expected = [
+        {
+            "exp_labels": {"n": number},
+            "exp_annotations": {"description": render(template, {"n": number}, float(value))},
+        }
+        for number, value in given.items()
+    ]
+    test = {
+        "input_series": [{"series": f'x{{n="{number}"}}', "values": value} for number, value in given.items()],
+        "alert_rule_test": [{"eval_time": "0m", "alertname": "Read", "exp_alerts": expected}],
+    }
+    document = {"rule_files": ["rules.yml"], "tests": [test]}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(document))
+    done = subprocess.run(
+        [str(promtool), "test", "rules", str(tmp_path / "test.yml")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_every_alert_has_the_annotations_of_its_rule(name: str) -> None:
+    """With their places filled in, of links too, and nothing of a template left."""
+    alert = ALERTS[name]
+    labels = {"deployment_id": "chat & more", "model_name": "llama"}
+    told = annotate(alert, labels, 0.25, Links())
+    assert told == {key: render(text, labels, 0.25) for key, text in annotations_of(alert).items()}
+    assert "{{" not in "".join(told.values())
+    assert "$labels.deployment_id" not in alert.description or "chat & more" in told["description"]
+    assert " " not in told["dashboard_url"]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ $value }}", "{{ $value | title }}", "{{ printf }}", "{{ $labels.x", "{{$labels.x}}"]
+)
+def test_other_templates_are_refused(template: str) -> None:
+    """Rather than told to people as they stand."""
+    with pytest.raises(UsageError, match="unknown template"):
+        render(f"x {template}", {}, 1.0)
+
+
+def test_a_fingerprint_is_alertmanagers() -> None:
+    """By which it knows an alert; the empty set's is the offset of FNV-1a."""
+    assert Notice(("", ()), {}, {}, 0, None).fingerprint == "cbf29ce484222325"

@@ -1,0 +1,217 @@
+"""The collector's alerts beside those of a real Prometheus on the same samples."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alerts.alerting import render_objective_rules
+from alerts.recording import render_recording_rules
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.evaluation import Active, advance, is_told_here
+from servescope.alerting.records import Badness, condition_promql
+from servescope.collector.config import format_duration
+from servescope.collector.exporting import Selection, write_openmetrics
+from servescope.contract.catalog import METRICS
+from servescope.contract.expressions import Vector
+from servescope.contract.samples import Labels, Sample, format_series
+from servescope.emulator.faults import parse_fault
+from servescope.emulator.stack import V1, V2
+from servescope.emulator.workload import Mix
+from servescope.store.embedded import Store
+from tests.emulator.test_faults_proven import observed
+from tests.support.observed_stack import START_SECONDS, ObservedStack
+from tests.support.past import make_blocks
+from tests.support.prometheus import Prometheus, Range, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+STEP_SECONDS = 15
+STEPS = 160
+# Steady, and enough for every alert that asks for traffic.
+TRAFFIC = Mix(requests_per_second=2.0, burst_factor=1.0, day_amplitude=0.0)
+FAULTS = {
+    # From which evaluation to which.
+    "draft-misaligned": (15, 85), "router-losing-events": (10, 70), "replica-crash-loop": (40, 100),
+    "error-burst:0.5": (100, 130), "counters-reset:120": (20, 140), "autoscaler-pinned": (30, 90),
+    "truncated-exposition:0.5": (105, 120), "latency-regression:3": (95, 150),
+}  # fmt: skip
+# An instant vector holds what was there at the very instant: what a scrape no longer showed is gone, though blocks that
+# promtool makes have no stale markers.
+_LOOKBACK = "--query.lookback-delta=4s"
+SAME = 1e-9
+# Shares over longer windows are of all that was counted, not extrapolated to the window's ends.
+NEARLY_SAME = 0.02
+
+States = Mapping[tuple[str, Labels], str]
+
+
+@dataclass
+class Played:
+    """What a collector said at each evaluation: how alerts stood, its own series, and budgets; and its window."""
+
+    window: str
+    instants: list[int] = field(default_factory=list)
+    states: list[States] = field(default_factory=list)
+    own: list[Mapping[str, Vector]] = field(default_factory=list)
+    counted: list[Sequence[Sample]] = field(default_factory=list)
+    shares: list[Mapping[Badness, Vector]] = field(default_factory=list)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_alerts_stand_alike_at_every_evaluation(prometheus: Path, promtool: Path, tmp_path: Path) -> None:
+    """Faults come and go: the same alerts wait, fire, are kept and are over, at the same evaluations."""
+    with observed(tmp_path, TRAFFIC, V1, V2) as stack:
+        played = _play(stack)
+    scraped = _scraped(tmp_path, played)
+    with _holding(scraped, tmp_path / "scraped", prometheus, promtool) as server:
+        recorded = list(_record(server, played))
+    with _holding([*scraped, *recorded], tmp_path / "recorded", prometheus, promtool) as server:
+        _compare(server, played)
+        _compare_shares(server, played)
+
+
+def _play(stack: ObservedStack) -> Played:
+    played = Played(format_duration(stack.collector.settings.window_ms))
+    desk = stack.collector.alerts
+    on: dict[str, int] = {}
+    for step in range(STEPS):
+        for fault, (start, end) in FAULTS.items():
+            if step == start:
+                on[fault] = stack.faults.switch_on(parse_fault(fault)).number
+            if step == end:
+                stack.faults.switch_off(on[fault])
+        stack.run(STEP_SECONDS)
+        evaluation = stack.collector.evaluate(stack.collector.now_ms)
+        played.counted.append([sample for each in evaluation.deployments.values() for sample in each.counted])
+        played.instants.append(stack.collector.now_ms)
+        played.states.append({
+            (each.alert, each.labels): each.state for each in desk.states.standings() if each.resolved_ms is None
+        })  # fmt: skip
+        played.own.append(stack.collector._read_own({*desk.view.needs.own, *desk.view.needs.counters}))
+        played.shares.append(
+            {term: dict(desk.view.badness(term)) for term in (*desk.view.needs.budgets, *desk.view.needs.badness)}
+        )
+    return played
+
+
+def _scraped(folder: Path, played: Played) -> list[str]:
+    """The samples that the collector scraped, and its own series at evaluations, as lines of OpenMetrics."""
+    text = folder / "scraped.txt"
+    with Store(folder / "servescope.db", read_only=True) as store:
+        selection = Selection(
+            tuple(store.deployments()), tuple(METRICS), played.instants[0] - 60_000, played.instants[-1]
+        )
+        write_openmetrics(store, selection, text)
+    lines = [line for line in text.read_text().splitlines(keepends=True) if not line.startswith(("servescope_", "#"))]
+    for at_ms, own, counted in zip(played.instants, played.own, played.counted, strict=True):
+        lines += (_line(*sample, at_ms) for sample in counted)
+        for name, vector in own.items():
+            lines += (_line(name, labels, value, at_ms) for labels, value in vector.items())
+    return lines
+
+
+def _record(server: Prometheus, played: Played) -> Iterator[str]:
+    """What the recording rules make of it at each evaluation, as Prometheus computes it."""
+    rules = (
+        yaml.safe_load(render_recording_rules(played.window))["groups"]
+        + yaml.safe_load(render_objective_rules())["groups"]
+    )
+    for rule in (rule for group in rules for rule in group["rules"]):
+        for found in _range(server, rule["expr"], played):
+            labels = _without_name(found.labels)
+            for at_ms, value in zip(found.times, found.values, strict=True):
+                if math.isfinite(value):
+                    yield _line(rule["record"], labels, value, at_ms)
+
+
+@contextmanager
+def _holding(lines: Sequence[str], folder: Path, prometheus: Path, promtool: Path) -> Iterator[Prometheus]:
+    """A Prometheus that holds these samples."""
+    folder.mkdir()
+    text = folder / "samples.txt"
+    text.write_text("".join([*lines, "# EOF\n"]))
+    make_blocks(text, promtool, folder)
+    with running(prometheus, folder, {}, options=["--storage.tsdb.retention.time=10y", _LOOKBACK]) as server:
+        yield server
+
+
+def _line(name: str, labels: Labels, value: float, at_ms: int) -> str:
+    return f"{format_series(name, labels)} {value!r} {at_ms / 1000}\n"
+
+
+def _range(server: Prometheus, expression: str, played: Played) -> list[Range]:
+    """An expression at every evaluation."""
+    return server.query_range(
+        expression, start_ms=played.instants[0], end_ms=played.instants[-1], step_ms=STEP_SECONDS * 1000
+    )
+
+
+def _compare(server: Prometheus, played: Played) -> None:
+    differ: list[str] = []
+    compared = 0
+    fired = set()
+    for name, alert in ALERTS.items():
+        if not is_told_here(alert):
+            continue
+        held: dict[int, Vector] = {at_ms: {} for at_ms in played.instants}
+        for found in _range(server, condition_promql(alert.condition, played.window), played):
+            labels = _without_name(found.labels)
+            for at_ms, value in zip(found.times, found.values, strict=True):
+                held[at_ms][labels] = value
+        active: dict[Labels, Active] = {}
+        for at_ms, states in zip(played.instants, played.states, strict=True):
+            active = advance(alert, active, held[at_ms], at_ms)
+            theirs = {labels: "pending" if each.fired_ms is None else "firing" for labels, each in active.items()}
+            ours = {labels: state for (other, labels), state in states.items() if other == name}
+            compared += len(theirs.keys() | ours.keys())
+            fired |= {name for state in theirs.values() if state == "firing"}
+            if ours != theirs:
+                differ.append(f"{name} at {at_ms / 1000 - START_SECONDS:.0f} s: {ours}, in Prometheus {theirs}")
+    print(f"\n{compared} states compared at {len(played.instants)} evaluations; fired: {', '.join(sorted(fired))}")
+    assert not differ, f"{len(differ)} differ:\n" + "\n".join(differ[:12])
+
+
+def _compare_shares(server: Prometheus, played: Played) -> None:
+    """The bad shares of objectives: over five minutes the same numbers, over longer windows nearly the same."""
+    largest: dict[bool, float] = {True: 0.0, False: 0.0}
+    highest = 0.0
+    for term in played.shares[0]:
+        theirs = {
+            (_without_name(found.labels), at_ms): value
+            for found in _range(server, term.objective.record(term.window), played)
+            for at_ms, value in zip(found.times, found.values, strict=True)
+        }
+        ours = {
+            (labels, at_ms): value
+            for at_ms, shares in zip(played.instants, played.shares, strict=True)
+            for labels, value in shares[term].items()
+        }
+        assert ours.keys() == theirs.keys(), f"{term.objective.name} over {term.window}"
+        highest = max(highest, *theirs.values())
+        for key, value in ours.items():
+            is_short = term.window == "5m"
+            largest[is_short] = max(largest[is_short], abs(value - theirs[key]))
+    print(
+        f"bad shares up to {highest:.2f}; they differ by {largest[True]:.1e} over 5m, {largest[False]:.1e} over longer"
+    )
+    assert highest > 0.1
+    assert largest[True] <= SAME
+    assert largest[False] <= NEARLY_SAME
+
+
+def _without_name(labels: Labels) -> Labels:
+    return tuple(pair for pair in labels if pair[0] != "__name__")

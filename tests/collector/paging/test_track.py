@@ -1,0 +1,49 @@
+"""Values kept for a while are those that were given, whatever came, went and came back."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servescope.collector.paging.track import Track, reduced
+
+SPAN_MS = 1_000
+instants = st.lists(
+    st.tuples(st.integers(-400, 300), st.dictionaries(st.integers(0, 30), st.floats(-9, 9), max_size=12)), max_size=150
+)
+
+
+@given(instants)
+def test_a_track_holds_the_last_stretch(steps: list[tuple[int, dict[int, float]]]) -> None:
+    """Keys that come, go and return, more than there is room for, and clocks that are set back."""
+    track: Track[int] = Track(SPAN_MS)
+    held: dict[int, dict[int, float]] = {}
+    at_ms = 10_000
+    for step, values in steps:
+        at_ms += step
+        track.append(at_ms, values)
+        held = {time: found for time, found in held.items() if at_ms - SPAN_MS <= time < at_ms} | {at_ms: values}
+        times, rows = track.between(at_ms - SPAN_MS, at_ms)
+        assert [track.told(row) for row in rows] == [held[time] for time in times.tolist()]
+        assert times.tolist() == sorted(held)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=12))
+def test_a_stretch_is_read_as_its_values(values: list[int | None]) -> None:
+    """Average, extremes and changes pass over what was absent; of nothing there is nothing."""
+    track: Track[str] = Track(SPAN_MS)
+    for number, value in enumerate(values):
+        track.append(number, {} if value is None else {"a": float(value)})
+    present = [value for value in values if value is not None]
+    _, rows = track.between(0, SPAN_MS)
+    for function, expected in (
+        ("max", max(present, default=None)), ("min", min(present, default=None)),
+        ("avg", sum(present) / len(present) if present else None),
+        ("changes", sum(one != other for one, other in pairwise(present)) if present else None),
+    ):  # fmt: skip
+        found = track.told(reduced(function, rows)).get("a", math.nan)
+        assert math.isnan(found) if expected is None else found == pytest.approx(expected)

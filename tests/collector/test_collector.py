@@ -1,0 +1,806 @@
+"""The running collector: targets that come, go and fail, restarts, and the command from its start to its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import generate_latest
+
+from servescope.collector import command
+from servescope.collector.collector import Collector
+from servescope.collector.config import read_configuration
+from servescope.collector.pacing import next_due_ms, scrape_offset_ms, tell_instant
+from servescope.collector.scrape import Limits, ScrapeError
+from servescope.collector.targets import Target
+from servescope.contract.identity import Deployment
+from servescope.errors import UsageError
+from servescope.sources.parse import PageLimits
+from servescope.sources.reader import Reader, Studied
+from servescope.store.embedded import Store
+from servescope.store.records import StoreError
+
+START = 1_800_000_000
+COLLECT = (sys.executable, "-m", "servescope.cli", "collect")
+CHAT = Deployment("llama", "chat", "v1")
+CONFIGURATION = """
+[collector]
+listen = "127.0.0.1:0"
+{settings}
+[[deployments]]
+deployment_id = "chat"
+model_name = "llama"
+inference_stack = "v1"
+[[deployments.file_sd]]
+files = ["targets.json"]
+"""
+
+
+def page(count: float) -> str:
+    return (
+        f'requests_total{{deployment_id="x",outcome="ok"}} {count}\noutput_tokens_total{{deployment_id="x"}} {count}\n'
+        'queued_requests{deployment_id="x"} 2\n'
+    )
+
+
+def dynamo_page(count: float) -> str:
+    """What a Dynamo frontend shows of `count` tokens in as many requests."""
+    return (
+        "dynamo_frontend_disconnected_clients 0\n"
+        f'dynamo_frontend_output_sequence_tokens_sum{{model="m"}} {count}\n'
+        f'dynamo_frontend_output_sequence_tokens_count{{model="m"}} {count}\n'
+        f'dynamo_frontend_output_tokens_total{{model="m"}} {count}\n'
+        f'dynamo_frontend_queued_requests{{model="m"}} 3\n'
+    )
+
+
+def vllm_page(count: float) -> str:
+    """What a vLLM worker shows of the same tokens."""
+    label = '{engine="0",model_name="m"}'
+    return (
+        f"vllm:num_requests_running{label} 1\nvllm:num_requests_waiting{label} 5\n"
+        f"vllm:generation_tokens_total{label} {count}\nvllm:kv_cache_usage_perc{label} 0.5\n"
+        f"vllm:prefix_cache_queries_total{label} {count}\nvllm:prefix_cache_hits_total{label} 0\n"
+        f"vllm:inter_token_latency_seconds_sum{label} 1\nvllm:inter_token_latency_seconds_count{label} 1\n"
+    )
+
+
+def write_targets(folder: Path, *names: str, labels: dict[str, str] | None = None) -> None:
+    groups = [{"targets": [f"{name}:80"], "labels": {"replica": name, **(labels or {})}} for name in names]
+    (folder / "fresh").write_text(json.dumps(groups))
+    (folder / "fresh").replace(folder / "targets.json")
+
+
+class World:
+    """A collector under test, its clock and what its targets answer, by replica; None is a failure."""
+
+    def __init__(self, folder: Path, *, settings: str = "") -> None:
+        self.folder = folder
+        self.seconds = float(START)
+        self.answers: dict[str, float | None] = {}
+        self.pages: dict[str, Callable[[float], str]] = {}
+        self.asked: list[str] = []
+        (folder / "servescope.toml").write_text(CONFIGURATION.format(settings=settings))
+        self.open()
+
+    def open(self) -> None:
+        """Start a collector on the folder's store."""
+        configuration = read_configuration(self.folder / "servescope.toml")
+        path = configuration.collector.store
+        store = Store(path)
+        history = Store(path, read_only=True)
+        self.collector = Collector(configuration, store, history, self.fetch, clock=lambda: self.seconds)
+
+    async def fetch(self, target: Target, _: Limits, /) -> bytes:
+        self.asked.append(target.url)
+        count = self.answers.get(target.identity.replica)
+        if count is None:
+            raise ScrapeError("unreachable", "cannot connect: Connection refused")
+        return self.pages.get(target.identity.replica, page)(count).encode()
+
+    async def step(self, count: float | None = None, *, seconds: float = 15.0) -> dict[str, float]:
+        """Let every target count to `count`, discover, scrape, evaluate: the figures of the deployment."""
+        self.seconds += seconds
+        if count is not None:
+            self.answers = {name: count for name, former in self.answers.items() if former is not None}
+        await self.collector.discover()
+        for watched in self.collector.watched:
+            await self.collector.scrape(watched)
+        evaluation = self.collector.evaluate(self.collector.now_ms)
+        return evaluation.deployments[CHAT].figures if CHAT in evaluation.deployments else {}
+
+
+def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        try:
+            await act(world)
+        finally:
+            await asyncio.to_thread(world.collector.close)
+
+    asyncio.run(run())
+
+
+def test_figures_follow_the_targets(tmp_path: Path) -> None:
+    """Replicas that come and go change sums and counts; the one that went still counts for what it did."""
+    write_targets(tmp_path, "a", "b")
+    world = World(tmp_path)
+    world.answers = {"a": 0, "b": 0, "c": 0}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(2.0)
+        assert figures["queued_requests"] == 4
+        assert figures['replica_count_by_status{status="active"}'] == 2
+
+        write_targets(tmp_path, "a", "c")
+        for count in (30, 31):
+            figures = await world.step(count * 15)
+        assert figures["queued_requests"] == 4
+        assert figures['replica_count_by_status{status="active"}'] == 2
+        assert 1.9 < figures["output_tokens_per_second"] < 2.1
+        for count in range(32, 60):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(2.0)
+        assert world.collector._leaving == {}
+
+    play(world, act)
+
+
+def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
+    """A worker behind a frontend adds what the frontend cannot know, and never what it has counted already."""
+    write_targets(tmp_path, "frontend", "worker")
+    world = World(tmp_path)
+    world.answers = {"frontend": 0, "worker": 0}
+    world.pages = {"frontend": dynamo_page, "worker": vllm_page}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+        assert figures["queued_requests"] == 3
+        assert figures["kv_cache_usage"] == 0.5
+        worker = next(each for each in world.collector.watched if each.target.identity.replica == "worker")
+        assert worker.status.coverage["output_tokens_total"]["status"] == "elsewhere"
+        assert "chat/aggregated/frontend" in str(worker.status.coverage["output_tokens_total"]["reason"])
+
+        world.answers["frontend"] = None
+        for count in range(30, 60):
+            figures = await world.step(count * 15)
+        assert "output_tokens_per_second" not in figures, "the worker's count stands in for the frontend's"
+
+    play(world, act)
+
+
+def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
+    """What was taken from it is the others' again; when it returns, it is taken from it."""
+    write_targets(tmp_path, "frontend", "worker")
+    world = World(tmp_path)
+    world.answers = {"frontend": 0, "worker": 0}
+    world.pages = {"frontend": dynamo_page, "worker": vllm_page}
+
+    async def act(world: World) -> None:
+        seen = []
+        for names in (("frontend", "worker"), ("worker",), ("frontend", "worker")):
+            write_targets(tmp_path, *names)
+            for count in range(2):
+                await world.step(count)
+            worker = next(each for each in world.collector.watched if each.target.identity.replica == "worker")
+            seen.append(worker.status.coverage["output_tokens_total"]["status"])
+        assert seen == ["elsewhere", "present", "elsewhere"]
+
+    play(world, act)
+
+
+def cache_page(count: float) -> str:
+    """What an engine's own instruments, or a router's, say of `count` tokens a quarter of which was reused."""
+    label = '{deployment_id="x"}'
+    return (
+        f"output_tokens_total{label} {count}\n"
+        f"kv_cache_eligible_tokens_total{label} {count}\nkv_cache_reused_tokens_total{label} {count / 4}\n"
+    )
+
+
+def router_page(count: float) -> str:
+    """What the router before it says: half of them were reused."""
+    label = '{deployment_id="x"}'
+    return (
+        f"router_unreported_decisions_total{label} 0\n"
+        f"kv_cache_eligible_tokens_total{label} {count}\nkv_cache_reused_tokens_total{label} {count / 2}\n"
+    )
+
+
+def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> None:
+    """What its instruments say of the cache is taken, not added to what the engines' say, nor to their native pages."""
+    groups = [
+        {"targets": [f"{name}:80"], "labels": {"replica": name, "role": role}}
+        for name, role in (("engine", "aggregated"), ("native", "aggregated"), ("router", "router"))
+    ]
+    (tmp_path / "targets.json").write_text(json.dumps(groups))
+    world = World(tmp_path)
+    world.answers = dict.fromkeys(("engine", "native", "router"), 0)
+    world.pages = {"engine": cache_page, "native": vllm_page, "router": router_page}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["kv_cache_hit_rate"] == pytest.approx(0.5)
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+
+    play(world, act)
+
+
+def test_an_engines_own_word_is_further_out_than_its_native_page(tmp_path: Path) -> None:
+    """Without a router the engine's instruments say what was reused; its native page is not added to them."""
+    write_targets(tmp_path, "engine", "native")
+    world = World(tmp_path)
+    world.answers = {"engine": 0, "native": 0}
+    world.pages = {"engine": cache_page, "native": vllm_page}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            figures = await world.step(count * 15)
+        assert figures["kv_cache_hit_rate"] == pytest.approx(0.25)
+
+    play(world, act)
+
+
+def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its gauges end at once, the others' go on; it is logged once when it fails, and once when it is back."""
+    write_targets(tmp_path, "a", "b")
+    world = World(tmp_path)
+    world.answers = {"a": 0, "b": 0}
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        world.answers["b"] = None
+        figures = [await world.step(1), await world.step(2)]
+        world.answers["b"] = 3
+        figures.append(await world.step(3))
+
+        assert [each["queued_requests"] for each in figures] == [2, 2, 4]
+        assert [each['replica_count_by_status{status="unhealthy"}'] for each in figures] == [1, 1, 0]
+
+    with caplog.at_level(logging.INFO):
+        play(world, act)
+    told = [record.getMessage() for record in caplog.records if "chat/aggregated/b" in record.getMessage()]
+    assert len(told) == 2
+    assert told[0].endswith("http://b:80/metrics: cannot connect: Connection refused")
+    assert told[1].endswith("answers again")
+
+
+def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes; what it shows is booked all the same, also when several come together."""
+    write_targets(tmp_path, "a", "b", "c")
+    world = World(tmp_path)
+    world.answers = {"a": 0, "b": 0, "c": 0}
+    others_done = threading.Event()
+    study = Reader.study
+
+    def study_slowly(reader: Reader, body: bytes, limits: PageLimits) -> Studied:
+        if len(body) > 300_000:
+            assert others_done.wait(20), "nothing else was done meanwhile"
+        return study(reader, body, limits)
+
+    def flood(count: float) -> str:
+        series = (f'output_tokens_total{{deployment_id="x",n="{count}-{number}"}} 1' for number in range(7_000))
+        return page(count) + "\n".join(series) + "\n"
+
+    async def act(world: World) -> None:
+        monkeypatch.setattr(Reader, "study", study_slowly)
+        await world.collector.discover()
+        by_name = {watched.target.identity.replica: watched for watched in world.collector.watched}
+        for count in range(2):
+            world.seconds += 15
+            world.answers = dict.fromkeys("abc", float(count))
+            world.pages = {"a": flood, "c": flood}
+            others_done.clear()
+            large = [asyncio.create_task(world.collector.scrape(by_name[name])) for name in "ac"]
+            await asyncio.sleep(0)
+            assert (await world.collector.scrape(by_name["b"])).outcome == "ok"
+            others_done.set()
+            assert [(scrape.outcome, scrape.native_samples) for scrape in await asyncio.gather(*large)] == [
+                ("ok", 7_003)
+            ] * 2
+        assert [watched.status.error for watched in world.collector.watched] == [None] * 3
+        figures = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
+        assert figures["queued_requests"] == 6
+
+    play(world, act)
+
+
+def test_a_target_that_flaps_is_told_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each change at first; then with how often it failed meanwhile, and at once again after it was steady."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+    told: dict[int, str] = {}
+
+    async def go_on(step: int, count: float | None) -> None:
+        world.answers["a"] = count
+        caplog.clear()
+        await world.step()
+        for record in caplog.records:
+            told[step] = record.getMessage().partition(" ")[2]
+
+    async def flap(world: World) -> None:
+        for step in range(240):
+            await go_on(step, None if step % 2 == 0 else 1)
+        flapped = dict(told)
+        for step in range(240, 600):
+            await go_on(step, 1)
+        after = {step: line for step, line in told.items() if step >= 240}
+        told.clear()
+        await go_on(600, None)
+        await go_on(601, 1)
+
+        failed = "http://a:80/metrics: cannot connect: Connection refused"
+        assert [flapped[step] for step in (0, 1)] == [failed, "answers again"]
+        # A minute after it was told, by when it has failed at steps 2 and 4; then two minutes later, and so on.
+        assert flapped[5] == f"answers again; failed 2 more times since {tell_instant(1000 * (START + 45))}"
+        assert 3 < len(flapped) < 12
+        failures = sum(counted(line) + (line.startswith(failed)) for line in (*flapped.values(), *after.values()))
+        assert failures == 120
+        assert len(after) <= 1
+        assert told == {600: failed, 601: "answers again"}
+
+    with caplog.at_level(logging.INFO, "servescope.collector.watched"):
+        play(world, flap)
+
+
+def counted(line: str) -> int:
+    """How often a target failed without being told, as a line says."""
+    if "failed once more" in line:
+        return 1
+    found = re.search(r"failed (\d+) more times", line)
+    return int(found[1]) if found else 0
+
+
+def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
+    """A new collector on the same store has the figures of the old one at its first evaluation."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def before(world: World) -> None:
+        for count in range(30):
+            await world.step(count * 15)
+
+    async def after(world: World) -> None:
+        figures = await world.step(30 * 15)
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+        assert len(world.collector.watched[0].ring.window().times) >= 21
+
+    play(world, before)
+    world.open()
+    play(world, after)
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        table = store.read_figures(CHAT, 0, START * 2000)
+        (window,) = store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)
+    assert len(table.times) == 31
+    assert window.values[0].tolist() == [count * 15.0 for count in range(31)]
+
+
+def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
+    """A scrape is in the store without any evaluation, so that a process that is killed loses none but the last."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 1}
+
+    async def act(world: World) -> None:
+        await world.collector.discover()
+        (watched,) = world.collector.watched
+        with Store(tmp_path / "servescope.db", read_only=True) as store:
+            for count in range(1, 4):
+                world.seconds += 15
+                await world.collector.scrape(watched)
+                await until_stored(store, watched.target.target_id, count)
+
+    play(world, act)
+
+
+async def until_stored(store: Store, target_id: str, count: int) -> None:
+    await until(lambda: len(store.read_scrapes(target_id, 0, START * 2000)) == count)
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if ready():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("not within five seconds")
+
+
+@pytest.mark.slow
+def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A store that another process locks is told once, and costs neither scrapes nor figures; then all is written."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+    other = sqlite3.connect(tmp_path / "servescope.db", isolation_level=None)
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        await until(lambda: world.collector._writer.backlog() == 0)
+        other.execute("BEGIN IMMEDIATE")
+        for count in range(1, 4):
+            figures = await world.step(count * 15)
+        assert figures["output_tokens_per_second"] > 0
+        await until(lambda: world.collector.store_problem is not None)
+        assert (world.collector.store_problem or "").endswith("servescope.db: database is locked")
+        page = exposition_text(world.collector)
+        assert "servescope_store_errors_total 1.0" in page
+        other.execute("ROLLBACK")
+        await until(lambda: world.collector.store_problem is None)
+
+    with caplog.at_level(logging.INFO):
+        play(world, act)
+    other.close()
+    assert caplog.text.count("database is locked") == 1
+    assert "the store is written again" in caplog.text
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        assert store.read_figures(CHAT, 0, START * 2000).times.tolist() == [
+            (START + 15 * n) * 1000 for n in range(1, 5)
+        ]
+
+
+def exposition_text(collector: Collector) -> str:
+    return generate_latest(collector.telemetry).decode()
+
+
+def test_how_figures_were_derived_is_recorded(tmp_path: Path) -> None:
+    """The store knows the window and the intervals, and when they changed."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        await world.step(1)
+
+    play(world, act)
+    world = World(tmp_path, settings='window = "1m"')
+    world.seconds = START + 600.0
+    world.answers = {"a": 0}
+    play(world, act)
+
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        recorded = [store.settings_at((START + seconds) * 1000) for seconds in (0, 20, 600, 620)]
+        assert store._connection.execute("SELECT count(*) FROM settings").fetchone() == (2,)
+    assert [each and each.window_ms for each in recorded] == [300_000, 300_000, 300_000, 60_000]
+
+
+def test_what_was_scraped_is_written_at_the_end(tmp_path: Path) -> None:
+    """Scrapes since the last evaluation are stored when the collector is closed."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 1}
+
+    async def act(world: World) -> None:
+        await world.collector.discover()
+        await world.collector.scrape(world.collector.watched[0])
+
+    play(world, act)
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        assert [status.healthy for status in store.targets()] == [True]
+        assert len(store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)) == 1
+
+
+def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> None:
+    """Their samples stay, with the end of their series among them."""
+    write_targets(tmp_path, "a", "b")
+    world = World(tmp_path)
+    world.answers = {"a": 1, "b": 1}
+
+    async def act(world: World) -> None:
+        await world.step(1)
+        write_targets(tmp_path, "b")
+        await world.step(2)
+
+    play(world, act)
+    with Store(tmp_path / "servescope.db", read_only=True) as store:
+        assert [status.identity.replica for status in store.targets()] == ["b"]
+        gone, kept = store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)
+    assert (len(gone.times), len(kept.times)) == (2, 2)
+    assert gone.values[0, 0] == 1
+    assert gone.values[0, 1] != gone.values[0, 1]
+
+
+def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> None:
+    """Gone for one look at the list only: nothing is forgotten, and it may answer at another address."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def act(world: World) -> None:
+        for count in range(30):
+            await world.step(count * 15)
+        write_targets(tmp_path)
+        await world.step(seconds=1.0)
+        write_targets(tmp_path, "a", labels={"__metrics_path__": "/elsewhere"})
+        await world.step(30 * 15, seconds=14.0)
+        figures = await world.step(31 * 15)
+
+        assert world.asked[-1] == "http://a:80/elsewhere"
+        assert figures["output_tokens_per_second"] == pytest.approx(1.0)
+
+    play(world, act)
+
+
+def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
+    """A little: the scrape is left out and says so. By hours: the window starts anew."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        await world.step(1, seconds=-10.0)
+        (watched,) = world.collector.watched
+        assert watched.status.error == (
+            "http://a:80/metrics: the clock stands before the last scrape; this one is left out"
+        )
+        await world.step(2, seconds=-7200.0)
+        figures = await world.step(17)
+        assert figures["output_tokens_per_second"] > 0
+
+    play(world, act)
+
+
+def test_a_fault_of_our_own_costs_one_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Figures that cannot be derived are logged and counted; the collector goes on and has them the next time."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a mistake")
+
+    async def act(world: World) -> None:
+        await world.step(0)
+        with monkeypatch.context() as broken:
+            broken.setattr("servescope.collector.derive.read_rings", fail)
+            assert await world.step(15) == {}
+        assert "chat: no figures for this evaluation" in caplog.text
+        counted = {
+            sample.labels["stage"]: sample.value
+            for family in world.collector.telemetry.collect()
+            for sample in family.samples
+            if sample.name == "servescope_internal_errors_total" and sample.value
+        }
+        assert counted == {"evaluate": 1}
+        assert "output_tokens_per_second" in await world.step(30)
+
+    play(world, act)
+
+
+def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted where the alert on the collector's own faults looks; one that the target failed is not."""
+    write_targets(tmp_path, "a")
+    world = World(tmp_path)
+    world.answers = {"a": 0}
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    async def act(world: World) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr("servescope.sources.reader.Reader.study", fail)
+            await world.step(0)
+        world.answers = {}
+        await world.step(15)
+        counted = {
+            sample.labels["stage"]: sample.value
+            for family in world.collector.telemetry.collect()
+            for sample in family.samples
+            if sample.name == "servescope_internal_errors_total" and sample.value
+        }
+        assert counted == {"scrape": 1}
+
+    play(world, act)
+
+
+def test_scrapes_are_spread_and_stay_in_place() -> None:
+    """Targets are scraped at a moment of their own in every interval, the same after a restart."""
+    offsets = [scrape_offset_ms(f"chat/aggregated/r{number}", 15_000) for number in range(200)]
+
+    assert offsets == [scrape_offset_ms(f"chat/aggregated/r{number}", 15_000) for number in range(200)]
+    assert all(sum(low <= offset < low + 5000 for offset in offsets) > 40 for low in (0, 5000, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("now", "after", "due"),
+    [(0, 0, 3), (2, 0, 3), (3, 0, 15_003), (15_002, 15_003, 30_003), (15_010, 15_003, 30_003), (99_999, 3, 105_003)],
+)
+def test_due_times_are_multiples_and_never_repeat(now: int, after: int, due: int) -> None:
+    """The next offset within an interval, also when a sleep ended a moment too early."""
+    assert next_due_ms(now, 15_000, 3, after_ms=after) == due
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    return parser.parse_args(words)
+
+
+def test_arguments_win_over_the_configuration(tmp_path: Path) -> None:
+    """--store and --listen replace what the file says."""
+    path = tmp_path / "servescope.toml"
+    path.write_text(CONFIGURATION.format(settings=""))
+    found = command.read_arguments(parse("--config", str(path), "--store", "/x.db", "--listen", "0.0.0.0:80")).collector
+
+    assert (found.store, found.listen) == (Path("/x.db"), ("0.0.0.0", 80))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no --target given and no servescope.toml here; expected --config FILE or --target"),
+        (["--config", "a.toml", "--target", "b"], "--config and --target are both given, expected one of them"),
+        (["--config", "a.toml"], "no configuration file 'a.toml'"),
+        (["--config", "a.toml", "--model-name", "m"], "--model-name goes with --target"),
+        (["--target", "v1=ftp://x"], "target v1: 'ftp://x' is not a URL"),
+        (["--target", "a", "--listen", "9900"], "--listen '9900' is not HOST:PORT"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    """Each names the argument and what was expected."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        command.read_arguments(parse(*words))
+
+    assert message in str(refused.value)
+
+
+class _Engine(BaseHTTPRequestHandler):
+    """An engine whose count rises with every scrape; it answers only who has the token."""
+
+    count = 0
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] != "Bearer t0ps3cret":
+            self.send_error(401)
+            return
+        type(self).count += 10
+        body = page(type(self).count).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Engine)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def collecting(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "collect.log").open("wb") as log:
+        process = subprocess.Popen([*COLLECT, *words], cwd=folder, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def get(url: str) -> Any:
+    with urlopen(url, timeout=5) as answer:
+        return answer.read().decode()
+
+
+def wait_until(ready: Callable[[], object], log: Path, *, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if ready():
+                return
+        except (URLError, OSError, StoreError):
+            pass
+        time.sleep(0.05)
+    pytest.fail(f"not within {seconds} s: {log.read_text()}")
+
+
+@pytest.mark.slow
+def test_the_command_collects_until_sigterm(tmp_path: Path, engine: str) -> None:
+    """Figures appear in the store and on /metrics, no secret anywhere, and SIGTERM ends it cleanly and soon."""
+    port = free_port()
+    (tmp_path / "token").write_text("t0ps3cret")
+    (tmp_path / "targets.json").write_text(
+        json.dumps([{"targets": [engine.split("/")[2]]}, {"targets": [f"127.0.0.1:{free_port()}"]}])
+    )
+    settings = 'scrape_interval = "500ms"\nevaluation_interval = "500ms"\nwindow = "3s"'
+    text = CONFIGURATION.format(settings=settings).replace(":0", f":{port}") + 'bearer_token_file = "token"\n'
+    (tmp_path / "servescope.toml").write_text(text)
+    log, base = tmp_path / "collect.log", f"http://127.0.0.1:{port}"
+
+    with collecting(folder=tmp_path) as process:
+        wait_until(lambda: "output_tokens_per_second{" in get(f"{base}/metrics"), log)
+        with Store(tmp_path / "servescope.db", read_only=True) as store:
+            wait_until(lambda: "output_tokens_per_second" in store.latest_figures()[CHAT][1], log)
+        healthy, failing = sorted(
+            json.loads(get(f"{base}/api/v1/targets"))["targets"], key=lambda target: not target["healthy"]
+        )
+        seen = [get(f"{base}{path}") for path in ("/metrics", "/api/v1/targets", "/api/v1/deployments")]
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(10)
+        seconds = time.monotonic() - started
+
+    assert (code, seconds < 2.5) == (0, True), log.read_text()
+    assert (healthy["source"], healthy["error"]) == ("servescope", None)
+    assert failing["error"].endswith("/metrics: cannot connect: Connection refused")
+    assert "t0ps3cret" not in "".join(seen) + log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not (tmp_path / "servescope.db-wal").exists()
+
+
+@pytest.mark.slow
+def test_a_second_collector_is_refused(tmp_path: Path) -> None:
+    """Neither the store nor the port may be shared; the first goes on."""
+    port, target = free_port(), f"a=http://127.0.0.1:{free_port()}"
+    listen = f"127.0.0.1:{port}"
+    with collecting("--target", target, "--listen", listen, folder=tmp_path) as first:
+        wait_until(lambda: get(f"http://{listen}/-/healthy"), tmp_path / "collect.log")
+        same_store = subprocess.run(
+            [*COLLECT, "--target", target, "--listen", "127.0.0.1:0"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+        same_port = subprocess.run(
+            [*COLLECT, "--target", target, "--listen", listen, "--store", "b.db"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+        still_there = get(f"http://{listen}/-/healthy")
+        first.send_signal(signal.SIGINT)
+        code = first.wait(10)
+
+    assert (code, still_there) == (0, "ok\n")
+    assert (same_store.returncode, same_port.returncode) == (1, 1)
+    assert same_store.stderr == (
+        f"servescope: store servescope.db: another collector (process {first.pid}) is writing it; "
+        f"one store has one writer\n"
+    )
+    assert same_port.stderr.endswith(f"servescope: cannot listen on {listen}: Address already in use\n")
+    assert "Traceback" not in same_port.stderr

@@ -1,0 +1,611 @@
+"""Every derived figure equals what a real Prometheus computes from the same samples.
+
+A Prometheus scrapes fake targets that restart, hang, fail, lose series, come, go and idle, and records the compiled
+rules. Its data are then frozen: its raw samples become the windows servescope evaluates, and both are asked for every
+figure at the same instants, on sample times, one millisecond beside them, and in between. A Prometheus 3, where it can
+be had, is asked the same over the same data.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from alerts.recording import render_recording_rules
+from servescope.collector.rates import read_rings
+from servescope.collector.ring import Ring
+from servescope.contract.catalog import FIGURES, METRICS, Figure
+from servescope.contract.expressions import (
+    Difference,
+    Expression,
+    FractionAbove,
+    Level,
+    Quantile,
+    Ratio,
+    Vector,
+    increase,
+    level,
+    promql,
+    rate,
+)
+from servescope.contract.extrapolation import LOOKBACK_MS, Bounds
+from servescope.contract.extrapolation import Range as TimeRange
+from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
+from servescope.contract.readings import WindowReadings, compute, evaluate
+from servescope.contract.samples import Labels, Series, Snapshot, Window, make_labels
+from tests.support.fake_targets import FakeTarget, Incident, serving
+from tests.support.prometheus import Prometheus, Range, running
+from tests.support.replay import Figures, replay
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+SCENARIO_SECONDS = 56.0
+WINDOW = "10s"
+WINDOW_MS = 10_000
+OTHER_WINDOWS = {"3s": 3_000, "27s": 27_000}
+RELATIVE, ABSOLUTE = 1e-9, 1e-12
+ENOUGH = 5_000
+# No multiple of a scrape interval, so that rules are evaluated at every distance from a scrape.
+RULE_INTERVAL = "530ms"
+# A rule is evaluated at its time, while a scrape of just before may still be on its way into the store.
+COMMIT_MARGIN_MS = 60
+
+_V1 = {"model_name": "llama-70b", "deployment_id": "chat-v1", "inference_stack": "v1"}
+_V2 = {
+    "model_name": "llama-70b",
+    "deployment_id": "chat-v2",
+    "inference_stack": "v2",
+    "environment": "production",
+    "rollout_phase": "promoting",
+}
+_IDLE = Incident(39, 54, idle=True)
+_PROMOTED = Incident(45, rollout_phase="stable")
+
+
+def _target(
+    name: str, identity: Mapping[str, str], role: str, seed: int, *incidents: Incident, **known: Any
+) -> FakeTarget:
+    return FakeTarget(name, Identity(**identity, replica=name, role=role), seed, incidents, **known)
+
+
+def _targets() -> dict[str, list[FakeTarget]]:
+    """The scenario: what each deployment's targets go through, in seconds since the first scrape."""
+    return {
+        "v1": [
+            _target(
+                "v1-0", _V1, "aggregated", 10, _IDLE,
+                Incident(8, restart=True), Incident(9, restart=True), Incident(20, 30, missing="*", share=0.03),
+            ),
+            _target(
+                "v1-1", _V1, "aggregated", 11, _IDLE,
+                Incident(13, 16, answer="slow"), Incident(26, 28, answer="500"), Incident(33, 33.6, answer="closed"),
+            ),
+            _target(
+                "v1-2", _V1, "aggregated", 12, _IDLE,
+                Incident(21, 25, answer="closed"), Incident(25, restart=True),
+                Incident(30, 37, answer="500", share=0.4),
+            ),
+            _target("v1-3", _V1, "aggregated", 13, _IDLE, known=((10, 30),)),
+        ],
+        "v2": [
+            _target(
+                "v2-0", _V2, "prefill", 20, _PROMOTED,
+                Incident(0, 14, missing="spec_decode*"), Incident(34, 99, missing="spec_decode*"),
+                Incident(0, 9, missing="gpu_*"), Incident(22, 30, missing="*_bucket", share=0.1),
+            ),
+            _target(
+                "v2-1", _V2, "decode", 21, _PROMOTED,
+                Incident(10, 10.9, answer="garbage"), Incident(18, 19.3, answer="cut"),
+                Incident(25, 34, answer="slow", share=0.25),
+            ),
+            _target("v2-2", _V2, "decode", 22, _PROMOTED, Incident(30, restart=True), known=((0, 12), (32, 99))),
+            _target(
+                "v2-router", _V2, "router", 23, _PROMOTED,
+                Incident(20, 23, missing="router_index*"), Incident(29, restart=True), Incident(36, 40, idle=True),
+            ),
+            _target("v2-autoscaler", _V2, "autoscaler", 24, _PROMOTED, Incident(24, 27, answer="500")),
+        ],
+    }  # fmt: skip
+
+
+SCRAPES = {"v1": ("250ms", "150ms"), "v2": ("300ms", "200ms")}
+LONGEST_INTERVAL_MS = 300
+
+BEYOND_FIGURES: Mapping[str, tuple[Expression, tuple[str, ...]]] = {
+    "increase": (increase("output_tokens_total"), DEPLOYMENT_LABELS),
+    "per replica": (rate("output_tokens_total"), ("deployment_id", "replica")),
+    "over everything": (rate("output_tokens_total"), ()),
+    "harm": (rate("requests_total", outcome=("error", "rejected")), DEPLOYMENT_LABELS),
+    "harm share": (
+        Ratio(increase("requests_total", outcome=("error", "rejected")), increase("requests_total")),
+        ("deployment_id",),
+    ),
+    "by outcome": (rate("requests_total"), ("deployment_id", "outcome")),
+    "slow first tokens": (FractionAbove(0.25, "time_to_first_token_seconds"), DEPLOYMENT_LABELS),
+    "no such edge": (FractionAbove(0.26, "time_to_first_token_seconds"), DEPLOYMENT_LABELS),
+    "lowest": (Quantile(0.0, "request_duration_seconds"), DEPLOYMENT_LABELS),
+    "highest": (Quantile(1.0, "request_duration_seconds"), DEPLOYMENT_LABELS),
+    "from edge 0": (Quantile(0.02, "router_candidates"), DEPLOYMENT_LABELS),
+    "quantile per replica": (Quantile(0.9, "inter_token_latency_seconds"), ("deployment_id", "replica")),
+    "difference": (Difference(level("concurrent_requests"), level("queued_requests")), ("replica",)),
+    "one state": (Level("router_index_state", "max", (("state", ("exact",)),)), DEPLOYMENT_LABELS),
+    "no environment": (Level("concurrent_requests", "sum", (("environment", ("",)),)), ("deployment_id",)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What Prometheus holds at the end, and the same as windows; `busy` says when its store lagged behind."""
+
+    prometheus: Prometheus
+    windows: Sequence[Window]
+    recorded: Sequence[Range]
+    busy: Mapping[str, NDArray[np.int64]]
+    start_ms: int
+    end_ms: int
+    folder: Path
+
+
+@dataclass
+class Comparison:
+    """The tally of a comparison: values compared, absences agreed upon, and what differs."""
+
+    values: int = 0
+    identical: int = 0
+    flips: int = 0
+    largest_relative: float = 0.0
+    largest_absolute: float = 0.0
+    differences: list[str] = field(default_factory=list)
+    present: dict[str, int] = field(default_factory=dict)
+
+    def compare(
+        self, name: str, at_ms: int, ours: Vector, theirs: Vector, flipped: tuple[Vector, Vector] | None
+    ) -> None:
+        """Compare one expression at one instant; `flipped` are a quantile's values on both sides of its rank."""
+        for group in ours.keys() | theirs.keys():
+            self.values += 1
+            self.present[name] = self.present.get(name, 0) + 1
+            our, their = ours.get(group), theirs.get(group)
+            if our is not None and their is not None and abs(our - their) <= _tolerance(their):
+                self._count(our, their)
+            elif flipped and their is not None and _is_between(flipped, group, their):
+                self.flips += 1
+            else:
+                self.differences.append(f"{name} {dict(group)} at {at_ms}: {our!r}, in Prometheus {their!r}")
+
+    def _count(self, our: float, their: float) -> None:
+        self.identical += our == their
+        if _tolerance(their) > ABSOLUTE:
+            self.largest_relative = max(self.largest_relative, abs(our - their) / abs(their))
+        else:
+            self.largest_absolute = max(self.largest_absolute, abs(our - their))
+
+    def report(self, what: str) -> None:
+        """Print the tally, and fail on any difference or on too few comparisons."""
+        print(
+            f"\n{what}: {self.values} values compared, {self.identical} bit-identical, "
+            f"{self.flips} quantiles on a bucket's edge; largest difference {self.largest_relative:.1e} relative, "
+            f"{self.largest_absolute:.1e} absolute where that is the wider tolerance"
+        )
+        assert not self.differences, f"{len(self.differences)} differ:\n" + "\n".join(self.differences[:12])
+
+
+def _tolerance(value: float) -> float:
+    return max(ABSOLUTE, RELATIVE * abs(value))
+
+
+@pytest.fixture(scope="module")
+def frozen(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
+    """The scenario played to a Prometheus, which is then started again over its data with nothing to scrape."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    _play(prometheus, folder)
+    with running(prometheus, folder, {}) as server:
+        yield _read(server, folder)
+
+
+def _play(binary: Path, folder: Path) -> None:
+    rules = folder / "recording.rules.yml"
+    rules.write_text(render_recording_rules(WINDOW, RULE_INTERVAL), encoding="utf-8")
+    targets = _targets()
+    discovery = {job: folder / f"{job}.json" for job in targets}
+    config = {
+        "rule_files": [str(rules)],
+        "scrape_configs": [
+            {
+                "job_name": job,
+                "scrape_interval": interval,
+                "scrape_timeout": timeout,
+                "file_sd_configs": [{"files": [str(discovery[job])]}],
+            }
+            for job, (interval, timeout) in SCRAPES.items()
+        ],
+    }
+    with (
+        serving(targets["v1"], discovery["v1"]) as v1,
+        serving(targets["v2"], discovery["v2"]) as v2,
+        running(binary, folder, config) as server,
+    ):
+        deadline = time.monotonic() + SCENARIO_SECONDS + 30
+        while min(v1.elapsed(), v2.elapsed()) < SCENARIO_SECONDS:
+            assert time.monotonic() < deadline, "Prometheus did not scrape the targets"
+            v1.write_discovery()
+            v2.write_discovery()
+            time.sleep(0.25)
+        unhealthy = [rule for rule in server.rules() if rule["health"] != "ok"]
+        assert not unhealthy
+
+
+def _read(prometheus: Prometheus, folder: Path) -> Frozen:
+    now_ms = int(time.time() * 1000)
+    everything = prometheus.read_samples('{__name__!=""}', end_ms=now_ms, range_ms=180_000)
+    ups = [found for found in everything if _label(found, "__name__") == "up"]
+    markers = {_label(up, "instance"): list(_stale_markers(prometheus, up)) for up in ups}
+    windows = [_window(up, markers[_label(up, "instance")], everything) for up in ups]
+    times = np.concatenate([window.times for window in windows])
+    return Frozen(
+        prometheus,
+        windows,
+        [found for found in everything if _label(found, "__name__").startswith("deployment:")],
+        _busy_times(
+            everything, [(_label(up, "job"), marker) for up in ups for marker in markers[_label(up, "instance")]]
+        ),
+        int(times.min()),
+        int(times.max()),
+        folder,
+    )
+
+
+def _window(up: Range, markers: Sequence[int], everything: Iterable[Range]) -> Window:
+    """One target's samples: at every scrape, failed ones too, and at the stale markers of its leaving discovery."""
+    target = _label(up, "instance")
+    times = np.array(sorted({*up.times, *markers}), dtype=np.int64)
+    found = [one for one in everything if _label(one, "instance") == target and _is_of_the_contract(one)]
+    values = np.full((len(found), len(times)), np.nan)
+    for row, one in enumerate(found):
+        values[row, np.searchsorted(times, one.times)] = one.values
+    series = tuple(
+        Series(_label(one, "__name__"), _without(one.labels, "__name__", "instance", "job")) for one in found
+    )
+    return Window(series, times, values)
+
+
+def _stale_markers(prometheus: Prometheus, up: Range) -> Iterator[int]:
+    # The API shows no stale markers, but `up` is absent from the very millisecond of one.
+    instance = _label(up, "instance")
+    for last, following in zip(up.times, [*up.times[1:], up.times[-1] + 10_000], strict=True):
+        if following - last > 2 * LONGEST_INTERVAL_MS:
+            end = min(following - 1, last + 10_000)
+            (held,) = prometheus.query_range(f'up{{instance="{instance}"}}', start_ms=last, end_ms=end, step_ms=1)
+            first_missing = last + len(held.times)
+            assert held.times[-1] == first_missing - 1
+            if first_missing <= end:
+                yield first_missing
+
+
+def _busy_times(everything: Iterable[Range], markers: Iterable[tuple[str, int]]) -> dict[str, NDArray[np.int64]]:
+    """By job, (n, 2): from when to when samples of a time already past were yet to be stored."""
+    # The markers of a target that left are written after two more intervals, with the time of the first.
+    busy: dict[str, list[tuple[int, int]]] = {job: [] for job in SCRAPES}
+    for job, moment in markers:
+        busy[job].append((moment, moment + 3 * LONGEST_INTERVAL_MS))
+    for found in everything:
+        if _label(found, "__name__") == "scrape_duration_seconds":
+            for moment, seconds in zip(found.times, found.values, strict=True):
+                busy[_label(found, "job")].append((moment, moment + math.ceil(seconds * 1000) + COMMIT_MARGIN_MS))
+    return {job: np.array(spans, dtype=np.int64) for job, spans in busy.items()}
+
+
+def _label(found: Range, name: str) -> str:
+    return dict(found.labels).get(name, "")
+
+
+def _without(labels: Labels, *names: str) -> Labels:
+    return tuple(pair for pair in labels if pair[0] not in names)
+
+
+def _is_of_the_contract(found: Range) -> bool:
+    name = _label(found, "__name__")
+    return name != "up" and not name.startswith("scrape_")
+
+
+def _instants(frozen: Frozen) -> list[int]:
+    """Instants to evaluate at: at the edges of windows that end or begin on a sample, and anywhere."""
+    source = random.Random(5)
+    first, last = frozen.start_ms + 200, frozen.end_ms
+    on_samples = [int(source.choice(source.choice(frozen.windows).times)) for _ in range(25)]
+    aligned = [moment + shift + beside for moment in on_samples for shift in (0, WINDOW_MS) for beside in (-1, 0, 1)]
+    anywhere = [source.randint(first, last) for _ in range(70)]
+    return sorted({moment for moment in (*aligned, *anywhere) if moment <= last})
+
+
+Named = Mapping[str, tuple[Expression, tuple[str, ...]]]
+
+
+def _figures() -> Named:
+    return {name: (figure.expression, _by(figure)) for name, figure in FIGURES.items()}
+
+
+def _by(figure: Figure) -> tuple[str, ...]:
+    return (*DEPLOYMENT_LABELS, *figure.by)
+
+
+def _ask(prometheus: Prometheus, expressions: Named, at_ms: int, window: str) -> dict[str, Vector]:
+    """Prometheus' values of all expressions, asked at once: each answer is marked with the expression's name."""
+    marked = [
+        f'label_replace({promql(expression, window=window, by=by)}, "expression", "{name}", "", "")'
+        for name, (expression, by) in expressions.items()
+    ]
+    answers: dict[str, Vector] = {name: {} for name in expressions}
+    for point in prometheus.query(" or ".join(marked), at_ms=at_ms):
+        answers[dict(point.labels)["expression"]][_without(point.labels, "expression")] = point.value
+    return answers
+
+
+def _compare_at(
+    comparison: Comparison,
+    frozen: Frozen,
+    expressions: Named,
+    at_ms: int,
+    window: str,
+    window_ms: int,
+    bounds: Bounds = "closed",
+) -> None:
+    readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=window_ms, bounds=bounds)
+    theirs = _ask(frozen.prometheus, expressions, at_ms, window)
+    for name, (expression, by) in expressions.items():
+        comparison.compare(
+            name, at_ms, compute(expression, readings, by), theirs[name], _flipped(expression, readings, by)
+        )
+
+
+def _flipped(expression: Expression, readings: WindowReadings, by: Sequence[str]) -> tuple[Vector, Vector] | None:
+    """A quantile a hair below and above its rank: on a bucket's edge, the order of a sum decides between them."""
+    if not isinstance(expression, Quantile):
+        return None
+    quantile, histogram = expression.quantile, expression.histogram
+    below, above = quantile * (1 - 1e-12), min(1.0, quantile * (1 + 1e-12))
+    return compute(Quantile(below, histogram), readings, by), compute(Quantile(above, histogram), readings, by)
+
+
+def _is_between(bounds: tuple[Vector, Vector], group: Labels, value: float) -> bool:
+    low, high = bounds[0].get(group, math.inf), bounds[1].get(group, -math.inf)
+    return low * (1 - RELATIVE) <= value <= high * (1 + RELATIVE)
+
+
+def test_every_figure_is_what_prometheus_computes(frozen: Frozen) -> None:
+    """Same groups, same values, at every instant: over resets, gaps, failures, changing replicas and idle stretches."""
+    comparison = Comparison()
+    for at_ms in _instants(frozen):
+        _compare_at(comparison, frozen, _figures(), at_ms, WINDOW, WINDOW_MS)
+
+    comparison.report("figures")
+    assert comparison.values > ENOUGH
+    assert not [name for name in FIGURES if name not in comparison.present], "never present"
+
+
+def test_the_collector_derives_what_prometheus_computes(frozen: Frozen, tmp_path: Path) -> None:
+    """The same scrapes as pages through parser, translation, ring and derivation: the same figures."""
+    comparison = Comparison()
+    instants = _instants(frozen)[::3]
+    derived = replay(frozen.windows, instants, tmp_path, window_ms=WINDOW_MS)
+    # Where no autoscaler reports replicas, the collector counts its own targets.
+    counted = METRICS["replica_count_by_status"].name
+    expressions = {name: asked for name, asked in _figures().items() if name != counted}
+    for at_ms in instants:
+        theirs = _ask(frozen.prometheus, expressions, at_ms, WINDOW)
+        readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
+        for name, (expression, by) in expressions.items():
+            ours = _by_group(derived[at_ms], FIGURES[name])
+            comparison.compare(name, at_ms, ours, theirs[name], _flipped(expression, readings, by))
+
+    comparison.report("figures of the collector")
+    assert comparison.values > ENOUGH / 2
+
+
+def _by_group(derived: Figures, figure: Figure) -> Vector:
+    """One figure of all deployments, by its labels, from keys such as `name{label="value"}`."""
+    found: Vector = {}
+    for deployment, figures in derived.items():
+        for key, value in figures.items():
+            name, _, labels = key.partition("{")
+            if name == figure.name:
+                pairs = [pair.split("=", 1) for pair in labels.removesuffix("}").split(",") if pair]
+                own = [(label, quoted.strip('"')) for label, quoted in pairs]
+                found[make_labels((*deployment.labels(), *own))] = value
+    return found
+
+
+def test_other_expressions_and_windows_are_what_prometheus_computes(frozen: Frozen) -> None:
+    """What the figures do not use of the algebra agrees as well, and so does a window shorter or longer than usual."""
+    comparison = Comparison()
+    expressions = {**_figures(), **BEYOND_FIGURES}
+    for at_ms in _instants(frozen)[::5]:
+        for window, window_ms in {**OTHER_WINDOWS, WINDOW: WINDOW_MS}.items():
+            _compare_at(comparison, frozen, expressions, at_ms, window, window_ms)
+
+    comparison.report("other expressions and windows")
+    assert comparison.values > ENOUGH
+    assert [name for name in BEYOND_FIGURES if name not in comparison.present] == ["no such edge"]
+
+
+def test_recorded_figures_are_what_servescope_derives(frozen: Frozen) -> None:
+    """What the generated rules wrote, second by second, equals servescope's figures, where all scrapes were stored."""
+    comparison = Comparison()
+    recorded = {figure.record(WINDOW): name for name, figure in FIGURES.items()}
+    written: dict[int, dict[str, Vector]] = {}
+    for found in frozen.recorded:
+        name, group = recorded[_label(found, "__name__")], _without(found.labels, "__name__")
+        for moment, value in zip(found.times, found.values, strict=True):
+            written.setdefault(moment, {}).setdefault(name, {})[group] = value
+    for at_ms, theirs in written.items():
+        quiet = {job for job, spans in frozen.busy.items() if not _is_within(at_ms, spans)}
+        readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
+        for name, (expression, by) in _figures().items():
+            ours = _only(compute(expression, readings, by), quiet)
+            flipped = _flipped(expression, readings, by)
+            comparison.compare(name, at_ms, ours, _only(theirs.get(name, {}), quiet), flipped)
+
+    comparison.report("recorded figures")
+    assert comparison.values > ENOUGH / 20
+
+
+def _is_within(at_ms: int, spans: NDArray[np.int64]) -> bool:
+    return bool(((spans[:, 0] <= at_ms) & (at_ms <= spans[:, 1])).any())
+
+
+def _only(vector: Vector, stacks: set[str]) -> Vector:
+    return {group: value for group, value in vector.items() if dict(group)["inference_stack"] in stacks}
+
+
+@pytest.fixture(scope="module")
+def frozen_3(frozen: Frozen, prometheus_3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
+    """The same data under a Prometheus 3."""
+    folder = tmp_path_factory.mktemp("prometheus-3")
+    shutil.copytree(frozen.folder / "data", folder / "data", ignore=shutil.ignore_patterns("lock", "queries.active"))
+    with running(prometheus_3, folder, {}) as server:
+        yield replace(frozen, prometheus=server)
+
+
+def test_left_open_figures_are_what_prometheus_3_computes(frozen_3: Frozen) -> None:
+    """All figures and the rest of the algebra, with ranges that leave out the sample on their left edge."""
+    comparison = Comparison()
+    expressions = {**_figures(), **BEYOND_FIGURES}
+    for at_ms in _instants(frozen_3)[::3]:
+        _compare_at(comparison, frozen_3, expressions, at_ms, WINDOW, WINDOW_MS, "left-open")
+
+    comparison.report("figures over left-open ranges")
+    assert comparison.values > ENOUGH
+
+
+def test_every_series_is_prometheus_to_the_bit(frozen: Frozen) -> None:
+    """Before anything is summed there is no rounding to differ in: rates through the rings, series by series."""
+    _compare_series(frozen, "closed")
+
+
+def test_every_left_open_series_is_prometheus_3_to_the_bit(frozen_3: Frozen) -> None:
+    """The same with ranges that leave out the sample on their left edge."""
+    _compare_series(frozen_3, "left-open")
+
+
+def _compare_series(frozen: Frozen, bounds: Bounds) -> None:
+    rings = [_ring(window) for window in frozen.windows]
+    names = sorted({series.name for window in frozen.windows for series in window.series if _is_counter(series)})
+    # A rate has no name: each is told by a label, so that all can be asked for at once.
+    asked = " or ".join(f'label_replace(rate({name}[{WINDOW}]), "metric", "{name}", "", "")' for name in names)
+    compared, differences = 0, []
+    for at_ms in _instants(frozen)[::2]:
+        within = TimeRange(at_ms, WINDOW_MS, bounds)
+        rates = read_rings(rings, within).changes.rates(within).tolist()
+        rows = [series for ring in rings for series in ring.rows]
+        ours = {
+            series: rate
+            for series, rate in zip(rows, rates, strict=True)
+            if series is not None and rate == rate and _is_counter(series)
+        }
+        theirs = {}
+        for point in frozen.prometheus.query(asked, at_ms=at_ms):
+            labels = _without(point.labels, "metric", "instance", "job")
+            theirs[Series(dict(point.labels)["metric"], labels)] = point.value
+        compared += len(ours.keys() | theirs.keys())
+        differences += [
+            f"{series} at {at_ms}: {ours.get(series)!r}, in Prometheus {theirs.get(series)!r}"
+            for series in ours.keys() | theirs.keys()
+            if ours.get(series) != theirs.get(series)
+        ]
+
+    print(f"\n{bounds}: the rates of {compared} series compared, all bits of each")
+    assert not differences, f"{len(differences)} differ:\n" + "\n".join(differences[:12])
+    assert compared > 10 * ENOUGH
+
+
+def _ring(window: Window) -> Ring:
+    """The window's scrapes, one after the other."""
+    ring = Ring(WINDOW_MS, WINDOW_MS)
+    for time_ms, column in zip(window.times.tolist(), window.values.T, strict=True):
+        rows = np.flatnonzero(~np.isnan(column))
+        series = tuple(window.series[row] for row in rows.tolist())
+        ring.append(time_ms, Snapshot(series, column[rows]) if series else None)
+    return ring
+
+
+def _is_counter(series: Series) -> bool:
+    return series.name.endswith(("_total", "_count", "_sum", "_bucket"))
+
+
+def test_a_gauge_is_held_for_five_minutes(frozen: Frozen) -> None:
+    """A target that is scraped no more keeps its last value for as long as in Prometheus, to the millisecond."""
+    comparison = Comparison()
+    gauges: Named = {
+        name: (figure.expression, ("replica",))
+        for name, figure in FIGURES.items()
+        if isinstance(figure.expression, Level)
+    }
+    for last in {int(window.times[-1]) for window in frozen.windows}:
+        for beside in (-1, 0, 1):
+            _compare_at(comparison, frozen, gauges, last + LOOKBACK_MS + beside, WINDOW, WINDOW_MS)
+
+    comparison.report("held gauges")
+    assert comparison.values > ENOUGH / 50
+
+
+def test_evaluate_is_the_same_as_computing_over_shared_readings(frozen: Frozen) -> None:
+    """The two doors to a figure's value agree: alone, or with others at the same instant."""
+    at_ms = (frozen.start_ms + frozen.end_ms) // 2
+    readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
+
+    for expression, by in _figures().values():
+        alone = evaluate(expression, frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS, by=by)
+        assert alone == compute(expression, readings, by)
+
+
+def test_the_scenario_took_place(frozen: Frozen) -> None:
+    """The samples hold what the comparison is about: it would prove little over an untroubled hour."""
+    failed = sum(int(np.isnan(window.values).all(axis=0).sum()) for window in frozen.windows)
+    gaps = sum(int((np.diff(window.times) > 3 * LONGEST_INTERVAL_MS).sum()) for window in frozen.windows)
+    resets = sum(_resets(window) for window in frozen.windows)
+    late = sum(int(np.isnan(window.values[:, :20]).all(axis=1).sum()) for window in frozen.windows)
+    idle = [at_ms for at_ms in range(frozen.start_ms, frozen.end_ms, 500) if _is_idle(frozen, at_ms)]
+    groups = {
+        dict(group)["inference_stack"] + dict(group).get("rollout_phase", "")
+        for group in (_without(found.labels, "__name__") for found in frozen.recorded)
+    }
+
+    print(
+        f"\n{failed} failed scrapes, {gaps} absences of a target, {resets} counter resets, {late} series that came late"
+    )
+    assert failed > 40
+    assert gaps >= 1
+    assert resets > 500
+    assert late > 50
+    assert len(idle) > 5
+    assert groups == {"v1", "v2promoting", "v2stable"}
+
+
+def _is_idle(frozen: Frozen, at_ms: int) -> bool:
+    """Whether v1 is there and did nothing: a rate of 0, and no share of it."""
+    readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
+    rates = compute(FIGURES["request_rate"].expression, readings, ("inference_stack",))
+    shares = compute(FIGURES["client_abort_share"].expression, readings, ("inference_stack",))
+    v1 = (("inference_stack", "v1"),)
+    return rates.get(v1) == 0.0 and v1 not in shares
+
+
+def _resets(window: Window) -> int:
+    counters = [
+        row for row, series in enumerate(window.series) if series.name.endswith(("_total", "_count", "_bucket"))
+    ]
+    resets = 0
+    for row in window.values[counters]:
+        present = row[~np.isnan(row)]
+        resets += int((np.diff(present) < 0).sum())
+    return resets

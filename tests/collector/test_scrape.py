@@ -1,0 +1,306 @@
+"""One scrape: whatever a target does, it costs only its own scrape, and the error says what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from servescope.collector.fetch import HttpFetch
+from servescope.collector.scrape import OUTCOMES, Limits, Scrape, scrape_target
+from servescope.collector.targets import Target
+from servescope.contract.identity import Identity
+from servescope.settings.access import Access
+from servescope.sources.maps import Identification, identify
+from servescope.sources.parse import Exposition, PageLimits
+from servescope.sources.reader import Reader, ReadError
+from tests.support.loopback import Handler, serving
+
+IDENTITY = Identity("llama", "chat", "v1", replica="r0")
+LIMITS = Limits(timeout_seconds=5.0, max_body_bytes=10_000, max_series=100)
+OURS = """# TYPE output_tokens_total counter
+output_tokens_total{deployment_id="inner",replica="r0"} 7
+queued_requests{deployment_id="inner"} 2
+"""
+VLLM = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="llama"} 3.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="llama"} 1.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="llama"} 0.5
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="llama"} 90.0
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{engine="0",model_name="llama"} 40.0
+# TYPE vllm:inter_token_latency_seconds histogram
+vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="llama"} 80.0
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="llama"} 1.5
+vllm:inter_token_latency_seconds_count{engine="0",model_name="llama"} 80.0
+"""
+
+
+def answering(body: str | bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Handler:
+    async def answer(_: web.Request) -> web.Response:
+        encoded = body if isinstance(body, bytes) else body.encode()
+        return web.Response(body=encoded, status=status, headers=headers)
+
+    return answer
+
+
+def scrape_once(
+    routes: Mapping[str, Handler],
+    *,
+    limits: Limits = LIMITS,
+    access: Access | None = None,
+    path: str = "/metrics",
+    source: str | None = None,
+) -> Scrape:
+    async def run() -> Scrape:
+        async with serving(routes) as base, aiohttp.ClientSession() as session:
+            target = Target(f"{base}{path}", IDENTITY, source, access or Access())
+            return await scrape_target(
+                target, Reader(target.identity), HttpFetch(session), limits, clock=lambda: 1_800_000_000
+            )
+
+    return asyncio.run(run())
+
+
+def values(scrape: Scrape) -> dict[str, float]:
+    assert scrape.snapshot is not None, scrape.error
+    return {sample.name: sample.value for sample in scrape.snapshot.samples()}
+
+
+def failed(scrape: Scrape) -> tuple[str, str]:
+    assert scrape.snapshot is None
+    assert scrape.error is not None
+    assert scrape.outcome in OUTCOMES
+    return scrape.outcome, scrape.error
+
+
+def test_a_good_target_gives_contract_samples_of_its_identity() -> None:
+    """The configured identity wins, the target's own label is kept beside it; the time is the clock's."""
+    scrape = scrape_once({"/metrics": answering(OURS)})
+
+    assert (scrape.outcome, scrape.time_ms, scrape.error, scrape.native_samples) == ("ok", 1_800_000_000_000, None, 2)
+    assert values(scrape)["output_tokens_total"] == 7
+    assert scrape.snapshot is not None
+    labels = dict(scrape.snapshot.series[0].labels)
+    assert (labels["deployment_id"], labels["exported_deployment_id"], labels["replica"]) == ("chat", "inner", "r0")
+
+
+def test_compressed_answers_are_read() -> None:
+    """gzip is asked for and understood."""
+    handler = answering(gzip.compress(OURS.encode()), headers={"Content-Encoding": "gzip"})
+
+    assert values(scrape_once({"/metrics": handler}))["queued_requests"] == 2
+
+
+def test_headers_and_tokens_are_sent(tmp_path: Path) -> None:
+    """A request carries what is configured, the token file as it is now, and says who asks."""
+    seen: list[Mapping[str, str]] = []
+    token = tmp_path / "token"
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers)
+        return web.Response(text=OURS)
+
+    for secret in ("first", "second"):
+        token.write_text(f"{secret}\n")
+        access = Access(headers=(("X-Team", "inference"),), bearer_token_file=str(token))
+        scrape_once({"/metrics": answer}, access=access)
+
+    assert [each["Authorization"] for each in seen] == ["Bearer first", "Bearer second"]
+    assert seen[0]["X-Team"] == "inference"
+    assert seen[0]["User-Agent"].startswith("servescope/")
+    assert seen[0]["X-Prometheus-Scrape-Timeout-Seconds"] == "5"
+
+
+def test_a_missing_token_fails_the_scrape_without_a_request() -> None:
+    """The error names the file; no request is made without the token."""
+    access = Access(bearer_token_file="/nowhere/token")
+    outcome, error = failed(scrape_once({}, access=access))
+
+    assert outcome == "credentials"
+    assert "secret file '/nowhere/token' cannot be read: No such file or directory" in error
+
+
+@pytest.mark.parametrize(
+    ("handler", "outcome", "cause"),
+    [
+        (answering("no", status=503), "status", "HTTP status 503 Service Unavailable"),
+        (answering("no", status=401), "status", "HTTP status 401 Unauthorized"),
+        (answering("x" * 10_001), "too_large", "the answer exceeds 10000 bytes (max_body_bytes)"),
+        (
+            answering(gzip.compress(b"\n" * 5_000_000), headers={"Content-Encoding": "gzip"}),
+            "too_large",
+            "the answer exceeds 10000 bytes (max_body_bytes)",
+        ),
+        (answering("".join(f"vllm:x{i} 1\n" for i in range(101))), "too_many_series", "more samples than the limit"),
+        (answering(OURS + "queued_requests{oops} 1\n"), "malformed", "line 4: "),
+        (answering("<html>\n<body>sign in</body>"), "malformed", "line 1: "),
+        (answering('{"a": 1}'), "malformed", "JSON"),
+        (answering(b"\xff\xfe\x00"), "malformed", "line 1: "),
+        (answering("my_app_requests_total 1\n"), "unknown_source", "no known source: "),
+        (answering(""), "empty", "no samples in the answer"),
+        (answering("x" * 50, headers={"Content-Encoding": "gzip"}), "malformed", "not gzip, as its Content-Encoding"),
+        (
+            answering(gzip.compress(OURS.encode())[:-9], headers={"Content-Encoding": "gzip"}),
+            "truncated",
+            "the answer ended early: incomplete gzip",
+        ),
+        (answering(OURS, headers={"Content-Encoding": "br"}), "malformed", "unknown Content-Encoding 'br', supported:"),
+    ],
+)  # fmt: skip
+def test_a_bad_answer_is_told_by_target_and_cause(handler: Handler, outcome: str, cause: str) -> None:
+    """Every failure has an outcome, and an error with the URL, the line where there is one, and the cause."""
+    found, error = failed(scrape_once({"/metrics": handler}))
+
+    assert found == outcome, error
+    assert error.startswith("http://127.0.0.1:")
+    assert "/metrics: " in error
+    assert cause in error
+
+
+def test_an_answer_that_ends_early_is_truncated() -> None:
+    """Half an answer is no answer."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(OURS.encode())
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    outcome, error = failed(scrape_once({"/metrics": answer}))
+    assert outcome == "truncated"
+    assert "the answer ended early" in error
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_target_that_hangs_times_out(*, starts: bool) -> None:
+    """Before the first byte, or in the middle of its answer."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        if starts:
+            await response.prepare(request)
+            await response.write(b"output_tokens_total 1\n")
+        await asyncio.sleep(30)
+        return response
+
+    outcome, error = failed(scrape_once({"/metrics": answer}, limits=replace(LIMITS, timeout_seconds=0.1)))
+    assert (outcome, error.rpartition(": ")[2]) == ("timeout", "no complete answer within 0.1 s")
+
+
+def test_nobody_there_is_unreachable() -> None:
+    """A closed port is told with the system's reason."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def run() -> Scrape:
+        async with aiohttp.ClientSession() as session:
+            target = Target(f"http://127.0.0.1:{port}/metrics", IDENTITY)
+            return await scrape_target(target, Reader(target.identity), HttpFetch(session), LIMITS, clock=lambda: 0)
+
+    outcome, error = failed(asyncio.run(run()))
+    assert outcome == "unreachable"
+    assert error == f"http://127.0.0.1:{port}/metrics: cannot connect: Connection refused"
+
+
+def redirecting(location: str) -> Handler:
+    return answering("", status=307, headers={"Location": location})
+
+
+def test_redirects_are_followed_at_home_only() -> None:
+    """A server's own redirect is followed; another origin, or a loop, is an error and gets no header."""
+    home = {"/metrics": redirecting("/metrics/"), "/metrics/": answering(OURS)}
+    assert values(scrape_once(home))["output_tokens_total"] == 7
+
+    away, away_error = failed(scrape_once({"/metrics": redirecting("http://127.0.0.1:1/metrics")}))
+    loop, loop_error = failed(scrape_once({"/metrics": redirecting("/metrics")}))
+    assert (away, loop) == ("redirect", "redirect")
+    assert "redirects to another origin, 'http://127.0.0.1:1/metrics'; give that URL if it is meant" in away_error
+    assert "more than 5 redirects" in loop_error
+
+
+def test_a_fault_of_ours_costs_one_scrape(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception nobody foresaw is logged with its trace and fails that scrape alone."""
+
+    async def fetch(_: Target, __: Limits, /) -> bytes:
+        raise RuntimeError("no one thought of this")
+
+    target = Target("http://a/metrics", IDENTITY)
+    scrape = asyncio.run(scrape_target(target, Reader(target.identity), fetch, LIMITS, clock=lambda: 0))
+
+    outcome, error = failed(scrape)
+    assert (outcome, "RuntimeError: no one thought of this" in error) == ("internal", True)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+# --- Reader -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_source_is_identified_at_the_first_success() -> None:
+    """Before it, the source is unknown; afterwards it stays, with its coverage."""
+    reader = Reader(IDENTITY)
+    before = reader.source
+    with pytest.raises(ReadError, match="no known source"):
+        reader.read(b"something 1\n", PageLimits(max_series=100))
+    reader.read(VLLM.encode(), PageLimits(max_series=100))
+
+    assert (before, reader.source) == (None, "vllm")
+    assert reader.coverage["queued_requests"]["status"] == "present"
+    assert reader.coverage["queued_requests"]["native"]
+
+
+def test_a_pinned_source_is_taken_at_its_word() -> None:
+    """What the configuration names is used without identification, as long as it finds something."""
+    reader = Reader(IDENTITY, "vllm")
+    with pytest.raises(ReadError, match=r"source = 'vllm' is configured, but it finds nothing .*: no name in it is kn"):
+        reader.read(b"something 1\n", PageLimits(max_series=100))
+    before = reader.source
+    snapshot, _, _ = reader.read(b"vllm:num_requests_waiting 1\n", PageLimits(max_series=100))
+
+    assert (before, reader.source) == (None, "vllm")
+    assert [series.name for series in snapshot.series] == ["queued_requests"]
+
+
+def test_a_target_that_changes_its_engine_is_identified_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When what was observed is gone, the source is looked for again; while nothing is missing it is not."""
+    reader = Reader(IDENTITY)
+    reader.read(VLLM.encode(), PageLimits(max_series=100))
+    looked = []
+
+    def look(exposition: Exposition) -> Identification:
+        looked.append(exposition)
+        return identify(exposition)
+
+    monkeypatch.setattr("servescope.sources.reader.identify", look)
+    reader.read(VLLM.encode(), PageLimits(max_series=100))
+    while_same = len(looked)
+    snapshot, _, _ = reader.read(OURS.encode(), PageLimits(max_series=100))
+
+    assert (while_same, len(looked), reader.source) == (0, 1, "servescope")
+    assert {sample.name for sample in snapshot.series} == {"output_tokens_total", "queued_requests"}
+
+
+def test_what_may_not_be_stored_is_dropped_and_counted() -> None:
+    """NaN and infinities go, and the ratios of a single process, which the collector derives itself."""
+    text = OURS + "kv_cache_usage NaN\nconcurrent_requests +Inf\nspeculation_rate 0.5\n"
+    reader = Reader(IDENTITY)
+    snapshot, native, dropped = reader.read(text.encode(), PageLimits(max_series=100))
+    again, _, _ = reader.read(OURS.encode(), PageLimits(max_series=100))
+
+    assert {series.name for series in snapshot.series} == {"output_tokens_total", "queued_requests"}
+    assert (native, dropped) == (5, {"not_finite": 2})
+    assert again.series is snapshot.series

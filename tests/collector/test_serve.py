@@ -1,0 +1,446 @@
+"""What the collector answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from servescope.collector.api.bounds import Bounds
+from servescope.collector.collector import Collector
+from servescope.collector.config import make_configuration
+from servescope.collector.openapi import describe
+from servescope.collector.scrape import Limits, ScrapeError
+from servescope.collector.serve import make_application
+from servescope.collector.targets import Target
+from servescope.contract.catalog import FIGURES, METRICS
+from servescope.store.embedded import Store
+from tests.support.loopback import running
+
+START = 1_800_000_000
+STEPS = 24
+NEVER_KEPT = Bounds(page_seconds=0.0, page_share=0.0)
+T = TypeVar("T")
+
+
+class Clock:
+    """A wall clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = float(START)
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Pages:
+    """Targets that answer what they are given; None is a failure."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str | None] = {}
+
+    async def __call__(self, target: Target, _: Limits, /) -> bytes:
+        text = self.texts.get(target.identity.replica)
+        if text is None:
+            raise ScrapeError("unreachable", "cannot connect: Connection refused")
+        return text.encode()
+
+
+def engine(requests: int) -> str:
+    """A page of our own instruments after so many requests of 100 tokens in, 11 out, 2 s of decoding."""
+    lines = [
+        f'requests_total{{deployment_id="x",outcome="ok"}} {requests}',
+        f'output_tokens_total{{deployment_id="x"}} {requests * 11}',
+        f'decode_seconds_total{{deployment_id="x"}} {requests * 2}',
+        f'output_tokens_per_request_bucket{{deployment_id="x",le="20"}} {requests}',
+        f'output_tokens_per_request_bucket{{deployment_id="x",le="+Inf"}} {requests}',
+        f'output_tokens_per_request_sum{{deployment_id="x"}} {requests * 11}',
+        f'output_tokens_per_request_count{{deployment_id="x"}} {requests}',
+        'queued_requests{deployment_id="x"} 1.5',
+        'speculation_rate{deployment_id="x"} 0.25',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+class Scene:
+    """A collector of two deployments under test, and its HTTP answers."""
+
+    def __init__(
+        self, collector: Collector, pages: Pages, clock: Clock, url: str, session: aiohttp.ClientSession
+    ) -> None:
+        self.collector, self.pages, self.clock = collector, pages, clock
+        self._url, self._session = url, session
+
+    async def step(self, seconds: float = 15.0) -> None:
+        """Scrape everything once and evaluate."""
+        self.clock.seconds += seconds
+        for watched in self.collector.watched:
+            await self.collector.scrape(watched)
+        self.collector.evaluate(self.collector.now_ms)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self._session.get(f"{self._url}{path}") as response:
+            return response.status, await response.text()
+
+    async def get_json(self, path: str) -> Any:
+        status, text = await self.get(path)
+        assert status == 200, text
+        return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in {path}"))
+
+    async def series(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        _, text = await self.get("/metrics")
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    async def written(self) -> None:
+        """Wait until the store has what was evaluated last."""
+        assert self.collector.evaluation is not None
+        for _ in range(200):
+            latest = self.collector.history.latest_figures(until_ms=self.collector.now_ms).values()
+            if latest and max(time for time, _ in latest) == self.collector.evaluation.at_ms:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail("the store was not written within two seconds")
+
+
+@asynccontextmanager
+async def collecting(folder: Path, deployment_id: str | None = None) -> AsyncIterator[tuple[Collector, Pages, Clock]]:
+    """A collector of two deployments, v1 and v2 or both of one id, what its targets answer, and its clock."""
+    document = {
+        "deployments": [
+            {
+                "deployment_id": deployment_id or name, "model_name": "llama", "inference_stack": name,
+                "targets": [
+                    {"url": f"http://{name}-{number}/metrics", "replica": f"{name}-{number}"} for number in range(2)
+                ],
+            }
+            for name in ("v1", "v2")
+        ]
+    }  # fmt: skip
+    configuration = make_configuration(document, origin="test", directory=folder)
+    store = Store(folder / "servescope.db")
+    history = Store(folder / "servescope.db", read_only=True)
+    pages, clock = Pages(), Clock()
+    collector = Collector(configuration, store, history, pages, clock=clock, reread=lambda: configuration)
+    await collector.discover()
+    try:
+        yield collector, pages, clock
+    finally:
+        await asyncio.to_thread(collector.close)
+
+
+@asynccontextmanager
+async def scene(folder: Path, bounds: Bounds = NEVER_KEPT) -> AsyncIterator[Scene]:
+    async with (
+        collecting(folder) as (collector, pages, clock),
+        running(make_application(collector, bounds=bounds)) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Scene(collector, pages, clock, url, session)
+
+
+def play(folder: Path, act: Callable[[Scene], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with scene(folder) as stage:
+            return await act(stage)
+
+    return asyncio.run(run())
+
+
+async def run_for_a_while(stage: Scene) -> None:
+    """Six minutes of traffic on three targets; the fourth never answers."""
+    for step in range(STEPS):
+        for replica in ("v1-0", "v1-1", "v2-0"):
+            stage.pages.texts[replica] = engine(step * 3)
+        await stage.step()
+
+
+def labels(deployment: str, **extra: str) -> frozenset[tuple[str, str]]:
+    return frozenset(
+        {"deployment_id": deployment, "inference_stack": deployment, "model_name": "llama", **extra}.items()
+    )
+
+
+def test_metrics_are_one_valid_exposition(tmp_path: Path) -> None:
+    """Every family stands once, with its type and help; contract samples, figures and the collector's own are there."""
+
+    async def act(stage: Scene) -> str:
+        await run_for_a_while(stage)
+        return (await stage.get("/metrics"))[1]
+
+    text = play(tmp_path, act)
+    typed = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+
+    assert sorted(typed) == sorted(set(typed))
+    assert len(families) == len(typed)
+    assert all(family.type != "untyped" and family.documentation for family in families.values())
+    assert "nan" not in text.lower().replace("nanos", "")
+    assert not [line for line in text.splitlines() if line.endswith(("+Inf", "-Inf"))]
+    assert families["output_tokens_per_request"].type == "histogram"
+    for name in (
+        "servescope_scrapes", "servescope_scrape_duration_seconds", "servescope_samples_scraped", "servescope_series",
+        "servescope_evaluation_duration_seconds", "servescope_store_append_duration_seconds", "servescope_store_errors",
+        "servescope_build_info", "servescope_target_up", "servescope_discovery_problems",
+    ):  # fmt: skip
+        assert name in families, name
+
+
+def test_metrics_show_contract_samples_and_figures(tmp_path: Path) -> None:
+    """Native series with the identity, one figure per deployment with its window, replicas counted as derived."""
+
+    async def act(stage: Scene) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        await run_for_a_while(stage)
+        return await stage.series()
+
+    series = play(tmp_path, act)
+    replica = {"replica": "v1-0", "role": "aggregated", "exported_deployment_id": "x"}
+
+    assert series["requests_total", labels("v1", outcome="ok", **replica)] == 3 * (STEPS - 1)
+    assert series["queued_requests", labels("v1", **replica)] == 1.5
+    assert series["tps_per_request_mean", labels("v1", window="5m")] == pytest.approx(5.0)
+    assert series["request_rate", labels("v1", window="5m")] == pytest.approx(2 * 3 / 15)
+    assert series["request_rate", labels("v2", window="5m")] == pytest.approx(3 / 15)
+    assert series["replica_count_by_status", labels("v2", derived="true", status="active")] == 1
+    assert series["replica_count_by_status", labels("v2", derived="true", status="unhealthy")] == 1
+    assert series["servescope_target_up", labels("v2", replica="v2-1", role="aggregated")] == 0
+    assert series["servescope_scrapes_total", frozenset({("outcome", "unreachable")})] == STEPS
+    assert not [name for name, _ in series if name == "speculation_rate"]
+
+
+def test_failed_and_stale_targets_show_no_samples(tmp_path: Path) -> None:
+    """A target whose last scrape failed, or that is not scraped any more, has no sample on /metrics."""
+
+    async def act(stage: Scene) -> list[set[str]]:
+        await run_for_a_while(stage)
+        shown = []
+        for fail, seconds in ((None, 0.0), ("v1-0", 15.0), (None, 45.0)):
+            if fail:
+                stage.pages.texts[fail] = None
+                await stage.step(seconds)
+            else:
+                stage.clock.seconds += seconds
+            found = await stage.series()
+            shown.append({dict(which)["replica"] for name, which in found if name == "queued_requests"})
+        return shown
+
+    assert play(tmp_path, act) == [{"v1-0", "v1-1", "v2-0"}, {"v1-1", "v2-0"}, set()]
+
+
+def test_the_age_of_a_targets_last_good_scrape_is_shown(tmp_path: Path) -> None:
+    """It grows while the target fails, or is not scraped at all, and there is none before the first success."""
+
+    async def act(stage: Scene) -> list[dict[str, float]]:
+        await run_for_a_while(stage)
+        shown = []
+        for fail, seconds in (("v1-0", 15.0), (None, 600.0)):
+            if fail:
+                stage.pages.texts[fail] = None
+                await stage.step(seconds)
+            else:
+                stage.clock.seconds += seconds
+            series = await stage.series()
+            shown.append(
+                {
+                    dict(which)["replica"]: value
+                    for (name, which), value in series.items()
+                    if name == "servescope_target_scrape_age_seconds"
+                }
+            )
+        return shown
+
+    ages = play(tmp_path, act)
+
+    assert ages[0] == {"v1-0": 15.0, "v1-1": 0.0, "v2-0": 0.0}
+    assert ages[1] == {"v1-0": 615.0, "v1-1": 600.0, "v2-0": 600.0}
+
+
+def test_ready_after_the_first_evaluation(tmp_path: Path) -> None:
+    """Healthy from the start, ready once there are figures."""
+
+    async def act(stage: Scene) -> list[int]:
+        before = [(await stage.get(path))[0] for path in ("/-/healthy", "/-/ready", "/metrics")]
+        await stage.step()
+        return [*before, (await stage.get("/-/ready"))[0]]
+
+    assert play(tmp_path, act) == [200, 503, 200, 200]
+
+
+def test_deployments_show_their_latest_figures(tmp_path: Path) -> None:
+    """Every deployment with the figures of its last instant."""
+
+    async def act(stage: Scene) -> Any:
+        await run_for_a_while(stage)
+        await stage.written()
+        return await stage.get_json("/api/v1/deployments")
+
+    one, two = play(tmp_path, act)["deployments"]
+    assert one["deployment"] == {
+        "deployment_id": "v1", "model_name": "llama", "inference_stack": "v1", "environment": "", "rollout_phase": "",
+    }  # fmt: skip
+    assert one["time_ms"] == START * 1000 + STEPS * 15_000
+    assert one["figures"]["request_rate"] == pytest.approx(0.4)
+    assert two["figures"]['replica_count_by_status{status="active"}'] == 1
+
+
+def test_what_a_clock_that_was_ahead_left_is_not_the_latest(tmp_path: Path) -> None:
+    """As soon as it is right again the latest figures are those of now; what it left is read by who asks."""
+
+    async def act(stage: Scene) -> tuple[Any, Any, int]:
+        await run_for_a_while(stage)
+        await stage.step(30 * 86_400.0)
+        await stage.step()
+        ahead_ms = stage.collector.now_ms
+        stage.clock.seconds -= 30 * 86_400.0
+        await stage.step()
+        await stage.written()
+        then = f"start_ms={ahead_ms - 60_000}&end_ms={ahead_ms}"
+        return (
+            await stage.get_json("/api/v1/deployments"),
+            await stage.get_json(f"/api/v1/figures?deployment_id=v1&{then}"),
+            ahead_ms,
+        )
+
+    latest, left, ahead_ms = play(tmp_path, act)
+    assert {each["time_ms"] for each in latest["deployments"]} == {ahead_ms - 30 * 86_400_000 + 15_000}
+    assert left["deployments"][0]["times_ms"] == [ahead_ms - 15_000, ahead_ms]
+
+
+def test_figures_over_time_are_chosen(tmp_path: Path) -> None:
+    """By deployment, time, name and number of points; what was absent is null."""
+
+    async def act(stage: Scene) -> list[Any]:
+        await run_for_a_while(stage)
+        await stage.written()
+        base = "/api/v1/figures?deployment_id=v1"
+        return [
+            await stage.get_json(base),
+            await stage.get_json(f"{base}&name=request_rate&name=replica_count_by_status"),
+            await stage.get_json(f"{base}&start_ms={START * 1000 + 30_000}&end_ms={START * 1000 + 60_000}"),
+            await stage.get_json(f"{base}&max_points=3&inference_stack=v1"),
+        ]
+
+    everything, named, ranged, few = (answer["deployments"][0] for answer in play(tmp_path, act))
+    assert len(everything["times_ms"]) == STEPS
+    assert everything["figures"]["request_rate"][0] is None
+    assert everything["figures"]["queued_requests"] == [3.0] * STEPS
+    assert set(named["figures"]) == {
+        "request_rate", 'replica_count_by_status{status="active"}', 'replica_count_by_status{status="unhealthy"}',
+    }  # fmt: skip
+    assert ranged["times_ms"] == [START * 1000 + offset for offset in (30_000, 45_000, 60_000)]
+    assert 0 < len(few["times_ms"]) <= 3
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("", "deployment_id is missing, supported: 'v1', 'v2'"),
+        ("deployment_id=v3", "no deployment with deployment_id='v3', supported: 'v1', 'v2'"),
+        ("deployment_id=v1&environment=x", "no deployment with deployment_id='v1', environment='x', supported: "),
+        ("deployment_id=v1&names=x", "unknown parameter 'names', supported: model_name, deployment_id, "),
+        ("deployment_id=v1&deployment_id=v2", "parameter 'deployment_id' is given twice"),
+        ("deployment_id=v1&name=ttft", "unknown figure 'ttft', supported: request_rate, "),
+        ("deployment_id=v1&start_ms=now", "start_ms 'now' is wrong, expected a whole number from 0 to "),
+        ("deployment_id=v1&start_ms=-1", "start_ms '-1' is wrong"),
+        ("deployment_id=v1&end_ms=" + "9" * 5000, "end_ms '999"),
+        ("deployment_id=v1&end_ms=" + "0" * 20 + "9" * 20, "end_ms '000"),
+        ("deployment_id=v1&start_ms=5&end_ms=4", "start_ms 5 is after end_ms 4"),
+        ("deployment_id=v1&max_points=0", "max_points '0' is wrong, expected a whole number from 1 to 11000"),
+        ("deployment_id=v1&max_points=%C2%B2", "max_points '²' is wrong"),
+    ],
+)
+def test_wrong_parameters_are_answered_with_the_alternatives(tmp_path: Path, query: str, error: str) -> None:
+    """400, or 404 for what is not there, with the value and what would have been right."""
+
+    async def act(stage: Scene) -> tuple[int, str]:
+        await stage.step()
+        await stage.written()
+        return await stage.get(f"/api/v1/figures?{query}")
+
+    status, text = play(tmp_path, act)
+    expected = 404 if error.startswith("no deployment") else 400
+    assert (status, json.loads(text)["error"][: len(error)]) == (expected, error)
+
+
+def test_targets_show_health_and_coverage(tmp_path: Path) -> None:
+    """Source, freshness, error and coverage of every target, without anything secret."""
+
+    async def act(stage: Scene) -> Any:
+        await run_for_a_while(stage)
+        return await stage.get_json("/api/v1/targets")
+
+    answer = play(tmp_path, act)
+    one, failing = answer["targets"][0], answer["targets"][3]
+    assert answer["problems"] == []
+    assert (one["identity"]["replica"], one["source"], one["healthy"], one["error"]) == (
+        "v1-0",
+        "servescope",
+        True,
+        None,
+    )
+    assert one["last_success_ms"] == START * 1000 + STEPS * 15_000
+    assert one["coverage"]["queued_requests"]["status"] == "present"
+    assert (failing["healthy"], failing["last_success_ms"]) == (False, None)
+    assert failing["error"] == "http://v2-1/metrics: cannot connect: Connection refused"
+
+
+def test_catalog_lists_every_metric_and_figure(tmp_path: Path) -> None:
+    """What a client needs to show figures: units, direction, PromQL, bands."""
+    answer = play(tmp_path, lambda stage: stage.get_json("/api/v1/catalog"))
+    skew = next(figure for figure in answer["figures"] if figure["name"] == "kv_cache_hit_rate_skew")
+
+    assert [metric["name"] for metric in answer["metrics"]] == list(METRICS)
+    assert [figure["name"] for figure in answer["figures"]] == list(FIGURES)
+    assert [step["status"] for step in skew["band"]] == ["critical", "warning", "good", "warning", "critical"]
+    assert [step["start"] for step in skew["band"]] == [None, -0.15, -0.05, 0.15, 0.3]
+
+
+def test_unknown_paths_and_methods_are_refused(tmp_path: Path) -> None:
+    """What does not exist is 404; the index says what does."""
+
+    async def act(stage: Scene) -> list[tuple[int, str]]:
+        return [await stage.get("/api/v2"), await stage.get("/"), await stage.get("/api/v1/targets?x=1")]
+
+    (missing, _), (found, index), (wrong, error) = play(tmp_path, act)
+    assert (missing, found, wrong) == (404, 200, 400)
+    assert "/api/v1/figures\n" in index
+    assert json.loads(error) == {"error": "unknown parameter 'x', supported: none"}
+
+
+def test_documented_paths_and_series_are_those_that_exist(tmp_path: Path) -> None:
+    """docs/api.md and the OpenAPI document name every path, docs/collector.md every series of the collector's own."""
+    docs = Path(__file__).parent.parent.parent / "docs"
+    page, series = ((docs / name).read_text(encoding="utf-8") for name in ("api.md", "collector.md"))
+
+    async def act(stage: Scene) -> tuple[str, set[str]]:
+        await stage.step()
+        index = (await stage.get("/"))[1]
+        _, exposition = await stage.get("/metrics")
+        own = {line.split()[2] for line in exposition.splitlines() if line.startswith("# TYPE servescope_")}
+        return index, own
+
+    index, own = play(tmp_path, act)
+    paths = {path for path in index.split("\n")[2:] if path}
+    assert {path for path in paths if f"| `{path}` |" not in page} == set()
+    assert paths - set(describe()["paths"]) == set()
+    assert {name for name in own if f"| `{name}" not in series} == set()
+
+
+def test_large_answers_are_compressed(tmp_path: Path) -> None:
+    """A client that takes gzip gets it."""
+
+    async def act(stage: Scene) -> str | None:
+        async with stage._session.get(f"{stage._url}/api/v1/catalog", headers={"Accept-Encoding": "gzip"}) as response:
+            return response.headers.get("Content-Encoding")
+
+    assert play(tmp_path, act) == "gzip"

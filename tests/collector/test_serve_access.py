@@ -1,0 +1,457 @@
+"""Who may ask the collector: bearer tokens, TLS, client certificates, and what a browser is kept from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import trustme
+from prometheus_client.parser import text_string_to_metric_families
+
+from servescope.collector.api.settings import ApiSettings
+from servescope.collector.command import collect
+from servescope.collector.config import make_configuration
+from servescope.collector.openapi import describe
+from servescope.errors import ConfigurationError
+from servescope.settings.access import is_loopback
+from tests.collector.test_serve_bounds import LIMITS, Door, bounds, ended, fill, play
+from tests.support.prometheus import running as running_prometheus
+
+FIRST, SECOND = "f1rst-t0ken", "sec0nd/t0ken=="  # the tests' own
+PATHS = ("/", *(path for path in describe()["paths"] if path.startswith(("/metrics", "/api"))))
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> ApiSettings:
+    path = tmp_path / "tokens"
+    path.write_text(f"{FIRST}\n")
+    return ApiSettings(bearer_token_file=path)
+
+
+# --- Tokens -----------------------------------------------------------------------------------------------------------
+
+
+def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettings) -> None:
+    """401 tells how to send one, also where there is no page; health needs none; with one, all is answered."""
+
+    async def act(opened: Door) -> tuple[list[tuple[int, Any, dict[str, str]]], list[int], list[int]]:
+        await opened.scene.step()
+        await opened.scene.written()
+        query = "?deployment_id=v1&name=requests_total"
+        asked = [
+            f"{path}{query}" if "samples" in path else path.replace("figures", "figures?deployment_id=v1")
+            for path in PATHS
+        ]
+        without = [await opened.ask(path) for path in (*asked, "/api/v1/nothing")]
+        health = [(await opened.ask(path))[0] for path in ("/-/healthy", "/-/ready")]
+        return without, health, [(await opened.ask(path, bearer(FIRST)))[0] for path in asked]
+
+    without, health, admitted = play(tmp_path, LIMITS, act, tokens)
+    for status, told, headers in without:
+        assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="servescope"')
+        assert told == {"error": "a bearer token is needed: send 'Authorization: Bearer TOKEN'"}
+    assert health == [200, 200]
+    assert admitted == [200 for _ in PATHS]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"Bearer {FIRST}x",
+        f"Bearer {FIRST[:-1]}",
+        f"Basic {FIRST}",
+        FIRST,
+        "Bearer",
+        "Bearer ",
+        f"Bearer {FIRST},{FIRST}",
+    ],
+)
+def test_wrong_tokens_are_refused(tmp_path: Path, tokens: ApiSettings, header: str) -> None:
+    """As invalid, without a word of what would have been right; the refusal is counted."""
+
+    async def act(opened: Door) -> tuple[int, Any, dict[str, str], str]:
+        status, told, headers = await opened.ask("/api/v1/targets", {"Authorization": header})
+        return status, told, headers, (await opened.ask("/metrics", bearer(FIRST)))[1]
+
+    status, told, headers, page = play(tmp_path, LIMITS, act, tokens)
+    assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="servescope", error="invalid_token"')
+    assert FIRST not in json.dumps(told)
+    assert 'servescope_api_refused_total{reason="token"} 1.0\n' in page
+
+
+def test_tokens_rotate(tmp_path: Path, tokens: ApiSettings, caplog: pytest.LogCaptureFixture) -> None:
+    """A new one is taken beside the former, which goes when it is taken out; a broken file changes nothing."""
+    path = tmp_path / "tokens"
+    seen: list[tuple[int, int]] = []
+
+    async def act(opened: Door) -> None:
+        for text in (f"{FIRST}\n", f"{FIRST}\n\n{SECOND}\n", "", "two words\n", f"{SECOND}\n", None):
+            if text is None:
+                path.unlink()
+            else:
+                path.write_text(text)
+            seen.append(((await opened.ask("/", bearer(FIRST)))[0], (await opened.ask("/", bearer(SECOND)))[0]))
+
+    with caplog.at_level(logging.INFO):
+        play(tmp_path, LIMITS, act, tokens)
+    assert seen == [(200, 401), (200, 200), (200, 200), (200, 200), (401, 200), (401, 200)]
+    told = [
+        record.message for record in caplog.records if record.levelno >= logging.WARNING and "token" in record.message
+    ]
+    assert told == [
+        f"bearer_token_file '{path}' is empty, expected a token a line; what it held before stays in force",
+        f"bearer_token_file '{path}' line 1 is no bearer token, expected letters, digits and -._~+/ with = at the end; "
+        "what it held before stays in force",
+        f"bearer_token_file '{path}' cannot be read: No such file or directory; what it held before stays in force",
+    ]
+    assert not [record for record in caplog.records if FIRST in record.getMessage() or SECOND in record.getMessage()]
+
+
+def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the file."""
+    monkeypatch.setenv("COLLECTOR_TOKEN", FIRST)
+
+    async def act(opened: Door) -> list[int]:
+        return [(await opened.ask("/", headers))[0] for headers in ({}, bearer(FIRST))]
+
+    assert play(tmp_path, LIMITS, act, ApiSettings(bearer_token_env="COLLECTOR_TOKEN")) == [401, 200]
+
+
+# --- Browsers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (None, 200), ("localhost", 200), ("localhost:9900", 200), ("127.0.0.1:9900", 200), ("[::1]:9900", 200),
+        ("10.0.0.7", 200),
+        ("rebound.example", 421), ("rebound.example:9900", 421), ("127.0.0.1.example", 421), ("", 421),
+    ],
+)  # fmt: skip
+def test_names_that_may_be_rebound_are_refused_without_a_token(tmp_path: Path, host: str | None, status: int) -> None:
+    """A page of the web cannot have the browser of somebody who works here read from the collector."""
+
+    async def act(opened: Door) -> bytes:
+        # Without a Host only HTTP 1.0 is HTTP.
+        head = "HTTP/1.0" if host is None else f"HTTP/1.1\r\nHost: {host}\r\nConnection: close"
+        reader, writer = await opened.send(f"GET /api/v1/targets {head}\r\n\r\n".encode())
+        answer = await ended(reader)
+        writer.close()
+        return answer
+
+    assert play(tmp_path, LIMITS, act).split()[1] == str(status).encode()
+
+
+def test_any_name_will_do_with_a_token(tmp_path: Path, tokens: ApiSettings) -> None:
+    """Which a page of the web has not."""
+
+    async def act(opened: Door) -> int:
+        return (await opened.ask("/api/v1/targets", {"Host": "collector.internal", **bearer(FIRST)}))[0]
+
+    assert play(tmp_path, LIMITS, act, tokens) == 200
+
+
+def test_pages_of_the_web_cannot_reload(tmp_path: Path) -> None:
+    """A POST that a browser marks with its origin is refused, the same without is done; no answer allows an origin."""
+
+    async def act(opened: Door) -> list[tuple[int, dict[str, str]]]:
+        url, answers = f"http://127.0.0.1:{opened.port}/-/reload", []
+        async with aiohttp.ClientSession() as session:
+            for headers in ({"Origin": "https://page.example"}, {}):
+                async with session.post(url, headers=headers) as response:
+                    answers.append((response.status, dict(response.headers)))
+        return answers
+
+    (refused, headers), (done, _) = play(tmp_path, LIMITS, act)
+    assert (refused, done) == (403, 200)
+    assert not [name for name in headers if name.startswith("Access-Control")]
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+class Authority:
+    """An authority of the tests' own, and the files it gives out."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name, self._authority = folder, name, trustme.CA()
+
+    def file(self) -> Path:
+        path = self._folder / f"{self._name}-ca.pem"
+        self._authority.cert_pem.write_to_path(path)
+        return path
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate for this machine, and its key."""
+        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}-key.pem"
+        issued = self._authority.issue_cert("127.0.0.1", common_name=name)
+        issued.private_key_pem.write_to_path(key)
+        certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+        return certificate, key
+
+
+def client(authority: Path, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority)
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    return context
+
+
+async def ask_securely(port: int, context: ssl.SSLContext, headers: Mapping[str, str] | None = None) -> int | str:
+    """The status of an answer over TLS, or why there was none."""
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"https://127.0.0.1:{port}/api/v1/targets", ssl=context, headers=headers) as response,
+        ):
+            return response.status
+    except (aiohttp.ClientError, ssl.SSLError) as error:
+        return type(error).__name__
+
+
+def test_tls_with_a_token(tmp_path: Path) -> None:
+    """Over TLS 1.2 and newer; nothing is answered in the clear, nor to who trusts another authority."""
+    authority, other = Authority(tmp_path, "one"), Authority(tmp_path, "other")
+    certificate, key = authority.issue("collector")
+    (tmp_path / "tokens").write_text(FIRST)
+    api = ApiSettings(bearer_token_file=tmp_path / "tokens", tls_cert_file=certificate, tls_key_file=key)
+
+    async def act(opened: Door) -> list[Any]:
+        old = client(authority.file())
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        clear = await ended(reader)
+        writer.close()
+        return [
+            await ask_securely(opened.port, client(authority.file()), bearer(FIRST)),
+            await ask_securely(opened.port, client(authority.file())),
+            await ask_securely(opened.port, client(other.file()), bearer(FIRST)),
+            await ask_securely(opened.port, old, bearer(FIRST)),
+            b"HTTP" in clear,
+        ]
+
+    with pytest.warns(DeprecationWarning, match="TLS"):
+        answers = play(tmp_path, LIMITS, act, api)
+    assert answers[:3] == [200, 401, "ClientConnectorCertificateError"]
+    assert isinstance(answers[3], str)
+    assert answers[4] is False
+
+
+def test_clients_show_a_certificate(tmp_path: Path) -> None:
+    """Of the authority that is configured; another one's, or none, is not let in."""
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    certificate, key = ours.issue("collector")
+    api = ApiSettings(tls_cert_file=certificate, tls_key_file=key, tls_client_ca_file=ours.file())
+
+    async def act(opened: Door) -> list[int | str]:
+        return [
+            await ask_securely(opened.port, client(ours.file(), shown))
+            for shown in (ours.issue("grafana"), theirs.issue("stranger"), None)
+        ]
+
+    known, stranger, nobody = play(tmp_path, LIMITS, act, api)
+    assert known == 200
+    assert isinstance(stranger, str)
+    assert isinstance(nobody, str)
+
+
+def test_certificates_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The next connection has the new one; one without its key, as half-way through, changes nothing."""
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    certificate, key = old.issue("collector")
+    api = ApiSettings(tls_cert_file=certificate, tls_key_file=key)
+
+    async def act(opened: Door) -> list[tuple[int | str, int | str]]:
+        async def trusted() -> tuple[int | str, int | str]:
+            return (
+                await ask_securely(opened.port, client(old.file())),
+                await ask_securely(opened.port, client(new.file())),
+            )
+
+        seen = [await trusted()]
+        fresh, fresh_key = new.issue("fresh")
+        certificate.write_bytes(fresh.read_bytes())
+        seen.append(await trusted())
+        key.write_bytes(fresh_key.read_bytes())
+        return [*seen, await trusted()]
+
+    refused = "ClientConnectorCertificateError"
+    assert play(tmp_path, LIMITS, act, api) == [(200, refused), (200, refused), (refused, 200)]
+    assert [record.message for record in caplog.records if "cannot be used together" in record.message] != []
+
+
+@pytest.mark.slow
+def test_a_handshake_that_hangs_is_cut_off(tmp_path: Path) -> None:
+    """Connections that never speak TLS keep nobody out, and do not stay."""
+    authority = Authority(tmp_path, "one")
+    certificate, key = authority.issue("collector")
+
+    async def act(opened: Door) -> tuple[int | str, bytes]:
+        silent = [await opened.connect() for _ in range(6)]
+        served = await ask_securely(opened.port, client(authority.file()))
+        rest = b"".join([await ended(reader) for reader, _ in silent])
+        for _, writer in silent:
+            writer.close()
+        return served, rest
+
+    api = ApiSettings(tls_cert_file=certificate, tls_key_file=key)
+    assert play(tmp_path, bounds(connections=4, handshake_seconds=0.5), act, api) == (200, b"")
+
+
+# What changes from one page to the next by itself.
+CHANGING = ("servescope_api_", "servescope_render_", "servescope_store_", "servescope_event_loop_", "process_")
+
+
+@pytest.mark.slow
+def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: Path, prometheus: Path) -> None:
+    """It asks for OpenMetrics, is let in, and holds every sample of the page under its own name and value."""
+    authority = Authority(tmp_path, "ours")
+    certificate, key = authority.issue("collector")
+    shown, shown_key = authority.issue("prometheus")
+    (tmp_path / "tokens").write_text(FIRST)
+    api = ApiSettings(
+        bearer_token_file=tmp_path / "tokens", tls_cert_file=certificate, tls_key_file=key,
+        tls_client_ca_file=authority.file(),
+    )  # fmt: skip
+
+    async def act(opened: Door) -> tuple[set[str], set[str]]:
+        await fill(opened.scene, 8)
+        job = {
+            "job_name": "collector", "scheme": "https", "scrape_interval": "1s",
+            "static_configs": [{"targets": [f"127.0.0.1:{opened.port}"]}],
+            "authorization": {"credentials_file": str(tmp_path / "tokens")},
+            "tls_config": {
+                "ca_file": str(authority.file()), "cert_file": str(shown), "key_file": str(shown_key),
+            },
+        }  # fmt: skip
+        held = await asyncio.to_thread(scrape_once, prometheus, tmp_path / "prometheus", job)
+        context = client(authority.file(), (shown, shown_key))
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"https://127.0.0.1:{opened.port}/metrics", ssl=context, headers=bearer(FIRST)) as response,
+        ):
+            page = await response.text()
+        return held, {
+            sample_text(sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if not sample.name.startswith(CHANGING)
+        }
+
+    held, page = play(tmp_path, LIMITS, act, api)
+    assert len(page) > 100
+    assert page - held == set()
+
+
+def scrape_once(binary: Path, folder: Path, job: dict[str, Any]) -> set[str]:
+    """The samples that a Prometheus holds of the one target of a job, as soon as it has any."""
+    with running_prometheus(binary, folder, {"scrape_configs": [job]}) as server:
+        for _ in range(100):
+            points = server.query('{job="collector"}', at_ms=time.time_ns() // 1_000_000)
+            if any(dict(point.labels)["__name__"] == "request_rate" for point in points):
+                break
+            time.sleep(0.1)
+    samples = set()
+    for point in points:
+        labels = {name: value for name, value in point.labels if name not in ("job", "instance")}
+        samples.add(sample_text(labels.pop("__name__"), labels, point.value))
+    return samples
+
+
+def sample_text(name: str, labels: Mapping[str, str], value: float) -> str:
+    return f"{name}{sorted(labels.items())} {value!r}"
+
+
+# --- Configuration ----------------------------------------------------------------------------------------------------
+
+
+def configure(folder: Path, **api: str) -> Any:
+    deployment = {
+        "deployment_id": "v1", "model_name": "m", "inference_stack": "v1", "targets": [{"url": "http://127.0.0.1:1"}],
+    }  # fmt: skip
+    document = {"collector": {"listen": "127.0.0.1:0"}, "api": api, "deployments": [deployment]}
+    return make_configuration(document, origin="servescope.toml", directory=folder)
+
+
+def test_files_stand_beside_the_configuration(tmp_path: Path) -> None:
+    """As everywhere in it."""
+    (tmp_path / "tokens").write_text(FIRST)
+
+    assert configure(tmp_path, bearer_token_file="tokens").api == ApiSettings(bearer_token_file=tmp_path / "tokens")
+    assert configure(tmp_path).api == ApiSettings()
+
+
+@pytest.mark.parametrize(
+    ("api", "error"),
+    [
+        ({"token": "x"}, "unknown key 'api.token'; "),
+        ({"bearer_token_file": "nowhere"}, "api: bearer_token_file '{}/nowhere' cannot be read: No such file"),
+        ({"bearer_token_file": "empty"}, "api: bearer_token_file '{}/empty' is empty, expected a token a line"),
+        ({"bearer_token_file": "wrong"}, "api: bearer_token_file '{}/wrong' line 2 is no bearer token, expected "),
+        ({"bearer_token_env": "NO_SUCH_TOKEN"}, "api: bearer_token_env: environment variable 'NO_SUCH_TOKEN' is not"),
+        (
+            {"bearer_token_file": "wrong", "bearer_token_env": "X"},
+            "api: bearer_token_env and bearer_token_file are both set, expected one of them",
+        ),
+        ({"tls_cert_file": "c.pem"}, "api: tls_cert_file and tls_key_file go together, expected both of them or none"),
+        ({"tls_client_ca_file": "ca.pem"}, "api: tls_client_ca_file is set without tls_cert_file and tls_key_file"),
+        ({"tls_cert_file": "c.pem", "tls_key_file": "k.pem"}, "api: TLS file '{}/c.pem' cannot be read: No such file"),
+        (
+            {"tls_cert_file": "wrong", "tls_key_file": "wrong"},
+            "api: tls_cert_file '{0}/wrong' and tls_key_file '{0}/wrong' cannot be used together: ",
+        ),
+    ],
+)
+def test_wrong_access_is_refused_at_the_start(tmp_path: Path, api: dict[str, str], error: str) -> None:
+    """With the file and the reason, never the token."""
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "wrong").write_text("right\nnot a t0ken\n")
+
+    with pytest.raises(ConfigurationError) as caught:
+        configure(tmp_path, **api)
+    assert str(caught.value).startswith(f"servescope.toml: {error.format(tmp_path)}")
+    assert "not a t0ken" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_openness_is_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Loudly when everybody may read, and when tokens travel in the clear; not on this machine alone."""
+    (tmp_path / "tokens").write_text(FIRST)
+
+    def warnings(host: str, **api: str) -> list[str]:
+        configuration = configure(tmp_path, **api)
+        collector = replace(configuration.collector, listen=(host, 0))
+
+        async def run() -> None:
+            stop = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.2, stop.set)
+            await collect(replace(configuration, collector=collector), stop)
+
+        caplog.clear()
+        asyncio.run(run())
+        return [record.message for record in caplog.records if record.name.endswith("command") and record.levelno > 20]
+
+    assert warnings("127.0.0.1") == []
+    assert [text[:26] for text in warnings("0.0.0.0")] == ["ANYBODY WHO REACHES 0.0.0."]
+    assert [text[:20] for text in warnings("0.0.0.0", bearer_token_file="tokens")] == ["bearer tokens travel"]
+
+
+def test_loopback_is_told_from_the_world() -> None:
+    """By address; a name that is not localhost may be anywhere."""
+    assert [host for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost") if not is_loopback(host)] == []
+    assert [host for host in ("0.0.0.0", "::", "10.0.0.1", "collector") if is_loopback(host)] == []

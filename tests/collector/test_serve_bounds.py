@@ -1,0 +1,577 @@
+"""What one client of the collector may cost: another one is served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import pytest
+
+from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.listening import Listener
+from servescope.collector.api.settings import ApiSettings
+from servescope.collector.serve import make_application
+from tests.collector.test_serve import Scene, collecting, engine
+from tests.conftest import ROOT
+
+T = TypeVar("T")
+LIMITS = Bounds(page_seconds=0.0, page_share=0.0)
+
+
+class Door:
+    """A collector as it is really served, and raw connections to it."""
+
+    def __init__(self, scene: Scene, port: int) -> None:
+        self.scene, self.port = scene, port
+
+    async def connect(self, *, reads: bool = True) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection that has sent nothing yet; unless it `reads`, little fits into it on its way."""
+        client = socket.socket()
+        client.setblocking(False)
+        if not reads:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
+        return await asyncio.open_connection(sock=client, limit=65_536 if reads else 1)
+
+    async def send(self, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await self.connect()
+        writer.write(request)
+        await writer.drain()
+        return reader, writer
+
+    async def ask(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any, dict[str, str]]:
+        """The answer to another client, which must not have to wait."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with (
+            asyncio.timeout(5),
+            aiohttp.ClientSession() as session,
+            session.get(url, headers=headers) as response,
+        ):
+            body = await response.read()
+            shown = json.loads(body) if "json" in response.content_type else body.decode()
+            return response.status, shown, dict(response.headers)
+
+    async def refused(self, reason: str) -> float:
+        """How often the collector says it turned somebody away for that reason."""
+        _, text, _ = await self.ask("/metrics")
+        line = next(line for line in text.splitlines() if f'servescope_api_refused_total{{reason="{reason}"}}' in line)
+        return float(line.split()[-1])
+
+
+@asynccontextmanager
+async def door(
+    folder: Path, bounds: Bounds, api: ApiSettings | None = None, deployment_id: str | None = None
+) -> AsyncIterator[Door]:
+    """A collector behind its real listener, on a free port."""
+    api = api or ApiSettings()
+    async with collecting(folder, deployment_id) as (collector, pages, clock):
+        listener = Listener(make_application(collector, api, bounds=bounds), certificates=api.certificates())
+        await listener.start("127.0.0.1", 0)
+        port = listener.addresses[0][1]
+        try:
+            async with aiohttp.ClientSession() as session:
+                yield Door(Scene(collector, pages, clock, f"http://127.0.0.1:{port}", session), port)
+        finally:
+            await listener.close()
+
+
+def play(folder: Path, bounds: Bounds, act: Callable[[Door], Awaitable[T]], api: ApiSettings | None = None) -> T:
+    async def run() -> T:
+        async with door(folder, bounds, api) as opened:
+            return await act(opened)
+
+    return asyncio.run(run())
+
+
+async def ended(reader: asyncio.StreamReader, seconds: float = 5.0) -> bytes:
+    """All that comes until the other side ends the connection; fails when it does not."""
+    async with asyncio.timeout(seconds):
+        try:
+            return await reader.read(-1)
+        except ConnectionError:
+            return b""
+
+
+def bounds(**changed: Any) -> Bounds:
+    return Bounds(page_seconds=0.0, page_share=0.0, **changed)
+
+
+def test_the_bounds_are_documented() -> None:
+    """docs/api.md has every number as the code has it."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    real = Bounds()
+    for row in (
+        f"| connections | {real.connections} |",
+        f"silent or trickling | {real.idle_seconds:g} s |",
+        f"| TLS handshake | {real.handshake_seconds:g} s |",
+        f"| {real.line_bytes >> 10} KiB · {real.header_bytes >> 10} KiB · {real.body_bytes >> 10} KiB |",
+        f"| {real.unanswered_bytes >> 10} KiB |",
+        f"| requests at once | {real.requests} |",
+        f"| {real.reads} · {real.waiting_reads} |",
+        f"| time to make an answer | {real.answer_seconds:g} s |",
+        f"| numbers in one answer | {real.answer_values:,} |".replace(",", " "),
+        f"| time to take {real.piece_bytes >> 10} KiB of an answer · all of it | {real.piece_seconds:g} s · "
+        f"{real.sending_seconds:g} s |",
+        f"| answers on their way | {real.sending_bytes // 1_000_000} MB |",
+        f"within {real.page_seconds:g} s, and within nine times",
+    ):
+        assert row in page, row
+    assert real.page_share == 9.0
+
+
+# --- Connections ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_request_that_trickles_is_cut_off(tmp_path: Path) -> None:
+    """A header a byte at a time holds a connection no longer than a silent one; others are answered meanwhile."""
+
+    async def act(opened: Door) -> tuple[int, bytes]:
+        reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n")
+
+        async def trickle() -> None:
+            for _ in range(100):
+                writer.write(b"X")
+                await asyncio.sleep(0.05)
+
+        trickling = asyncio.create_task(trickle())
+        status, *_ = await opened.ask("/api/v1/targets")
+        rest = await ended(reader)
+        trickling.cancel()
+        writer.close()
+        return status, rest
+
+    assert play(tmp_path, bounds(idle_seconds=0.5), act) == (200, b"")
+
+
+@pytest.mark.slow
+def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
+    """After its answer, and before its first request; one that goes on asking stays."""
+
+    async def act(opened: Door) -> tuple[bytes, bytes, int]:
+        silent, first = await opened.connect()
+        reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        busy, asking = await opened.connect()
+        answers = 0
+        for _ in range(6):
+            asking.write(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answers += (await busy.readuntil(b"ok\n")).count(b" 200 OK")
+            await asyncio.sleep(0.3)
+        nothing, answer = await ended(silent), await ended(reader)
+        for each in (first, writer, asking):
+            each.close()
+        return nothing, answer, answers
+
+    nothing, answer, answers = play(tmp_path, bounds(idle_seconds=1.5), act)
+    assert (nothing, answers) == (b"", 6)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
+    """However many connect and say nothing, the next one is served; it is counted."""
+
+    async def act(opened: Door) -> tuple[int, bytes, float]:
+        silent = [await opened.connect() for _ in range(8)]
+        status, *_ = await opened.ask("/api/v1/targets")
+        first = await ended(silent[0][0])
+        refused = await opened.refused("connections")
+        for _, writer in silent:
+            writer.close()
+        return status, first, refused
+
+    status, first, refused = play(tmp_path, bounds(connections=4), act)
+    assert (status, first) == (200, b"")
+    assert refused >= 5
+
+
+def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is served, at the cost of the one whose answer has been due for longest."""
+
+    async def act(opened: Door) -> tuple[int, bytes, bool]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        busy = []
+        for _ in range(4):
+            busy.append(await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            await asyncio.sleep(0.05)
+        await until(lambda: held.begun == LIMITS.reads)
+        status = (await opened.ask("/-/healthy"))[0]
+        first = await ended(busy[0][0])
+        others_wait = not any(reader.at_eof() for reader, _ in busy[1:])
+        held.let_go()
+        for _, writer in busy:
+            writer.close()
+        return status, first, others_wait
+
+    assert play(tmp_path, bounds(connections=4), act) == (200, b"", True)
+
+
+def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests behind one that waits for its answer end the connection when they grow large; others are answered."""
+
+    async def act(opened: Door) -> tuple[bytes, int, int]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        reader, writer = await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: held.begun == 1)
+        behind = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + b"x" * 5_000 + b"\r\n\r\n"
+        writer.write(behind * 10)
+        await asyncio.sleep(0.1)
+        still_there = not reader.at_eof()
+        writer.write(behind * 20)
+        cut_off = await ended(reader)
+        writer.close()
+        served = (await opened.ask("/api/v1/targets"))[0]
+        held.let_go()
+        return cut_off, served, still_there
+
+    assert play(tmp_path, bounds(unanswered_bytes=100_000), act) == (b"", 200, True)
+
+
+@pytest.mark.slow
+def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
+    """The request is answered, and its connection closed."""
+
+    async def act(opened: Door) -> bytes:
+        head = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await opened.send(head)
+        for _ in range(300):
+            writer.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
+        answer = await ended(reader)
+        writer.close()
+        return answer
+
+    assert play(tmp_path, LIMITS, act).startswith(b"HTTP/1.1 200 ")
+
+
+# --- Requests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status", "told"),
+    [
+        (b"GET /api/v1/targets?" + b"x" * 9_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414, "path and query of 90"),
+        (
+            b"GET /api/v1/targets HTTP/1.1\r\nHost: localhost\r\n"
+            + b"".join(b"X-%d: %s\r\n" % (number, b"y" * 1_000) for number in range(20))
+            + b"\r\n",
+            431,
+            "headers of 20",
+        ),
+        (b"POST /api/v1/targets HTTP/1.1\r\nHost: localhost\r\nContent-Length: 70000\r\n\r\n", 413, "a body of 70000"),
+    ],
+)
+def test_requests_of_undue_size_are_refused(tmp_path: Path, request_head: bytes, status: int, told: str) -> None:
+    """414, 431 and 413, in JSON, with what is taken; then the connection is closed."""
+
+    async def act(opened: Door) -> bytes:
+        reader, writer = await opened.send(request_head)
+        answer = await ended(reader)
+        writer.close()
+        return answer
+
+    head, _, body = play(tmp_path, LIMITS, act).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert json.loads(body)["error"].startswith(told)
+
+
+def test_what_is_no_http_is_answered_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """400, and no line in the log that strangers could fill it with."""
+
+    async def act(opened: Door) -> bytes:
+        reader, writer = await opened.send(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+        answer = await ended(reader)
+        writer.close()
+        return answer
+
+    assert play(tmp_path, LIMITS, act).startswith(b"HTTP/1.0 400 ")
+    assert [record for record in caplog.records if "http" in record.name] == []
+
+
+ODD_REQUESTS = (
+    b"GET /api/v1/figures?deployment_id=v1&name=request_rate HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST /-/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello",
+    b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET http://elsewhere/api/v1/targets HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /api/v1/targets HTTP/1.0\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+    b"GET /api/v1/samples?name=%ff%fe&deployment_id=%00%ed%a0%80 HTTP/1.1\r\nAuthorization: Bearer \xff\xfe\r\n\r\n",
+    b"GET /%2e%2e/api/v1/targets HTTP/1.1\r\nHost: [::1\r\n\r\n",
+    b"GET /api/v1/targets HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nExpect: \xf0\x9f\r\n\r\n",
+    b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: \xf0\x9f\r\nAccept-Encoding: gzip;q=1e9\r\n\r\n",
+)
+
+
+def mutated(request: bytes, chance: random.Random) -> bytes:
+    """The request with a few bytes changed, taken out, put in, or its end cut off."""
+    data = bytearray(request)
+    for _ in range(chance.randrange(1, 5)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                data[at : at + 1] = chance.randbytes(1)
+            case 1:
+                del data[at : at + chance.randrange(1, 9)]
+            case 2:
+                data[at:at] = chance.randbytes(chance.randrange(1, 9))
+            case _:
+                del data[at:]
+    return bytes(data)
+
+
+@pytest.mark.slow
+def test_odd_requests_cost_only_themselves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is sent, and whenever its sender goes away: no fault of ours, no line in the log, no connection left."""
+    chance = random.Random(11)
+    # aiohttp answers 500 to an Expect header that is no text, before us, where there is no page.
+    changeable = [each for each in ODD_REQUESTS if b"Expect" not in each]
+    requests = [*ODD_REQUESTS, *(mutated(chance.choice(changeable), chance) for _ in range(600))]
+
+    async def act(opened: Door) -> tuple[set[bytes], int]:
+        async def send(request: bytes, *, stay: bool) -> bytes:
+            reader, writer = await opened.send(request)
+            if not stay:
+                writer.write_eof()
+            answer = await ended(reader)
+            writer.close()
+            return answer[9:12]
+
+        await opened.scene.step()
+        statuses: set[bytes] = set()
+        for start in range(0, len(requests), 50):
+            batch = requests[start : start + 50]
+            statuses |= set(await asyncio.gather(*(send(one, stay=len(one) % 3 > 0) for one in batch)))
+        return statuses, (await opened.ask("/api/v1/targets"))[0]
+
+    statuses, served = play(tmp_path, bounds(idle_seconds=0.2), act)
+    assert served == 200
+    assert {b"200", b"400", b"404"} <= statuses
+    assert {status for status in statuses if status.startswith(b"5")} == set()
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+class Held:
+    """A method of the store that waits until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        self._free, self.begun = threading.Event(), 0
+        original = getattr(owner, name)
+
+        def held(*args: Any, **kwargs: Any) -> Any:
+            self.begun += 1
+            assert self._free.wait(10)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, held)
+
+    def let_go(self) -> None:
+        self._free.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not come to that within five seconds")
+
+
+def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it 503 says when to come again; what reads nothing, and health, is served; then all who wait are."""
+
+    async def act(opened: Door) -> tuple[Any, Any, int, list[int]]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(3)]
+        await until(lambda: held.begun == 1)
+        await asyncio.sleep(0.1)
+        turned_away = await opened.ask("/api/v1/status")
+        others = [(await opened.ask(path))[0] for path in ("/api/v1/catalog", "/metrics", "/-/healthy")]
+        held.let_go()
+        served = [(await each)[0] for each in waiting]
+        after = (await opened.ask("/api/v1/status"))[0]
+        return turned_away, others, after, served
+
+    turned_away, others, after, served = play(tmp_path, bounds(reads=1, waiting_reads=2), act)
+    assert turned_away[0] == 503
+    assert turned_away[1] == {"error": "3 reads of the store are under way, ask again"}
+    assert turned_away[2]["Retry-After"] == "1"
+    assert (others, after, served) == ([200, 200, 200], 200, [200, 200, 200])
+
+
+@pytest.mark.slow
+def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 after the bound; the read keeps its place until it is done, so that they do not pile up."""
+
+    async def act(opened: Door) -> list[tuple[int, Any]]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        first = (await opened.ask("/api/v1/deployments"))[:2]
+        second = (await opened.ask("/api/v1/status"))[:2]
+        held.let_go()
+        await asyncio.sleep(0.1)
+        third = (await opened.ask("/api/v1/deployments"))[:2]
+        return [first, second, third]
+
+    first, second, third = play(tmp_path, bounds(answer_seconds=0.8, reads=1, waiting_reads=0), act)
+    assert first == (503, {"error": "no answer within 0.8 s; ask for less, or again"})
+    assert second == (503, {"error": "1 reads of the store are under way, ask again"})
+    assert third[0] == 200
+
+
+def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one too many is answered with 503, health is not; nobody who was let in loses by it."""
+
+    async def act(opened: Door) -> tuple[int, int, list[int]]:
+        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(2)]
+        await until(lambda: held.begun == 2)
+        refused, healthy = (await opened.ask("/api/v1/catalog"))[0], (await opened.ask("/-/healthy"))[0]
+        held.let_go()
+        return refused, healthy, [(await each)[0] for each in waiting]
+
+    assert play(tmp_path, bounds(requests=2), act) == (503, 200, [200, 200])
+
+
+# --- Answers ----------------------------------------------------------------------------------------------------------
+
+
+async def fill(scene: Scene, steps: int = 40) -> None:
+    for step in range(steps):
+        for replica in ("v1-0", "v1-1", "v2-0"):
+            scene.pages.texts[replica] = engine(step * 3)
+        await scene.step()
+    await scene.written()
+
+
+@pytest.mark.parametrize(
+    ("query", "less"),
+    [
+        ("figures?deployment_id=v1", "fewer figures (name), fewer points (max_points), or a shorter time"),
+        ("samples?deployment_id=v1&name=output_tokens_per_request", "fewer metrics (name), or a shorter time"),
+    ],
+)
+def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path, query: str, less: str) -> None:
+    """400, with what to ask for instead; less than that is answered."""
+
+    async def act(opened: Door) -> tuple[tuple[int, Any], int]:
+        await fill(opened.scene)
+        narrowed = query.replace("output_tokens_per_request", "requests_total") + "&name=request_rate"
+        narrowed = narrowed if "figures" in query else narrowed.removesuffix("&name=request_rate")
+        end_ms = opened.scene.collector.now_ms
+        return (await opened.ask(f"/api/v1/{query}"))[:2], (
+            await opened.ask(f"/api/v1/{narrowed}&start_ms={end_ms - 60_000}&end_ms={end_ms}")
+        )[0]
+
+    refused, narrowed = play(tmp_path, bounds(answer_values=200), act)
+    assert refused == (400, {"error": f"the answer would hold more than 200 numbers; ask for {less}"})
+    assert narrowed == 200
+
+
+def test_samples_that_are_too_many_to_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """400, as less can be asked for; the store is not at fault."""
+    monkeypatch.setattr("servescope.store.embedded.MOST_NUMBERS", 20)
+
+    async def act(opened: Door) -> tuple[int, Any]:
+        await fill(opened.scene)
+        return (await opened.ask("/api/v1/samples?deployment_id=v1&name=requests_total"))[:2]
+
+    status, answer = play(tmp_path, bounds(), act)
+    assert status == 400
+    assert answer["error"].endswith("too many to be read at once; ask for fewer names or a shorter time")
+
+
+def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
+    """Each would do, both are too much."""
+
+    async def act(opened: Door) -> list[int]:
+        await fill(opened.scene, 5)
+        queries = ("&inference_stack=v1", "&inference_stack=v2", "")
+        return [
+            (await opened.ask(f"/api/v1/figures?deployment_id=chat&name=request_rate{query}"))[0] for query in queries
+        ]
+
+    async def run() -> list[int]:
+        async with door(tmp_path, bounds(answer_values=15), deployment_id="chat") as opened:
+            return await act(opened)
+
+    assert asyncio.run(run()) == [200, 200, 400]
+
+
+@pytest.mark.slow
+def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
+    """A client that never reads, on many connections, holds none for long; the others are answered all the while."""
+
+    async def act(opened: Door) -> tuple[set[int], float, int]:
+        await opened.scene.step()
+        request = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        stuck = []
+        for _ in range(6):
+            reader, writer = await opened.connect(reads=False)
+            writer.write(request * 400)
+            stuck.append((reader, writer))
+        statuses: set[int] = set()
+        cut_off = 0.0
+        for _ in range(100):
+            statuses.add((await opened.ask("/api/v1/targets"))[0])
+            cut_off = await opened.refused("slow_reader")
+            if cut_off == len(stuck):
+                break
+            await asyncio.sleep(0.1)
+        connections = opened.scene.collector.telemetry.api_connections._value.get()
+        for _, writer in stuck:
+            writer.close()
+        return statuses, cut_off, int(connections)
+
+    statuses, cut_off, connections = play(tmp_path, bounds(piece_seconds=0.4), act)
+    assert statuses == {200}
+    assert cut_off == 6
+    assert connections <= 2
+
+
+@pytest.mark.slow
+def test_answers_on_their_way_are_bounded_together(tmp_path: Path) -> None:
+    """While as much as may be waits for slow clients no other answer is begun; once they are cut off it is."""
+
+    async def act(opened: Door) -> list[int]:
+        async def answered(status: int) -> int:
+            for _ in range(100):
+                if (await opened.ask("/api/v1/targets"))[0] == status:
+                    return status
+                await asyncio.sleep(0.05)
+            pytest.fail(f"nobody was answered with {status} within five seconds")
+
+        _, writer = await opened.connect(reads=False)
+        writer.write(b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+        statuses = [await answered(503), (await opened.ask("/-/healthy"))[0], await answered(200)]
+        writer.close()
+        return statuses
+
+    assert play(tmp_path, bounds(sending_bytes=10_000, piece_seconds=1.5), act) == [503, 200, 200]
+
+
+@pytest.mark.slow
+def test_who_takes_the_answer_by_drops_is_cut_off(tmp_path: Path) -> None:
+    """A client that takes a little now and then has its whole answer by the bound, or not at all."""
+
+    async def act(opened: Door) -> float:
+        reader, writer = await opened.connect(reads=False)
+        writer.write(b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if await opened.refused("slow_reader"):
+                break
+            with suppress(ConnectionError):
+                await reader.read(64)
+        cut_off = await opened.refused("slow_reader")
+        writer.close()
+        return cut_off
+
+    assert play(tmp_path, bounds(piece_bytes=16_384, piece_seconds=60.0, sending_seconds=0.6), act) == 1

@@ -1,0 +1,149 @@
+"""The collector's `/metrics` as scrapers see it: two formats, compressed, rendered once for many."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from servescope.collector.api.bounds import Bounds
+from servescope.collector.exposition import Page, PageRenderer, Scraped
+from servescope.collector.telemetry import Telemetry
+from servescope.contract.catalog import METRICS
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Series, format_series, make_labels
+from tests.collector.test_serve import Scene, play, scene
+from tests.support.fake_targets import FakeTarget
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+async def scrape_everything(stage: Scene, *, shuffled: bool = False) -> None:
+    """Two scrapes of targets that show all of the contract; their lines in any order when `shuffled`."""
+    targets = {
+        name: FakeTarget(name, Identity("m", "d", "s", replica=name, role=role), seed)
+        for seed, (name, role) in enumerate((("v1-0", "aggregated"), ("v1-1", "router"), ("v2-0", "autoscaler")))
+    }
+    mixer = random.Random(7)
+    for step in range(2):
+        for name, target in targets.items():
+            lines = target.exposition(step).splitlines()
+            if shuffled:
+                mixer.shuffle(lines)
+            stage.pages.texts[name] = "\n".join(lines) + "\n"
+        await stage.step()
+
+
+async def fetch(stage: Scene, **headers: str) -> tuple[bytes, dict[str, str]]:
+    asked = {"Accept-Encoding": "identity", **headers}
+    async with (
+        aiohttp.ClientSession(auto_decompress=False) as session,
+        session.get(f"{stage._url}/metrics", headers=asked) as response,
+    ):
+        assert response.status == 200
+        return await response.read(), dict(response.headers)
+
+
+def samples(families: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """The samples but for those that change from one page to the next by themselves."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.name.startswith(
+            ("servescope_api_", "servescope_render_", "servescope_store_append_", "servescope_event_loop_", "process_")
+        )
+    }
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_openmetrics_says_the_same_as_text(tmp_path: Path, shuffled: bool) -> None:
+    """Valid to the letter, whatever the order of lines at the targets, with the same samples under the same names."""
+
+    async def act(stage: Scene) -> tuple[bytes, dict[str, str], bytes, dict[str, str]]:
+        await scrape_everything(stage, shuffled=shuffled)
+        await stage.written()
+        return *await fetch(stage), *await fetch(stage, Accept=f"{OPENMETRICS};q=0.9,text/plain;q=0.5")
+
+    text, text_headers, page, page_headers = play(tmp_path, act)
+    assert text_headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert page_headers["Content-Type"] == f"{OPENMETRICS}; charset=utf-8"
+    assert page_headers["Cache-Control"] == text_headers["Cache-Control"] == "no-store"
+    assert page.endswith(b"\n# EOF\n")
+    families = list(parse_openmetrics(page.decode()))  # type: ignore[no-untyped-call] # the library's
+    assert samples(families) == samples(parse_text(text.decode()))
+    shown = {family.name: family for family in families}
+    assert {metric.documented for metric in METRICS.values()} - set(shown) <= {
+        metric.documented for metric in METRICS.values() if metric.unit == "ratio"
+    }
+    assert shown["output_tokens"].type == "counter"
+    assert shown["decode_seconds"].unit == "seconds"
+
+
+def test_the_page_is_compressed_for_who_takes_it(tmp_path: Path) -> None:
+    """In either format."""
+
+    async def act(stage: Scene) -> list[tuple[bytes, dict[str, str]]]:
+        await scrape_everything(stage)
+        accepts = ("text/plain", OPENMETRICS)
+        return [await fetch(stage, **{"Accept": each, "Accept-Encoding": "gzip"}) for each in accepts]
+
+    for body, headers in play(tmp_path, act):
+        assert headers["Content-Encoding"] == "gzip"
+        assert headers["Vary"] == "Accept, Accept-Encoding"
+        assert b"\n# TYPE output_tokens" in gzip.decompress(body)
+
+
+@pytest.mark.parametrize(("seconds", "renderings"), [(60.0, 1), (0.0, 5)])
+def test_one_rendering_serves_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, renderings: int
+) -> None:
+    """Who asks while a page is fresh gets that page; with none kept each has its own."""
+    counted = []
+    original = PageRenderer.render
+
+    def render(self: PageRenderer, page: Page) -> bytes:
+        counted.append(page)
+        return original(self, page)
+
+    monkeypatch.setattr(PageRenderer, "render", render)
+
+    async def act() -> None:
+        async with scene(tmp_path, Bounds(page_seconds=seconds, page_share=0.0)) as stage:
+            await stage.step()
+            for _ in range(5):
+                await fetch(stage)
+
+    asyncio.run(act())
+    assert len(counted) == renderings
+
+
+def test_only_what_changed_is_written_anew() -> None:
+    """The page of a renderer that made others before is that of one that made none, whatever came and went."""
+    kept = PageRenderer()
+    first = [Series("queued_requests", make_labels({"engine": str(number)})) for number in range(4)]
+    second = [*first, Series("running_requests", ())]
+    nothing = math.nan
+    steps: list[tuple[list[Series], list[float]]] = [
+        (first, [0, 0, 0, 0]), (first, [0, 1, 2, 3]), (first, [0, nothing, 2, 4]), (first, [nothing] * 4),
+        (first, [0, 1, 2, nothing]), (second, [0, 1, 2, 3, 9]), (second, [0, 1, 2, 3, 8]),
+    ]  # fmt: skip
+    series = {id(each): tuple(each) for each in (first, second)}
+
+    for shown, values in steps:
+        page = Page([Scraped("one", series[id(shown)], np.array(values, dtype=np.float64))], (), (), Telemetry())
+        lines = kept.render(page).decode().splitlines()
+        assert [line for line in lines if line.startswith(("queued", "running"))] == [
+            f"{format_series(*each)} {float(value)}"
+            for each, value in zip(shown, values, strict=True)
+            if not math.isnan(value)
+        ]

@@ -1,0 +1,109 @@
+"""Opening a dashboard reads a bounded number of samples, counted as a real Prometheus counts them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks._first_paint import (
+    MOST_SAMPLES,
+    MOST_SAMPLES_OTHERWISE,
+    RANGE_SECONDS,
+    Asked,
+    estimate_samples,
+    list_queries,
+    tell_rate_window,
+    tell_step,
+)
+from benchmarks._fleet_history import BEFORE_SECONDS, Fleet, is_own, write_history
+from dashboards.__main__ import render
+from dashboards.options import DEFAULTS, make_options
+from tests.dashboards.files import NAMES, read_board
+from tests.drift.promql import Selector, parse, walk
+from tests.support.prometheus import Prometheus, running
+
+FLEET = Fleet(200)
+PAST = Asked("past", "avg_over_time((deployment:requests:rate5m > bool 0)[1h:1m])", 300)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opening_a_dashboard_stays_within_its_budget(name: str) -> None:
+    """Over a day of 200 replicas, scraped every 15 seconds."""
+    costs = {
+        f"{asked.panel}: {asked.expression}": estimate_samples(asked, FLEET, scrape_seconds=15)
+        for asked in list_queries(read_board(name), scrape_seconds=15)
+    }
+
+    dearest = max(costs, key=lambda asked: costs[asked])
+    assert sum(costs.values()) <= MOST_SAMPLES.get(name, MOST_SAMPLES_OTHERWISE), f"the dearest is {dearest}"
+
+
+def test_budgets_are_of_dashboards_there_are() -> None:
+    """None is left of a dashboard that is gone."""
+    assert MOST_SAMPLES.keys() <= set(NAMES)
+
+
+def test_figures_computed_on_the_screen_cost_more_than_the_budget() -> None:
+    """Budgets tell recorded figures from raw ones: with `figures = "raw"` two dashboards are beyond theirs."""
+    files = render(make_options({"figures": "raw"}, origin="a test"))
+    for name in ("requests", "cutover"):
+        queries = list_queries(json.loads(files[f"{name}.json"]), scrape_seconds=15)
+        assert sum(estimate_samples(asked, FLEET, scrape_seconds=15) for asked in queries) > 2 * MOST_SAMPLES[name]
+
+
+@pytest.mark.parametrize(("columns", "step"), [(4, 300), (6, 120), (8, 120), (12, 120), (16, 60), (24, 60)])
+def test_steps_are_those_of_grafana(columns: int, step: int) -> None:
+    """A day on a panel so many columns wide, of 1920 pixels, as `calculateInterval` of @grafana/data has it."""
+    assert tell_step(columns, scrape_seconds=15) == step
+
+
+def test_the_rate_interval_holds_four_scrapes_at_least() -> None:
+    """A step and one scrape more, and never less than four scrapes."""
+    assert tell_rate_window(120, scrape_seconds=15) == 135
+    assert tell_rate_window(15, scrape_seconds=15) == 60
+
+
+def test_a_series_that_the_fleet_does_not_have_is_an_error() -> None:
+    """What is not known is not counted as free."""
+    with pytest.raises(LookupError, match="no_such_metric"):
+        estimate_samples(Asked("", 'sum(no_such_metric{role="x"})', 60), FLEET, scrape_seconds=15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_samples_are_counted_as_prometheus_counts_them(prometheus: Path, tmp_path: Path) -> None:
+    """Every query of every dashboard, over a day of eight replicas scraped every minute: within two percent."""
+    fleet, end, scrape = Fleet(8), 1_700_092_800, 60
+    options = ("--web.enable-remote-write-receiver", "--storage.tsdb.retention.time=100y")
+    with running(prometheus, tmp_path, {}, options=options) as server:
+        write_history(fleet, server.port, end_seconds=end, range_seconds=RANGE_SECONDS, scrape_seconds=scrape)
+        for name in NAMES:
+            for asked in (*list_queries(read_board(name), scrape_seconds=scrape), PAST):
+                estimated = estimate_samples(asked, fleet, scrape_seconds=scrape)
+                if _is_written(asked):
+                    assert _count(server, asked, end) == pytest.approx(estimated, rel=0.02), (name, asked)
+
+
+def _is_written(asked: Asked) -> bool:
+    """Whether all it reads is in the history: not what programs tell of themselves, nor what was long before."""
+    selectors = [each for each in walk(parse(asked.expression)) if isinstance(each, Selector)]
+    back = re.findall(r"(?:\[|offset )(\d+)([smhd])", asked.expression)
+    seconds = sum(int(number) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[unit] for number, unit in back)
+    return seconds <= BEFORE_SECONDS and not any(is_own(each.name) for each in selectors)
+
+
+def _count(server: Prometheus, asked: Asked, end: int) -> int:
+    times = {"start": str(end - RANGE_SECONDS), "end": str(end), "step": str(asked.step_seconds)}
+    path, when = ("query_range", times) if asked.step_seconds else ("query", {"time": str(end)})
+    answer = server.answer(f"/api/v1/{path}", query=asked.expression, stats="all", **when)
+    assert answer["status"] == "success", answer
+    count: int = answer["data"]["stats"]["samples"]["totalQueryableSamples"]
+    return count
+
+
+def test_the_defaults_scrape_as_the_budget_supposes() -> None:
+    """Every 15 seconds."""
+    assert DEFAULTS.scrape_interval == "15s"

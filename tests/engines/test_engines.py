@@ -1,0 +1,119 @@
+"""Every panel works on every captured engine, or is empty for the reason it gives; the page that says so is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servescope.sources.parse import parse_exposition
+from tests.engines.captures import OLD_NAMES, grow
+from tests.engines.matrix import Matrix, make_matrix
+from tests.engines.page import COMMAND, PAGE, render_page
+
+TEXT = """\
+# TYPE served_total counter
+served_total{reason="stop"} 8
+# TYPE wait_seconds histogram
+wait_seconds_bucket{le="+Inf"} 4
+wait_seconds_sum 2.5
+wait_seconds_count 4
+# TYPE served_created gauge
+served_created 1.7e+09
+# TYPE running gauge
+running 3
+"""
+
+# What is shown of both captured releases of an engine, whatever was renamed or added between them.
+BOTH_VLLM = {
+    ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
+    ("requests", "Time per output token"), ("requests", "Request duration"), ("requests", "Requests by outcome"),
+    ("requests", "Tokens per second per request"), ("cache", "KV cache in use"), ("cache", "Preemptions"),
+    ("cutover", "Requests by stack"), ("cutover", "Harm by stack"), ("fleet", "Tokens a second"),
+}  # fmt: skip
+BOTH_DYNAMO = {
+    ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
+    ("requests", "Request duration"), ("requests", "Requests by outcome"),
+    ("requests", "Tokens per second per request"),
+    ("cutover", "Requests by stack"), ("fleet", "Tokens a second"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def matrix(reference: Path, prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    """All panels on all captured engines."""
+    return make_matrix(prometheus, promtool, reference / "captures", tmp_path_factory.mktemp("engines"))
+
+
+def test_what_an_engine_counted_happens_once_more() -> None:
+    """Half way, counters and histograms are one and a half times the captured; gauges are as they were."""
+    values = {sample.name: sample.value for sample in parse_exposition(grow(TEXT, 0.5)).samples}
+
+    assert values == {
+        "served_total": 12, "wait_seconds_bucket": 6, "wait_seconds_sum": 3.75, "wait_seconds_count": 6,
+        "served_created": 1.7e9, "running": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_an_empty_panel_says_why_on_every_engine(matrix: Matrix) -> None:
+    """None is empty where the engine tells what it wants, and none calls idle or broken what the engine cannot tell."""
+    assert matrix.undeclared() == []
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_the_page_is_that_of_the_panels_and_captures(matrix: Matrix, reference: Path) -> None:
+    """`docs/engines.md` says of each panel what was found just now."""
+    assert PAGE.read_text(encoding="utf-8") == render_page(matrix, reference / "captures"), f"run `{COMMAND}`"
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_old_and_new_names_of_one_engine_both_give_data(matrix: Matrix) -> None:
+    """Dynamo under its older names alone shows what it shows under both; so do two releases of each engine."""
+    for line in matrix.lines:
+        assert line.cells[OLD_NAMES.name] == line.cells["dynamo-1-6"], (line.board, line.panel)
+    for shown, releases in (
+        (BOTH_VLLM, ("vllm-0-13", "vllm-0-32")),
+        (BOTH_DYNAMO, ("dynamo-0-8", "dynamo-1-6")),
+    ):
+        for board, panel in shown:
+            cells = matrix.find(board, panel).cells
+            assert [cells[release].found for release in releases] == ["data", "data"], (board, panel)
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_a_feature_that_is_off_shows_nothing_rather_than_zero(matrix: Matrix) -> None:
+    """vLLM without speculation has no speculation rate and names the counters; with it, there is one."""
+    cells = matrix.find("speculation", "Speculation rate").cells
+
+    assert cells["vllm-0-13"].found == "off"
+    assert set(cells["vllm-0-13"].missing) == {
+        "spec_decode_num_accepted_tokens_total",
+        "spec_decode_num_draft_tokens_total",
+    }
+    # What was captured drafted too little for a rate to say something.
+    assert cells["vllm-0-32"].found == "idle"
+    assert matrix.find("speculation", "Drafted and accepted").cells["vllm-0-32"].found == "data"
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_nothing_looked_up_is_no_hit_rate_of_zero(matrix: Matrix) -> None:
+    """vLLM 0.13 was captured before its cache was asked for anything: the hit rate is idle; 0.32 shows a real one."""
+    cells = matrix.find("cache", "KV cache hit rate").cells
+
+    assert (cells["vllm-0-13"].found, cells["vllm-0-32"].found) == ("idle", "data")
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_a_promise_between_two_buckets_is_told_to_be_unknown(matrix: Matrix) -> None:
+    """Dynamo's first tokens are counted up to 2.2 and to 4.7 seconds: how many came within 2.5 is not known."""
+    cells = matrix.find("requests", "Time to first token: promise kept").cells
+
+    assert (cells["dynamo-1-6"].found, cells["vllm-0-32"].found) == ("off", "data")
+    assert "2.5" in cells["dynamo-1-6"].why

@@ -1,0 +1,290 @@
+"""Ways out of a process: the page, its server, the prometheus_client collector; all tell the same."""
+
+from __future__ import annotations
+
+import http.client
+import math
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Labels
+from servescope.errors import ServescopeError, UsageError
+from servescope.exposition.exposition import CONTENT_TYPE, MetricsServer, PrometheusCollector, render, serve
+from servescope.instruments.autoscaler import AutoscalerInstruments
+from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.instrument import Instruments
+from servescope.instruments.router import RouterInstruments
+from servescope.instruments.testing import FakeClock
+from tests.instruments.test_engine import UNHURRIED
+
+Told = dict[tuple[str, Labels], float]
+
+
+def identity(replica: str, role: str = "aggregated", model_name: str = "llama-70b") -> Identity:
+    return Identity(model_name, "chat-v2", "v2", replica=replica, role=role)
+
+
+@pytest.fixture
+def instruments() -> tuple[Instruments, ...]:
+    """One of each, and a second engine, with something recorded in all."""
+    clock = FakeClock()
+    engines = tuple(EngineInstruments(identity(f"engine-{number}"), clock=clock) for number in range(2))
+    router = RouterInstruments(identity("router-0", "router"), clock=clock)
+    autoscaler = AutoscalerInstruments(identity("", "autoscaler"))
+    for number, engine in enumerate(engines):
+        request = engine.start_request(100)
+        clock.advance(0.1)
+        request.first_token()
+        clock.advance(1.7)
+        request.finish("ok", output_tokens=30 + number)
+        engine.record_speculation(8, (3, 1))
+        engine.set_kv_cache_usage(1 / 3)
+    router.route(
+        eligible_tokens=9, predicted_tokens=6, best_tokens=7, candidates=3, fallback_reason='no "index"\n\\'
+    ).report(5)
+    autoscaler.set_replicas({"active": 2})
+    return *engines, router, autoscaler
+
+
+def sampled(*instruments: Instruments) -> Told:
+    return {(sample.name, sample.labels): sample.value for one in instruments for sample in one.samples()}
+
+
+def parsed(page: bytes) -> Told:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_tells_what_the_samples_tell(instruments: tuple[Instruments, ...]) -> None:
+    """Parsed by prometheus_client, it has the same series with the same values, and no more."""
+    assert parsed(render(*instruments)) == sampled(*instruments)
+
+
+@settings(UNHURRIED, max_examples=40)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1, max_size=12),
+    st.floats(0, 1e8),
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 1),
+)
+def test_any_label_and_value_survives_the_page(name: str, seconds: float, tokens: int, share: float) -> None:
+    """Quotes, percent signs and line ends in labels, tiny and huge values."""
+    engine = EngineInstruments(identity("%s %d", model_name=name))
+    engine.record_request(
+        outcome="ok", input_tokens=tokens, output_tokens=2, time_to_first_token=0.0, duration=seconds,
+        decode_seconds=seconds,
+    )  # fmt: skip
+    engine.set_kv_cache_usage(share)
+    assert parsed(render(engine)) == sampled(engine)
+
+
+def test_each_family_stands_together_with_its_help_and_type(instruments: tuple[Instruments, ...]) -> None:
+    """Two engines' series of one metric follow one HELP and one TYPE."""
+    lines = render(*instruments).decode().splitlines()
+    heads = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(heads) == len(set(heads))
+    assert "# TYPE requests_total counter" in lines
+    assert "# TYPE tps_per_request histogram" in lines
+    assert "# HELP requests_started_total Requests that arrived." in lines
+    current = ""
+    for line in lines:
+        if line.startswith("# TYPE"):
+            current = line.split()[2]
+        elif not line.startswith("#"):
+            assert line.partition("{")[0].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") == current
+
+
+def test_a_metric_that_is_absent_has_no_head(instruments: tuple[Instruments, ...]) -> None:
+    """No HELP without a series."""
+    assert b"queued_requests" not in render(*instruments)
+
+
+def test_every_value_is_a_finite_number(instruments: tuple[Instruments, ...]) -> None:
+    """NaN and infinity never leave the process."""
+    assert all(math.isfinite(value) for value in parsed(render(*instruments)).values())
+
+
+@pytest.mark.parametrize("way", [render, serve, PrometheusCollector])
+def test_two_instruments_of_one_identity_are_refused(way: object) -> None:
+    """Their series could not be told apart."""
+    twins = [EngineInstruments(identity("engine-0")) for _ in range(2)]
+    with pytest.raises(UsageError, match=r"two instruments have one identity, Identity.*engine-0"):
+        way(*twins)  # type: ignore[operator]
+    with pytest.raises(UsageError, match="no instruments given"):
+        way()  # type: ignore[operator]
+    with pytest.raises(UsageError, match="'engine' are no instruments"):
+        way("engine")  # type: ignore[operator]
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(instruments: tuple[Instruments, ...]) -> Iterator[MetricsServer]:
+    with serve(*instruments) as running:
+        yield running
+
+
+def test_the_server_gives_the_page_on_loopback(server: MetricsServer, instruments: tuple[Instruments, ...]) -> None:
+    """Content type and body are those of the page, query or not."""
+    assert server.url.startswith("http://127.0.0.1:")
+    for url in (server.url, f"{server.url}?from=test"):
+        with urlopen(url, timeout=10) as answer:
+            assert answer.headers["Content-Type"] == CONTENT_TYPE
+            assert answer.read() == render(*instruments)
+
+
+def test_the_server_answers_head_without_a_body(server: MetricsServer) -> None:
+    """The length is that of the page."""
+    with urlopen(Request(server.url, method="HEAD"), timeout=10) as answer:
+        assert int(answer.headers["Content-Length"]) > 1000
+        assert answer.read() == b""
+
+
+def test_another_path_is_told_where_the_page_is(server: MetricsServer) -> None:
+    """404, with the path of the metrics."""
+    with pytest.raises(HTTPError, match="404") as error:
+        urlopen(server.url.removesuffix("/metrics"), timeout=10)
+    assert error.value.read() == b"not found; metrics are at /metrics\n"
+    error.value.close()
+
+
+def test_readers_and_recorders_do_not_hinder_each_other(server: MetricsServer) -> None:
+    """Several scrapers at once all get whole pages."""
+    pages: list[bytes] = []
+
+    def scrape() -> None:
+        for _ in range(5):
+            with urlopen(server.url, timeout=10) as answer:
+                pages.append(answer.read())
+
+    threads = [threading.Thread(target=scrape) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pages) == 20
+    assert len({len(page) for page in pages}) == 1
+
+
+@pytest.mark.slow
+def test_clients_that_never_ask_do_not_pile_up(server: MetricsServer) -> None:
+    """Beyond a handful of idle connections, new ones are closed; the server stays bounded, and closes at once."""
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(8)]
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+            _ask(connection)
+        connection.close()
+        server.close()
+    finally:
+        for client in idle:
+            client.close()
+
+
+def _ask(connection: http.client.HTTPConnection) -> None:
+    connection.request("GET", "/metrics")
+    connection.getresponse()
+
+
+def test_a_page_that_fails_is_a_500_and_the_server_goes_on(
+    instruments: tuple[Instruments, ...], server: MetricsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cause is in the log, not on the wire."""
+    original = instruments[0].text
+    instruments[0].text = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(HTTPError, match="500") as error:
+        urlopen(server.url, timeout=10)
+    error.value.close()
+    assert "ZeroDivisionError" in caplog.text
+    instruments[0].text = original  # type: ignore[method-assign]
+    with urlopen(server.url, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_a_closed_server_releases_its_port(instruments: tuple[Instruments, ...]) -> None:
+    """Closing twice does nothing; the port can be bound again."""
+    server = serve(*instruments)
+    server.close()
+    server.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "servescope-metrics"]
+    with serve(*instruments, port=server.port) as again, urlopen(again.url, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_a_port_that_is_taken_or_none_is_refused(instruments: tuple[Instruments, ...], server: MetricsServer) -> None:
+    """Address, port and cause are told; a wrong port names what was expected."""
+    with pytest.raises(ServescopeError, match=rf"cannot serve metrics at '127\.0\.0\.1' port {server.port}: .*in use"):
+        serve(instruments[2], port=server.port)
+    with pytest.raises(ServescopeError, match=r"cannot serve metrics at 'no such host\.invalid' port 0"):
+        serve(instruments[2], address="no such host.invalid")
+    for port in (-1, 65536, "9100", True):
+        with pytest.raises(UsageError, match=f"port is {port!r}, expected a whole number from 0 to 65535"):
+            serve(instruments[2], port=port)  # type: ignore[arg-type]
+
+
+def test_the_server_speaks_ipv6(instruments: tuple[Instruments, ...]) -> None:
+    """The URL has the address in brackets."""
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    try:
+        server = serve(*instruments, address="::1")
+    except ServescopeError as error:
+        pytest.skip(f"::1 cannot be bound here: {error}")
+    with server, urlopen(server.url, timeout=10) as answer:
+        assert server.url.startswith("http://[::1]:")
+        assert answer.status == 200
+
+
+# --- the collector for prometheus_client ------------------------------------------------------------------------------
+
+
+def test_a_registry_tells_what_the_page_tells(instruments: tuple[Instruments, ...]) -> None:
+    """Same series, same values, counters with one `_total`."""
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(*instruments))
+    page = generate_latest(registry)
+    assert parsed(page) == sampled(*instruments)
+    assert b"_total_total" not in page
+    assert b"# TYPE requests_total counter" in page
+
+
+def test_a_registry_can_give_openmetrics(instruments: tuple[Instruments, ...]) -> None:
+    """The families are well formed enough for OpenMetrics' strict parser."""
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(*instruments))
+    page = generate_openmetrics(registry)  # type: ignore[no-untyped-call]
+    families = list(parse_openmetrics(page.decode()))  # type: ignore[no-untyped-call]
+    told = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert told == sampled(*instruments)
+    assert {family.name: family.type for family in families}["requests"] == "counter"
+
+
+def test_a_clash_with_a_metric_of_ones_own_is_found_at_registration(instruments: tuple[Instruments, ...]) -> None:
+    """Also for a metric that is absent so far."""
+    registry = CollectorRegistry()
+    Counter("preemptions", "My own.", registry=registry)
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(PrometheusCollector(*instruments))

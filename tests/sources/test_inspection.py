@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servescope.cli import main
+from servescope.contract.catalog import FIGURES, METRICS
+from servescope.sources import inspection
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+FIRST = """
+vllm:num_requests_running{engine="0"} 1
+vllm:num_requests_waiting{engine="0"} 0
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:prefix_cache_queries_total{engine="0"} 0
+vllm:prefix_cache_hits_total{engine="0"} 0
+vllm:inter_token_latency_seconds_count{engine="0"} 0
+vllm:generation_tokens_total{engine="0"} 100
+vllm:num_preemptions_total{engine="0"} 50
+vllm:request_success_total{engine="0",finished_reason="stop"} 10
+"""
+LATER = """
+vllm:num_requests_running{engine="0"} 3
+vllm:num_requests_waiting{engine="0"} 4
+vllm:kv_cache_usage_perc{engine="0"} 0.75
+vllm:prefix_cache_queries_total{engine="0"} 8
+vllm:prefix_cache_hits_total{engine="0"} 6
+vllm:inter_token_latency_seconds_count{engine="0"} 0
+vllm:generation_tokens_total{engine="0"} 400
+vllm:num_preemptions_total{engine="0"} 2
+vllm:request_success_total{engine="0",finished_reason="stop"} 12
+vllm:request_success_total{engine="0",finished_reason="error"} 2
+"""
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], str]]:
+    """Start an HTTP server that answers as told; gives its URL."""
+    servers = []
+
+    def start(answer: Answer) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    """Two expositions of one vLLM as files; its process was restarted in between as far as preemptions go."""
+    (tmp_path / "first.txt").write_text(FIRST)
+    (tmp_path / "later.txt").write_text(LATER)
+    return str(tmp_path / "first.txt"), str(tmp_path / "later.txt")
+
+
+def answer_text(*texts: str) -> Answer:
+    """Answer the texts in turn, the last one for ever."""
+    left = list(texts)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        text = left.pop(0) if len(left) > 1 else left[0]
+        handler.send_response(200 if handler.path == "/metrics" else 404)
+        handler.end_headers()
+        handler.wfile.write(text.encode())
+
+    return answer
+
+
+def inspect_as_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main(["inspect", *arguments, "--format", "json"]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def rows_by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in document["metrics"]}
+
+
+# --- What is said of an exposition ------------------------------------------------------------------------------------
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("capture", "expected"),
+    [
+        (
+            "vllm-0.32.0-1",
+            {
+                "input_tokens_total": 312,
+                "output_tokens_total": 384,
+                "input_tokens_per_request": 52,
+                "output_tokens_per_request": 64,
+                "speculation_rate": 1.0,
+                "tps_per_request": 879.7,
+                "kv_cache_hit_rate": 0.0,
+                "requests_total": 6,
+                'requests_total{outcome="ok"}': 6,
+            },
+        ),
+        (
+            "vllm-0.13era-1",
+            {
+                "input_tokens_total": 66,
+                "output_tokens_total": 600,
+                "kv_cache_hit_rate": None,
+                "speculation_rate": None,
+                "requests_total": 2,
+            },
+        ),
+        (
+            "dynamo-frontend-1.6.1-1",
+            {
+                "input_tokens_total": 163155,
+                "output_tokens_total": 8666,
+                "requests_total": 300,
+                "kv_cache_hit_rate": 0.6309,
+                "kv_cache_hit_rate_skew": -0.0140,
+                "kv_cache_best_prefix_hit_rate": 0.6506,
+                "kv_cache_hit_rate_efficiency": 0.9697,
+                "kv_cache_predicted_tokens_total": 0.6168 * 163155,
+                'replica_count_by_status{status="active"}': 4,
+            },
+        ),
+    ],
+)
+def test_values_of_the_captures(
+    reference: Path, capsys: pytest.CaptureFixture[str], capture: str, expected: dict[str, float | None]
+) -> None:
+    """Every value that was worked out by hand from a capture is found; no data is no value, and zero is zero."""
+    rows = rows_by_name(inspect_as_json(capsys, str(reference / "captures" / f"{capture}.txt")))
+    for name, value in expected.items():
+        found = rows[name]["value"]
+        assert found == (value if value is None else pytest.approx(value, rel=1e-4, abs=5e-5)), name
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    "capture", ["vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1"]
+)
+def test_everything_has_a_value_or_a_reason(reference: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
+    """Every metric of the contract and every derived figure stands there once, with a value or why there is none."""
+    document = inspect_as_json(capsys, str(reference / "captures" / f"{capture}.txt"))
+    names = [row["name"] for row in document["metrics"]]
+    assert set(METRICS) | set(FIGURES) <= set(names)
+    assert len(names) == len(set(names))
+    for row in document["metrics"]:
+        assert {"name", "status", "value", "unit", "native", "reason"} <= set(row)
+        assert row["status"] in ("present", "derived", "approximate", "elsewhere", "impossible")
+        assert row["value"] is not None or row["reason"], row
+        assert row["value"] is None or row["status"] not in ("elsewhere", "impossible"), row
+    assert document["since"] == "process start"
+
+
+def test_one_exposition_knows_totals_and_no_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+    """Counters and ratios are since the process started, and said to be; rates need more."""
+    document = inspect_as_json(capsys, files[0])
+    rows = rows_by_name(document)
+    assert (document["source"], document["versions"]) == ("vllm", "about 0.13")
+    assert (rows["output_tokens_total"]["value"], rows["output_tokens_total"]["measure"]) == (100, "total")
+    assert rows["request_rate"]["value"] is None
+    assert "--seconds" in rows["request_rate"]["reason"]
+    assert rows["kv_cache_hit_rate"]["value"] is None
+    assert "nothing to divide by, kv_cache_eligible_tokens_total is 0" in rows["kv_cache_hit_rate"]["reason"]
+
+
+def test_two_expositions_know_increases(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+    """Increases and ratios are between the two; gauges are the later ones; a restart counts from 0 and is told."""
+    document = inspect_as_json(capsys, *files)
+    rows = rows_by_name(document)
+    assert document["since"] == "earlier exposition"
+    assert (rows["output_tokens_total"]["value"], rows["output_tokens_total"]["measure"]) == (300, "increase")
+    assert rows["kv_cache_hit_rate"]["value"] == 0.75
+    assert rows["concurrent_requests"]["value"] == 7
+    assert rows["request_error_share"]["value"] == 0.5
+    assert rows['requests_total{outcome="error"}']["value"] == 2
+    assert rows["preemptions_total"]["value"] == 2
+    assert rows["request_rate"]["value"] is None
+    assert any("1 series began anew" in note for note in document["notes"])
+
+
+@pytest.mark.parametrize(
+    ("started", "cause"),
+    [
+        ((100, 200), "the process was restarted;"),
+        ((100, 100), "the process was restarted, or the later exposition was named first;"),
+        ((200, 100), "the process was restarted, or the later exposition was named first;"),
+    ],
+)
+def test_counters_that_fell_may_be_the_wrong_order(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], started: tuple[int, int], cause: str
+) -> None:
+    """Only a process that began later is known to have been restarted."""
+    for name, seconds in zip(files, started, strict=True):
+        with Path(name).open("a") as file:
+            file.write(f"process_start_time_seconds {seconds}\n")
+    document = inspect_as_json(capsys, *files)
+
+    assert any(f"1 series began anew in between: {cause}" in note for note in document["notes"])
+
+
+def test_what_overflows_has_no_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A sum beyond the largest number is absent; JSON has no word for it."""
+    huge = "".join(f'vllm:generation_tokens_total{{engine="{engine}"}} 1.7e308\n' for engine in "12")
+    (tmp_path / "huge.txt").write_text(FIRST + huge)
+    document = inspect_as_json(capsys, str(tmp_path / "huge.txt"))
+
+    assert rows_by_name(document)["output_tokens_total"]["value"] is None
+
+
+def test_series_that_stand_there_twice_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """They count once, and a note names one."""
+    (tmp_path / "twice.txt").write_text(FIRST + FIRST.splitlines()[-1] + "\n")
+    document = inspect_as_json(capsys, str(tmp_path / "twice.txt"))
+
+    assert any(note.startswith("1 samples are of series that stand there before") for note in document["notes"])
+
+
+def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+    """The seconds between two files make rates of increases, and change no ratio."""
+    rows = rows_by_name(inspect_as_json(capsys, *files, "--seconds", "10"))
+    assert rows["output_tokens_per_second"]["value"] == 30
+    assert rows["request_rate"]["value"] == pytest.approx(0.4)
+    assert rows["request_error_share"]["value"] == 0.5
+
+
+def test_a_fresh_server_has_counts_and_no_means(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Before its first request counters are 0, and means have no data, which is said."""
+    (tmp_path / "x.txt").write_text(
+        "dynamo_frontend_disconnected_clients 0\ndynamo_frontend_event_loop_stall_total 0\n"
+        'dynamo_frontend_model_context_length{model="tiny"} 4096\n'
+    )
+    rows = rows_by_name(inspect_as_json(capsys, str(tmp_path / "x.txt")))
+    assert rows["output_tokens_total"]["value"] == 0
+    assert rows["output_tokens_per_request"]["value"] is None
+    assert rows["output_tokens_per_request"]["reason"].startswith("no data: nothing to divide by")
+    assert rows["request_duration_seconds"]["reason"].startswith("no observation")
+
+
+def test_an_approximate_part_makes_a_figure_approximate(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str]
+) -> None:
+    """A hit rate of the local cache alone does not pass for the whole one."""
+    row = rows_by_name(inspect_as_json(capsys, *files))["kv_cache_hit_rate"]
+    assert row["status"] == "approximate"
+    assert "local cache" in row["reason"]
+
+
+def test_a_band_gives_its_verdict(capsys: pytest.CaptureFixture[str], reference: Path) -> None:
+    """A figure with a band is judged by it."""
+    rows = rows_by_name(inspect_as_json(capsys, str(reference / "captures" / "vllm-0.32.0-1.txt")))
+    assert rows["speculation_rate"]["verdict"] == "good: well aligned"
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("capture", "guess"), [("sglang-0.5.7era-1", "SGLang"), ("vllm-0.5.0-1", "vLLM"), ("llamacpp-2026-1", "llama.cpp")]
+)
+def test_the_unknown_is_said_to_be_unknown(
+    reference: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str
+) -> None:
+    """An exposition without a map ends with code 1, and with the nearest guess in both forms."""
+    path = str(reference / "captures" / f"{capture}.txt")
+    document = inspect_as_json(capsys, path, code=1)
+    assert (document["source"], document["metrics"]) == (None, [])
+    assert guess in document["nearest"]
+    assert main(["inspect", path]) == 1
+    text = capsys.readouterr().out
+    assert "unknown; it looks like" in text
+    assert guess in text
+
+
+def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """--source reads even what is not recognised, and says that it did."""
+    (tmp_path / "x.txt").write_text("vllm:generation_tokens_total 5\n")
+    document = inspect_as_json(capsys, str(tmp_path / "x.txt"), "--source", "vllm")
+    assert rows_by_name(document)["output_tokens_total"]["value"] == 5
+    assert "looks like" in document["notes"][0]
+
+
+# --- The text ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("width", [100, 140, 220])
+def test_the_text_is_aligned(reference: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
+    """Columns stand under one another by section, and lines stay within the width but for long names."""
+    path = str(reference / "captures" / "dynamo-frontend-1.6.1-1.txt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        assert main(["inspect", path]) == 0
+    text = capsys.readouterr().out
+    assert "Dynamo frontend, 1.6 (source map 'dynamo-frontend')" in text
+    assert "since its process started" in text
+    sections = re.split(r"^(ENGINE|ROUTER|AUTOSCALER)\n", text, flags=re.MULTILINE)[1:]
+    assert sections[::2] == ["ENGINE", "ROUTER", "AUTOSCALER"]
+    for section in sections[1::2]:
+        lines = section.rstrip("\n").split("\n")
+        starts = {re.search(r"\b(present|derived|approximate|elsewhere|impossible)\b", line) for line in lines}
+        columns = {match.start() for match in starts if match and match.start() < 90 and match.string[2] != " "}
+        assert len(columns) == 1
+    assert max(map(len, text.splitlines())) <= max(width, 150)
+    assert re.search(r"kv_cache_hit_rate +0\.6309  ratio  derived", text)
+
+
+def test_parts_stand_under_their_metric(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+    """Values by a label of the contract are indented below the total."""
+    assert main(["inspect", *files, "--seconds", "10"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(
+        r"requests_total +4 requests  increase .*\n(?: {60,}.*\n)*    \{outcome=\"ok\"\} +2 requests", text
+    )
+    assert "Two expositions 10 s apart" in text
+
+
+# --- URLs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_url_is_read(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """A URL without a path means its /metrics."""
+    url = serve(answer_text(FIRST))
+    assert rows_by_name(inspect_as_json(capsys, url))["output_tokens_total"]["value"] == 100
+    assert rows_by_name(inspect_as_json(capsys, f"{url}/metrics"))["output_tokens_total"]["value"] == 100
+
+
+def test_a_url_with_seconds_is_read_twice(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """The URL is read again after the seconds, and rates are over them."""
+    rows = rows_by_name(inspect_as_json(capsys, serve(answer_text(FIRST, LATER)), "--seconds", "0.25"))
+    assert rows["output_tokens_per_second"]["value"] == pytest.approx(300 / 0.25, rel=0.5)
+
+
+def test_an_error_status_is_told(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """A page that is not there is no exposition."""
+    assert main(["inspect", f"{serve(answer_text(FIRST))}/nowhere"]) == 1
+    assert "/nowhere answers HTTP status 404" in capsys.readouterr().err
+
+
+def test_a_redirect_out_of_http_is_refused(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """A redirect cannot make us read files."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", "file:///etc/hosts")
+        handler.end_headers()
+
+    assert main(["inspect", serve(answer)]) == 1
+    assert "servescope: " in capsys.readouterr().err
+
+
+def test_an_endless_body_is_ended(
+    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body above the limit is refused, however it goes on."""
+    monkeypatch.setattr(inspection, "MAX_BODY_BYTES", 1000)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        try:
+            while True:
+                handler.wfile.write(b"x 1\n" * 10000)
+        except OSError:
+            pass
+
+    assert main(["inspect", serve(answer)]) == 1
+    assert "larger than 1000 bytes" in capsys.readouterr().err
+
+
+def test_a_dripping_body_is_ended(
+    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that never ends, byte by byte, is given up after the timeout."""
+    monkeypatch.setattr(inspection, "TIMEOUT_SECONDS", 0.3)
+    ended = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        try:
+            while not ended.wait(0.05):
+                handler.wfile.write(b"#")
+        except OSError:
+            pass
+
+    assert main(["inspect", serve(answer)]) == 1
+    ended.set()
+    assert "no complete answer within 0.3 s" in capsys.readouterr().err
+
+
+# --- Bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere.txt"], 1, "cannot read 'nowhere.txt': no such file or directory"),
+        (["."], 1, "cannot read '.': is a directory"),
+        (["ftp://a/b"], 2, "unsupported scheme 'ftp' in 'ftp://a/b', supported: http, https"),
+        (["http://"], 2, "no host and port in 'http://'"),
+        (["http://[::1"], 2, "no host and port in 'http://[::1'"),
+        (["http://127.0.0.1:99999"], 2, "no host and port in"),
+        (["http://127.0.0.1:1/metrics"], 1, "cannot read http://127.0.0.1:1/metrics: Connection refused"),
+        (["http://127.0.0.1:1", "later.txt"], 2, "a URL is read twice with --seconds N, without a later file"),
+        (["{0}", "http://127.0.0.1:1"], 2, "the later exposition is 'http://127.0.0.1:1', expected a file"),
+        (["{0}", "--seconds", "5"], 2, "expected a later file, or a URL"),
+        (["{0}", "{1}", "--seconds", "0"], 2, "--seconds is 0.0, expected 0.001 to 1e+09"),
+        (["{0}", "{1}", "--seconds", "nan"], 2, "--seconds is nan, expected 0.001 to 1e+09"),
+        (["{0}", "{1}", "--seconds", "1e-320"], 2, "--seconds is 1e-320, expected 0.001 to 1e+09"),
+        (["http://127.0.0.1:1", "--seconds", "1e300"], 2, "--seconds is 1e+300, expected 0.001 to 1e+09"),
+        (["{0}", "--source", "vlm"], 2, "unknown source 'vlm', supported: dynamo-frontend, dynamo-mocker, "),
+    ],
+)
+def test_bad_arguments_name_the_value(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], arguments: list[str], code: int, message: str
+) -> None:
+    """Wrong usage ends with 2 and failure with 1, each with the value and what was expected."""
+    assert main(["inspect", *(argument.format(*files) for argument in arguments)]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_malformed_body_names_file_line_and_cause(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What cannot be parsed is said with its place."""
+    (tmp_path / "x.txt").write_text("a 1\nb one\n")
+    assert main(["inspect", str(tmp_path / "x.txt")]) == 1
+    assert f"{tmp_path}/x.txt: line 2: 'one' is not a number: 'b one'" in capsys.readouterr().err
+
+
+def test_two_engines_are_not_compared(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], tmp_path: Path
+) -> None:
+    """Increases from one engine to another would mean nothing."""
+    (tmp_path / "other.txt").write_text("sglang:num_running_reqs 1\n")
+    assert main(["inspect", files[0], str(tmp_path / "other.txt")]) == 1
+    assert "the earlier exposition is vLLM, the later unknown (it looks like SGLang)" in capsys.readouterr().err

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servescope.contract.catalog import METRICS, PROCESS_RATIOS
+from servescope.errors import ConfigurationError
+from servescope.sources.maps import Source, identify, load_sources, read_source
+from servescope.sources.parse import parse_exposition
+
+MINIMAL = """
+title = "X"
+covers = "X 1"
+layer = "engine"
+[identify]
+all = ["x"]
+[default.engine]
+status = "impossible"
+reason = "no"
+[default.router]
+status = "elsewhere"
+reason = "there"
+[default.autoscaler]
+status = "elsewhere"
+reason = "there"
+"""
+
+
+@pytest.mark.parametrize("source", load_sources().values(), ids=lambda source: source.name)
+def test_every_map_covers_the_contract(source: Source) -> None:
+    """A metric of the contract is mapped, or the map says why not; only gauges of one process's ratios are left out."""
+    assert set(source.metrics) == set(METRICS) - set(PROCESS_RATIOS)
+    for name, metric_map in source.metrics.items():
+        if not metric_map.alternatives:
+            assert metric_map.status, name
+            assert metric_map.reason, name
+
+
+@pytest.mark.parametrize("source", load_sources().values(), ids=lambda source: source.name)
+def test_what_is_not_simply_present_has_a_reason(source: Source) -> None:
+    """Derived, approximate and optional readings say what is to be known about them."""
+    for name, metric_map in source.metrics.items():
+        for alternative in metric_map.alternatives:
+            assert alternative.status == "present" or alternative.reason, name
+
+
+@pytest.mark.parametrize("source", load_sources().values(), ids=lambda source: source.name)
+def test_closed_label_sets_have_an_answer_for_every_value(source: Source) -> None:
+    """The last rule of a label of the contract takes whatever a newer release may expose."""
+    for name, metric_map in source.metrics.items():
+        for alternative in metric_map.alternatives:
+            for term in alternative.terms:
+                for label, rules in term.labels:
+                    assert rules[-1].when == (), (name, label)
+
+
+def test_a_map_without_a_metric_is_refused() -> None:
+    """A map that says nothing of a metric names it, so that a new metric cannot be forgotten."""
+    without_engine = MINIMAL.replace('[default.engine]\nstatus = "impossible"\nreason = "no"\n', "")
+    with pytest.raises(ConfigurationError, match=r"x\.toml: metrics\.tps_per_request is missing"):
+        read_source("x.toml", without_engine)
+
+
+def test_a_minimal_map_is_read() -> None:
+    """Defaults by component are enough where an engine supplies nothing."""
+    assert len(read_source("x.toml", MINIMAL).metrics) == len(METRICS) - len(PROCESS_RATIOS)
+
+
+@pytest.mark.parametrize(
+    ("addition", "message"),
+    [
+        ("[metrics.tps]\nstatus = 'impossible'\nreason = 'r'", "metrics.tps is .*no such key"),
+        ("[metrics.preemptions_total]\ntake = [{ nativ = 'x' }]", r"take\[0\].native is missing, expected a text"),
+        (
+            "[metrics.preemptions_total]\ntake = [{ native = 'x', scale = 0 }]",
+            r"metrics.preemptions_total.take\[0\].scale is 0, expected a number above 0",
+        ),
+        (
+            "[metrics.preemptions_total]\ntake = [{ native = 'x' }]\nabsent = 'nil'",
+            "absent is 'nil', expected one of unknown, zero, off",
+        ),
+        (
+            "[metrics.preemptions_total]\nstatus = 'gone'\nreason = 'r'",
+            "expected one of derived, elsewhere, impossible",
+        ),
+        (
+            "[metrics.requests_total]\ntake = [{ native = 'x', set = { outcome = [{ is = 'good' }] } }]",
+            r"outcome\[0\].is is 'good', expected one of ok, client_abort, client_error, rejected, error",
+        ),
+        (
+            "[metrics.preemptions_total]\ntake = [{ native = 'x', set = { outcome = [{ is = 'ok' }] } }]",
+            "expected a label of preemptions_total: it has none",
+        ),
+        (
+            "[metrics.requests_total]\ntake = [{ native = 'x' }]\nzero = { outcome = ['good'] }",
+            "zero.outcome is 'good', expected one of ok",
+        ),
+        (
+            "[metrics.preemptions_total]\ntake = [{ native = 'x', optional = true }]",
+            "expected a term that is not optional",
+        ),
+        ("why = 3", "default.autoscaler.why is 3, expected no such key, only reason, status"),
+        ("[metrics.preemptions_total]\ntake = [{ native = ['x'] }]", r"native is \['x'\], expected a text"),
+        ("[metrics.preemptions_total", "x.toml: not TOML"),
+    ],
+)
+def test_a_wrong_map_names_file_key_value_and_what_was_expected(addition: str, message: str) -> None:
+    """Each mistake is refused where it stands."""
+    with pytest.raises(ConfigurationError, match=message) as error:
+        read_source("x.toml", MINIMAL + addition)
+    assert str(error.value).startswith("x.toml: ")
+
+
+def test_a_map_must_say_how_it_is_identified() -> None:
+    """A map that would fit everything is refused."""
+    with pytest.raises(ConfigurationError, match=r"identify\.all is missing"):
+        read_source("x.toml", MINIMAL.replace('all = ["x"]', ""))
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("capture", "source", "versions"),
+    [
+        ("vllm-0.32.0-1", "vllm", "newer than 0.13, read up to 0.32"),
+        ("vllm-0.13era-1", "vllm", "about 0.13"),
+        ("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
+        ("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
+        ("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
+    ],
+)
+def test_identifies_engines_and_versions_by_their_names(
+    reference: Path, capture: str, source: str, versions: str
+) -> None:
+    """An exposition's names say which engine it is and which versions it can be."""
+    found = identify(parse_exposition((reference / "captures" / f"{capture}.txt").read_text()))
+    assert found.source is load_sources()[source]
+    assert found.versions == versions
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("capture", "nearest", "reason"),
+    [
+        ("vllm-0.5.0-1", "vLLM", "reads vLLM 0.13 to 0.32"),
+        ("sglang-0.5.7era-1", "SGLang", "no source map"),
+        ("sglang-0.4.x-1", "SGLang", "no source map"),
+        ("trtllm-1.2rc-1", "TensorRT-LLM", "no source map"),
+        ("triton-trtllm-1.0.0-1", "Triton with TensorRT-LLM", "no source map"),
+        ("llamacpp-2026-1", "llama.cpp server", "no source map"),
+        ("llmd-epp-0.10.0-1-goldens", "llm-d endpoint picker", "no source map"),
+        ("gaie-epp-legacy-1-goldens", "Gateway API endpoint picker", "no source map"),
+        ("dcgm-exporter-4.x-1", "DCGM exporter", "no source map"),
+    ],
+)
+def test_the_unknown_is_unknown_with_a_nearest_guess(reference: Path, capture: str, nearest: str, reason: str) -> None:
+    """What no map reads is said to be unknown, what it looks like, and why that is not enough."""
+    found = identify(parse_exposition((reference / "captures" / f"{capture}.txt").read_text()))
+    assert found.source is None
+    assert found.nearest == nearest
+    assert reason in found.reason
+
+
+@pytest.mark.reference
+def test_underscores_for_colons_are_the_same_engine(reference: Path) -> None:
+    """A pipeline that rewrites vllm: to vllm_ changes nothing."""
+    text = (reference / "captures" / "vllm-0.32.0-1.txt").read_text().replace("vllm:", "vllm_")
+    assert identify(parse_exposition(text)).source is load_sources()["vllm"]
+
+
+def test_nothing_is_guessed_from_nothing() -> None:
+    """An empty exposition, and one of foreign names, have no nearest guess."""
+    assert identify(parse_exposition("")).nearest is None
+    found = identify(parse_exposition("up 1"))
+    assert (found.source, found.nearest) == (None, None)
+    assert "vllm" in found.reason

@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from servescope.contract.catalog import METRICS, OUTCOMES, PROCESS_RATIOS
+from servescope.contract.identity import IDENTITY_LABELS, Identity
+from servescope.contract.samples import format_series
+from servescope.exposition.exposition import render
+from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.router import RouterInstruments
+from servescope.sources.maps import Source, identify, load_sources, read_source
+from servescope.sources.parse import Exposition, parse_exposition
+from servescope.sources.translate import Translation, translate
+
+IDENTITY = Identity("tiny", "chat", "vllm-0.32", replica="a:1")
+
+VLLM = """
+vllm:num_requests_running{engine="0",model_name="tiny"} 2
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 3
+vllm:generation_tokens_total{engine="0",model_name="tiny"} 10
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.5
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 40
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 20
+vllm:prompt_tokens_total{engine="0",model_name="tiny"} 100
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="tiny"} 1
+vllm:inter_token_latency_seconds_count{engine="0",model_name="tiny"} 4
+"""
+
+FRONTEND = """
+dynamo_frontend_disconnected_clients 0
+dynamo_frontend_event_loop_stall_total 0
+dynamo_frontend_model_context_length{model="tiny"} 4096
+dynamo_component_router_kv_hit_rate_sum{router_id="1"} 0
+dynamo_component_router_kv_hit_rate_count{router_id="1"} 0
+"""
+
+
+def read_capture(reference: Path, name: str) -> Exposition:
+    return parse_exposition((reference / "captures" / f"{name}.txt").read_text())
+
+
+def translate_identified(exposition: Exposition, identity: Identity = IDENTITY) -> Translation:
+    source = identify(exposition).source
+    assert source is not None
+    return translate(exposition, source, identity)
+
+
+def show(translation: Translation, prefix: str = "") -> dict[str, float]:
+    """The samples as text without the identity labels, those that begin so."""
+    shown = {}
+    for sample in translation.samples:
+        own = tuple(pair for pair in sample.labels if pair[0] not in IDENTITY_LABELS)
+        if sample.name.startswith(prefix):
+            shown[format_series(sample.name, own)] = sample.value
+    return shown
+
+
+def total(translation: Translation, name: str, **labels: str) -> float:
+    values = [
+        sample.value
+        for sample in translation.samples
+        if sample.name == name and labels.items() <= dict(sample.labels).items()
+    ]
+    assert values, name
+    return sum(values)
+
+
+def map_of(metric: str, body: str) -> Source:
+    """A source whose only mapped metric is one, by the TOML given."""
+    missing = "".join(
+        f'[default.{component}]\nstatus = "elsewhere"\nreason = "there"\n'
+        for component in ("engine", "router", "autoscaler")
+    )
+    head = 'title = "X"\ncovers = "X"\nlayer = "engine"\n[identify]\nall = ["x"]\n'
+    return read_source("x.toml", f"{head}{missing}[metrics.{metric}]\n{body}\n")
+
+
+# --- Values of the captures -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.reference
+def test_vllm_0_32_counts_what_its_client_saw(reference: Path) -> None:
+    """Six requests, 312 tokens in and 384 out, every draft token accepted, nothing cached: a real zero."""
+    found = translate_identified(read_capture(reference, "vllm-0.32.0-1"))
+    assert total(found, "input_tokens_total") == 312
+    assert total(found, "output_tokens_total") == 384
+    assert total(found, "requests_total", outcome="ok") == 6
+    assert total(found, "spec_decode_num_draft_tokens_total") == 288
+    assert total(found, "spec_decode_num_accepted_tokens_total") == 288
+    assert total(found, "kv_cache_reused_tokens_total") == 0
+    assert total(found, "kv_cache_eligible_tokens_total") == 312
+    assert total(found, "inter_token_latency_seconds_count") == 96
+    sums = total(found, "output_tokens_per_request_sum") - total(found, "output_tokens_per_request_count")
+    assert sums / total(found, "decode_seconds_total") == pytest.approx(879.7, abs=0.05)
+
+
+@pytest.mark.reference
+def test_vllm_0_13_has_its_local_cache_only(reference: Path) -> None:
+    """Without cached prompt tokens the pair is hits and queries, both 0 here: no data, and said to be approximate."""
+    found = translate_identified(read_capture(reference, "vllm-0.13era-1"))
+    assert total(found, "input_tokens_total") == 66
+    assert total(found, "output_tokens_total") == 600
+    assert total(found, "kv_cache_eligible_tokens_total") == 0
+    assert found.coverage["kv_cache_eligible_tokens_total"].native == "vllm:prefix_cache_queries_total"
+    assert found.coverage["kv_cache_reused_tokens_total"].status == "approximate"
+    # It was read behind another server, which is the one that refuses.
+    assert set(show(found, "requests_total").values()) == {0, 2}
+    assert not [key for key in show(found, "requests_total") if "rejected" in key or "client_error" in key]
+    assert found.coverage["spec_decode_num_draft_tokens_total"].status == "impossible"
+    assert "speculation is off" in (found.coverage["spec_decode_num_draft_tokens_total"].reason or "")
+
+
+@pytest.mark.reference
+def test_dynamo_frontend_supplies_the_four_cache_counters(reference: Path) -> None:
+    """Hit rate, skew, best and efficiency follow from the router's counters and the frontend's cached tokens."""
+    found = translate_identified(read_capture(reference, "dynamo-frontend-1.6.1-1"))
+    eligible, predicted, reused, best = (
+        total(found, f"kv_cache_{which}_tokens_total") for which in ("eligible", "predicted", "reused", "best")
+    )
+    assert total(found, "input_tokens_total") == 163155
+    assert total(found, "output_tokens_total") == 8666
+    assert total(found, "requests_total") == total(found, "requests_started_total") == 300
+    assert reused / eligible == pytest.approx(0.6309, abs=5e-5)
+    assert predicted / eligible == pytest.approx(0.6168, abs=5e-5)
+    assert (predicted - reused) / eligible == pytest.approx(-0.0140, abs=5e-5)
+    assert best / eligible == pytest.approx(0.6506, abs=5e-5)
+    assert reused / best == pytest.approx(0.9697, abs=5e-5)
+    assert total(found, "inter_token_latency_seconds_count") == 8666 - 300
+
+
+@pytest.mark.reference
+def test_dynamo_mocker_adds_only_what_the_frontend_cannot_know(reference: Path) -> None:
+    """A mock worker repeats the frontend's latencies; taking both would count every request twice."""
+    found = translate_identified(read_capture(reference, "dynamo-mocker-1.6.1-1"))
+    assert set(show(found)) == {'kv_cache_usage{engine="0"}', "preemptions_total"}
+    assert found.coverage["kv_cache_usage"].native == "vllm:kv_cache_usage_perc"
+    assert found.coverage["time_to_first_token_seconds"].status == "elsewhere"
+    assert found.coverage["spec_decode_num_draft_tokens_total"].status == "impossible"
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    "capture", ["vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-frontend-0.8dev-1"]
+)
+def test_what_is_supplied_has_samples_and_what_is_not_has_none(reference: Path, capture: str) -> None:
+    """Coverage and samples never contradict one another, no series is given twice, all bear the identity."""
+    found = translate_identified(read_capture(reference, capture))
+    assert set(found.coverage) == set(METRICS)
+    names = {sample.name for sample in found.samples}
+    for name, each in found.coverage.items():
+        given = name in names or f"{name}_count" in names
+        assert given == (each.native is not None or "first use" in (each.reason or "")), name
+        assert each.status == "present" or each.reason, name
+    assert len({(sample.name, sample.labels) for sample in found.samples}) == len(found.samples)
+    assert all(set(IDENTITY.labels()) <= set(sample.labels) for sample in found.samples)
+    assert not names & set(PROCESS_RATIOS)
+
+
+@pytest.mark.reference
+def test_histograms_keep_their_own_edges(reference: Path) -> None:
+    """Buckets are as the engine exposes them, the useless one at 0 included."""
+    found = translate_identified(read_capture(reference, "dynamo-frontend-1.6.1-1"))
+    edges = [dict(sample.labels)["le"] for sample in found.samples if sample.name == "request_duration_seconds_bucket"]
+    assert edges == ["0.0", "2.0", "4.0", "8.0", "16.0", "32.0", "64.0", "130.0", "260.0", "510.0", "+Inf"]
+
+
+# --- Rules of translation ---------------------------------------------------------------------------------------------
+
+
+def test_native_labels_stay_and_conflicts_are_kept_aside() -> None:
+    """Data-parallel ranks stay apart; a model name other than the operator's becomes exported_model_name."""
+    text = VLLM + 'vllm:generation_tokens_total{engine="1",model_name="other"} 5\n'
+    shown = show(translate_identified(parse_exposition(text)), "output_tokens_total")
+    assert shown == {
+        'output_tokens_total{engine="0"}': 10,
+        'output_tokens_total{engine="1",exported_model_name="other"}': 5,
+    }
+
+
+def test_a_target_cannot_fill_an_identity_label_left_empty() -> None:
+    """An environment only the target knows of would split the deployment, so it is kept aside."""
+    text = VLLM.replace('model_name="tiny"', 'model_name="tiny",environment="prod"')
+    shown = show(translate_identified(parse_exposition(text)), "queued_requests")
+    assert list(shown) == ['queued_requests{engine="0",exported_environment="prod"}']
+
+
+def test_requests_in_flight_are_running_and_waiting() -> None:
+    """A sum of two natives is per rank."""
+    found = translate_identified(parse_exposition(VLLM))
+    assert show(found, "concurrent_requests") == {'concurrent_requests{engine="0"}': 5}
+    assert found.coverage["concurrent_requests"].native == "vllm:num_requests_running + vllm:num_requests_waiting"
+
+
+def test_a_pair_of_counters_is_taken_together() -> None:
+    """Eligible and reused tokens change their natives at the same release, never one without the other."""
+    old = translate_identified(parse_exposition(VLLM))
+    assert (total(old, "kv_cache_eligible_tokens_total"), total(old, "kv_cache_reused_tokens_total")) == (40, 20)
+    text = VLLM + 'vllm:prompt_tokens_cached_total{engine="0",model_name="tiny"} 25\n'
+    new = translate_identified(parse_exposition(text))
+    assert (total(new, "kv_cache_eligible_tokens_total"), total(new, "kv_cache_reused_tokens_total")) == (100, 25)
+    assert new.coverage["kv_cache_reused_tokens_total"].status == "present"
+
+
+def test_every_way_to_finish_is_an_outcome() -> None:
+    """stop, length and repetition are ok; a reason nobody knows yet is an error, for harm must not hide."""
+    reasons = ("stop", "length", "repetition", "abort", "error", "meltdown")
+    text = VLLM + "".join(
+        f'vllm:request_success_total{{engine="0",finished_reason="{reason}"}} {2**power}\n'
+        for power, reason in enumerate(reasons)
+    )
+    text += 'vllm:admission_rejections_total{reason="a"} 100\nvllm:admission_rejections_total{reason="b"} 1\n'
+    found = translate_identified(parse_exposition(text))
+    assert total(found, "requests_total", outcome="ok") == 1 + 2 + 4
+    assert total(found, "requests_total", outcome="client_abort") == 8
+    assert total(found, "requests_total", outcome="error") == 16 + 32
+    assert total(found, "requests_total", outcome="rejected") == 101
+    assert 'requests_total{engine="0",finished_reason="stop",outcome="ok"}' in show(found)
+
+
+def test_vllm_api_server_counts_what_never_reaches_the_engine() -> None:
+    """Its 4xx answers to completions are the client's errors: not its 5xx, nor the errors of other pages."""
+    server = VLLM + 'vllm:request_success_total{engine="0",finished_reason="stop"} 1\n'
+    server += "http_request_duration_highr_seconds_count 0\n"
+    fresh = show(translate_identified(parse_exposition(server)), "requests_total")
+    used = show(
+        translate_identified(
+            parse_exposition(
+                server + 'http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 3\n'
+                'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} 4\n'
+                'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 10\n'
+                'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 20\n'
+                'http_requests_total{handler="none",method="GET",status="4xx"} 40\n'
+            )
+        ),
+        "requests_total",
+    )
+    assert set(used) == set(fresh)
+    assert fresh['requests_total{outcome="client_error"}'] == fresh['requests_total{outcome="rejected"}'] == 0
+    assert used['requests_total{outcome="client_error"}'] == 7
+    assert sum(used.values()) == 1 + 7
+
+
+def test_an_engine_behind_another_server_refuses_nothing_itself() -> None:
+    """Without vLLM's API server there are no refusals to tell, which is not none."""
+    found = translate_identified(
+        parse_exposition(VLLM + 'vllm:request_success_total{engine="0",finished_reason="stop"} 1\n')
+    )
+    assert set(show(found, "requests_total")) == {'requests_total{engine="0",finished_reason="stop",outcome="ok"}'}
+
+
+@pytest.mark.parametrize(
+    ("status", "error_type", "outcome"),
+    [
+        ("success", "", "ok"),
+        ("error", "cancelled", "client_abort"),
+        ("error", "validation", "client_error"),
+        ("error", "not_found", "client_error"),
+        ("error", "overload", "rejected"),
+        ("error", "unavailable", "rejected"),
+        ("error", "response_timeout", "error"),
+        ("error", "internal", "error"),
+        ("error", "not_implemented", "error"),
+        ("error", "", "error"),
+    ],
+)
+def test_every_dynamo_error_type_is_an_outcome(status: str, error_type: str, outcome: str) -> None:
+    """Dynamo's status and error type become one outcome; a release without error types has errors only."""
+    labels = f'endpoint="e",error_type="{error_type}",model="tiny",request_type="unary",status="{status}"'
+    found = translate_identified(parse_exposition(f"{FRONTEND}dynamo_frontend_requests_total{{{labels}}} 7\n"))
+    shown = show(found, "requests_total")
+    assert shown.pop(f'requests_total{{model="tiny",outcome="{outcome}"}}') == 7
+    assert set(shown.values()) == {0}
+
+
+def test_a_fresh_frontend_stands_at_zero() -> None:
+    """What appears at its first use is given as 0 before, as the very series it becomes, so no first count is lost."""
+    fresh = show(translate_identified(parse_exposition(FRONTEND)))
+    used = show(
+        translate_identified(
+            parse_exposition(
+                FRONTEND + 'dynamo_frontend_requests_total{endpoint="completions",model="tiny",status="success"} 3\n'
+                'dynamo_frontend_requests_total{endpoint="chat",model="tiny",status="success"} 4\n'
+                'dynamo_frontend_output_tokens_total{model="tiny"} 9\n'
+                'dynamo_component_router_input_sequence_tokens_sum{model="tiny",phase="aggregated",worker_id="f"} 8\n'
+                'dynamo_component_router_input_sequence_tokens_sum{model="tiny",phase="decode",worker_id="f"} 8\n'
+            )
+        )
+    )
+    assert set(used) == set(fresh)
+    assert set(fresh.values()) == {0}
+    assert used['requests_total{model="tiny",outcome="ok"}'] == 7
+    assert used['kv_cache_eligible_tokens_total{model="tiny"}'] == 8
+    assert {f'requests_total{{model="tiny",outcome="{outcome}"}}' for outcome in OUTCOMES} <= set(fresh)
+
+
+def test_tokens_without_text_are_output_too() -> None:
+    """The frontend's live counter misses them in streams; what it observes at the end of a request does not."""
+    text = 'dynamo_frontend_output_tokens_total{model="tiny"} 53\n'
+    text += 'dynamo_frontend_output_sequence_tokens_sum{model="tiny"} 1800\n'
+    found = translate_identified(parse_exposition(FRONTEND + text))
+    assert total(found, "output_tokens_total") == 1800
+    # It is no counter to fall back on before the first request has ended: the native would change in mid-flight.
+    found = translate_identified(parse_exposition(FRONTEND + text.partition("\n")[0] + "\n"))
+    assert total(found, "output_tokens_total") == 0
+
+
+def test_a_histogram_is_all_zeros_or_all_its_own() -> None:
+    """Zero buckets give way to native ones, whose edges may be others."""
+    name = "dynamo_frontend_request_duration_seconds"
+    text = f'{name}_bucket{{model="tiny",le="7"}} 1\n{name}_bucket{{model="tiny",le="+Inf"}} 1\n'
+    text += f'{name}_sum{{model="tiny"}} 3\n{name}_count{{model="tiny"}} 1\n'
+    shown = show(translate_identified(parse_exposition(FRONTEND + text)), "request_duration_seconds")
+    assert shown == {
+        'request_duration_seconds_bucket{le="7.0",model="tiny"}': 1,
+        'request_duration_seconds_bucket{le="+Inf",model="tiny"}': 1,
+        'request_duration_seconds_sum{model="tiny"}': 3,
+        'request_duration_seconds_count{model="tiny"}': 1,
+    }
+
+
+def test_an_older_frontend_is_not_given_zeros() -> None:
+    """A release that lacks a family for good has no data there, which is not 0."""
+    text = FRONTEND.replace("dynamo_frontend_event_loop_stall_total 0\n", "")
+    found = translate_identified(parse_exposition(text))
+    assert show(found) == {}
+    assert found.coverage["kv_cache_reused_tokens_total"].status == "impossible"
+    assert "not exposed: 'dynamo_frontend_cached_tokens_sum'" in (
+        found.coverage["kv_cache_reused_tokens_total"].reason or ""
+    )
+
+
+def test_without_a_kv_router_there_is_a_hit_rate_only() -> None:
+    """Eligible tokens are then the requests' own, and nothing is predicted."""
+    text = "\n".join(line for line in FRONTEND.splitlines() if "router" not in line)
+    text += '\ndynamo_frontend_input_sequence_tokens_sum{model="tiny"} 50\n'
+    text += 'dynamo_frontend_cached_tokens_sum{model="tiny"} 5\n'
+    found = translate_identified(parse_exposition(text))
+    assert total(found, "kv_cache_eligible_tokens_total") == 50
+    assert total(found, "kv_cache_reused_tokens_total") == 5
+    assert found.coverage["kv_cache_predicted_tokens_total"].status == "impossible"
+    assert "kv_cache_predicted_tokens_total" not in {sample.name for sample in found.samples}
+
+
+def test_alternatives_are_never_added() -> None:
+    """Of a name and its alias, both exposed, one counts."""
+    text = (
+        FRONTEND
+        + 'dynamo_frontend_inflight_requests{model="tiny"} 3\ndynamo_frontend_active_requests{model="tiny"} 3\n'
+    )
+    assert total(translate_identified(parse_exposition(text)), "concurrent_requests") == 3
+
+
+def test_units_are_scaled_with_sums_and_edges() -> None:
+    """A histogram in milliseconds becomes one in seconds; its counts stay."""
+    source = map_of("request_duration_seconds", 'take = [{ native = "x", scale = 0.001 }]')
+    text = 'x_bucket{le="500"} 1\nx_bucket{le="+Inf"} 2\nx_sum 3000\nx_count 2\n'
+    assert show(translate(parse_exposition(text), source, IDENTITY)) == {
+        'request_duration_seconds_bucket{le="0.5"}': 1,
+        'request_duration_seconds_bucket{le="+Inf"}': 2,
+        "request_duration_seconds_sum": 3,
+        "request_duration_seconds_count": 2,
+    }
+
+
+def test_series_are_selected_and_left_out_by_labels() -> None:
+    """`select` keeps, `except` leaves out; a label that is missing has an empty value."""
+    source = map_of(
+        "preemptions_total",
+        'take = [{ native = "x", select = { a = ["1", ""] }, except = { b = "no" }, drop = ["a"] }]',
+    )
+    text = 'x{a="1"} 1\nx{a="2"} 2\nx 4\nx{a="1",b="no"} 8\nx{a="1",b="yes"} 16\n'
+    assert show(translate(parse_exposition(text), source, IDENTITY)) == {
+        "preemptions_total": 5,
+        'preemptions_total{b="yes"}': 16,
+    }
+
+
+def test_a_series_that_stands_twice_counts_once() -> None:
+    """A duplicated line does not double a counter."""
+    found = translate_identified(parse_exposition(VLLM + VLLM))
+    assert total(found, "output_tokens_total") == 10
+
+
+# --- Our own instruments ----------------------------------------------------------------------------------------------
+
+
+def test_our_own_engine_is_read_as_it_is() -> None:
+    """What an instrument exposes arrives unchanged, but for the ratios of its own process."""
+    engine = EngineInstruments(IDENTITY)
+    request = engine.start_request(input_tokens=30)
+    request.first_token()
+    request.finish(output_tokens=5)
+    engine.record_speculation(4, (1, 1))
+    exposition = parse_exposition(render(engine))
+    found = translate_identified(exposition)
+    assert total(found, "input_tokens_total") == 30
+    assert total(found, "requests_total", outcome="ok") == 1
+    assert found.coverage["input_tokens_total"].native == "input_tokens_total"
+    assert found.coverage["kv_cache_eligible_tokens_total"].status == "elsewhere"
+    assert "speculation_rate" in {sample.name for sample in exposition.samples}
+    assert "speculation_rate" not in {sample.name for sample in found.samples}
+    assert not any(label.startswith("exported_") for sample in found.samples for label, _ in sample.labels)
+
+
+def test_what_an_instrument_does_not_show_of_its_component_is_missing_for_good() -> None:
+    """An engine without speculation says so; it does not point elsewhere."""
+    found = translate_identified(parse_exposition(render(EngineInstruments(IDENTITY))))
+    coverage = found.coverage["spec_decode_num_draft_tokens_total"]
+    assert (coverage.status, coverage.reason) == ("impossible", "speculation is off")
+
+
+def test_the_operators_identity_wins_over_the_instruments() -> None:
+    """A replica that calls itself otherwise is kept aside."""
+    router = RouterInstruments(Identity("tiny", "chat", "vllm-0.32", replica="own", role="router"))
+    found = translate_identified(parse_exposition(render(router)), Identity("tiny", "chat", "v2", replica="a:1"))
+    labels: Mapping[str, str] = dict(found.samples[0].labels)
+    assert labels["inference_stack"] == "v2"
+    assert labels["exported_inference_stack"] == "vllm-0.32"
+    assert labels["exported_replica"] == "own"
+    assert found.coverage["output_tokens_total"].status == "elsewhere"
+
+
+def test_maps_are_read_once() -> None:
+    """Every reader gets the same maps."""
+    assert load_sources() is load_sources()

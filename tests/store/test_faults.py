@@ -1,0 +1,390 @@
+"""A store that fails costs the store: the rest goes on, it is told, and it mends itself as soon as it can."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from servescope.contract.identity import Deployment, Identity
+from servescope.contract.samples import Series, Snapshot
+from servescope.store.embedded import Store
+from servescope.store.records import RecordedSettings, StoreError, TargetStatus
+from servescope.store.writer import Round, StoreWriter
+
+CHAT = Deployment("llama", "chat", "v1")
+NOW = 1_800_000_000_000
+STEP = 15_000
+SHOWN = tuple(Series("output_tokens_total", (("n", str(number)),)) for number in range(500))
+STATUS = TargetStatus(
+    "chat/r0", "http://r0/metrics", Identity("llama", "chat", "v1", replica="r0"), "", "", True, NOW, NOW, 0.01, 1, None
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("servescope.store.writer._FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("servescope.store.writer._LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("servescope.store.schema.BUSY_SECONDS", 0.1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "servescope.db"
+
+
+class Writing:
+    """A writer and what it told; `scrape` hands over the next scrape of one target."""
+
+    def __init__(self, path: Path, *, backlog: int = 1_000) -> None:
+        self.path = path
+        self.store = Store(path)
+        self.errors: list[StoreError] = []
+        self.dropped: list[Round] = []
+        self.written = 0
+        self.step = 0
+        self.writer = StoreWriter(
+            self.store,
+            on_written=self._on_written,
+            on_error=self.errors.append,
+            on_dropped=self.dropped.append,
+            backlog=backlog,
+        )
+        self.submit(Round(targets=[STATUS], settings=(NOW, RecordedSettings(300_000, 15_000, 15_000, "closed"))))
+
+    def _on_written(self, _: float) -> None:
+        self.written += 1
+
+    def submit(self, round_: Round) -> None:
+        self.writer.submit(round_)
+
+    def scrape(self) -> int:
+        values = np.random.default_rng(self.step).random(len(SHOWN))
+        self.submit(Round(scrapes=[("chat/r0", NOW + self.step * STEP, Snapshot(SHOWN, values))]))
+        self.step += 1
+        return self.step - 1
+
+    def settle(self) -> None:
+        wait_until(lambda: self.writer.backlog() == 0)
+
+    def stored(self) -> list[int]:
+        with Store(self.path, read_only=True) as reader:
+            return [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+
+
+@pytest.fixture
+def writing(path: Path) -> Iterator[Writing]:
+    writing = Writing(path)
+    yield writing
+    writing.writer.close()
+
+
+def wait_until(ready: Callable[[], object], *, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            pytest.fail("not in time")
+        time.sleep(0.005)
+
+
+def test_a_full_disk_is_waited_out(writing: Writing) -> None:
+    """What comes meanwhile waits, how long is told, and all of it is there once there is room again."""
+    for _ in range(10):
+        writing.scrape()
+    writing.settle()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The log may not grow beyond what it is: as on a full disk, writes to it fail.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (writing.store.size_bytes() // 2, limit[1]))
+    try:
+        for _ in range(40):
+            writing.scrape()
+        wait_until(lambda: len(writing.errors) >= 3)
+        waiting, age = writing.writer.backlog(), writing.writer.age_seconds()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    writing.settle()
+
+    assert (waiting, age > 0) == (40, True)
+    assert writing.stored() == [*range(50)]
+    assert writing.dropped == []
+    assert writing.writer.age_seconds() == 0
+
+
+def test_a_file_that_may_not_grow_is_told_as_full(writing: Writing) -> None:
+    """SQLite's own word for it, with the file's name; and again what waited is written."""
+    writing.scrape()
+    writing.settle()
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA max_page_count = 1")
+    for _ in range(30):
+        writing.scrape()
+    wait_until(lambda: writing.errors)
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA max_page_count = 1000000")
+    writing.settle()
+
+    assert str(writing.errors[0]) == f"store {writing.path}: database or disk is full"
+    assert writing.stored() == [*range(31)]
+
+
+def test_while_the_store_fails_memory_is_bounded(path: Path) -> None:
+    """Beyond the backlog the oldest scrapes are given up and told; the youngest are there afterwards."""
+    writing = Writing(path, backlog=20)
+    writing.settle()
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(100):
+            writing.scrape()
+        wait_until(lambda: writing.errors)
+        other.execute("ROLLBACK")
+    other.close()
+    writing.settle()
+    writing.writer.close()
+
+    assert 60 <= len(writing.dropped) <= 80
+    stored = writing.stored()
+    assert stored[-20:] == [*range(80, 100)]
+    assert len(stored) + len(writing.dropped) == 100
+
+
+def test_a_lock_of_another_process_is_waited_out(writing: Writing) -> None:
+    """A tool that locks the file for a while delays what is stored, and nothing is lost."""
+    writing.settle()
+    other = sqlite3.connect(writing.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for _ in range(5):
+        writing.scrape()
+    wait_until(lambda: len(writing.errors) >= 2)
+    other.execute("ROLLBACK")
+    other.close()
+    writing.settle()
+
+    assert {str(error) for error in writing.errors} == {f"store {writing.path}: database is locked"}
+    assert writing.stored() == [*range(5)]
+
+
+def _flip_head(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 100)
+
+
+def _flip_pages(path: Path) -> None:
+    with path.open("r+b") as file:
+        for page in range(1, path.stat().st_size // 16_384):
+            file.seek(page * 16_384)
+            file.write(b"\xaa" * 64)
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, 2 * 16_384)
+
+
+@pytest.mark.parametrize("damage", [_flip_head, _flip_pages, _truncate])
+def test_a_file_damaged_under_the_writer_is_set_aside(writing: Writing, damage: Callable[[Path], None]) -> None:
+    """It keeps its bytes under another name, a new one is begun, and no scrape that came since is lost."""
+    for _ in range(10):
+        writing.scrape()
+    writing.settle()
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        # What is in the cache is not read again, so that damage would show by and by only.
+        writing.store._connection.execute("PRAGMA shrink_memory")
+        damage(writing.path)
+    for _ in range(20):
+        writing.scrape()
+        time.sleep(0.002)
+    wait_until(lambda: any("a new one is begun" in str(error) for error in writing.errors))
+    writing.settle()
+
+    (aside,) = (name for name in writing.path.parent.glob("servescope.db.corrupt-*") if name.suffix != ".db-wal")
+    assert str(aside) in " ".join(str(error) for error in writing.errors)
+    with sqlite3.connect(writing.path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+    with Store(writing.path, read_only=True) as reader:
+        assert [target.target_id for target in reader.targets()] == ["chat/r0"]
+        assert reader.settings_at(NOW * 2) == RecordedSettings(300_000, 15_000, 15_000, "closed")
+    assert writing.stored()[-1] == 29
+    assert writing.dropped == []
+
+
+def test_a_damaged_file_is_set_aside_at_the_start(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The collector begins anew and says what became of the former file."""
+    with Store(path) as store:
+        store.set_target(STATUS)
+    with path.open("r+b") as file:
+        # The page of the schema, behind the head that says whose file it is.
+        file.seek(100)
+        file.write(b"\xaa" * 2_000)
+
+    with pytest.raises(StoreError, match="malformed"):
+        Store(path)
+    with Store.begin(path) as store:
+        assert store.targets() == []
+
+    (aside,) = path.parent.glob("servescope.db.corrupt-*")
+    assert f"it is now {aside}, and a new store is begun" in caplog.text
+
+
+def test_a_file_without_our_head_is_not_set_aside(path: Path) -> None:
+    """It may be anyone's: a wrong path must cost nobody a file."""
+    path.write_text("notes, long enough to be looked at " * 100)
+
+    with pytest.raises(StoreError, match="file is not a database"):
+        Store.begin(path)
+    assert path.read_text().startswith("notes")
+
+
+def test_a_log_cut_off_loses_its_end_only(path: Path) -> None:
+    """What a crash of the machine leaves of the write-ahead log is read up to where it is whole."""
+    with Store(path) as store:
+        store.set_target(STATUS)
+        for step in range(20):
+            store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(SHOWN, np.full(500, float(step))))
+        for ending in ("", "-wal"):
+            shutil.copy(f"{path}{ending}", path.parent / f"copy.db{ending}")
+    log = path.parent / "copy.db-wal"
+    os.truncate(log, log.stat().st_size * 2 // 3)
+
+    with Store.begin(path.parent / "copy.db") as store:
+        times = [(time_ms - NOW) // STEP for time_ms, _ in store.read_scrapes("chat/r0", 0, NOW * 2)]
+        assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert times == [*range(len(times))]
+    assert 5 < len(times) < 20
+
+
+def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
+    """So is one that was replaced; readers that are open follow."""
+    writing.scrape()
+    writing.settle()
+    with Store(writing.path, read_only=True) as reader:
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{writing.path}{ending}").unlink()
+        second = writing.scrape()
+        writing.settle()
+
+        times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+    assert times == [second]
+    assert [str(error) for error in writing.errors] == [
+        f"store {writing.path}: the file was removed, replaced or out of reach; the one at its place now is written"
+    ]
+
+
+def test_a_file_that_was_emptied_is_begun_anew(writing: Writing) -> None:
+    """SQLite itself would go on for long without a word, and lose all of it in the end."""
+    first = writing.scrape()
+    writing.settle()
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with Store(writing.path, read_only=True) as reader:
+        assert [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)] == [first]
+        os.truncate(writing.path, 0)
+        second = writing.scrape()
+        writing.settle()
+        third = writing.scrape()
+        writing.settle()
+        times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+    writing.writer.close()
+
+    assert times == writing.stored() == [second, third]
+    assert len(writing.errors) == 1
+
+
+def test_a_directory_that_vanished_is_waited_for(tmp_path: Path) -> None:
+    """While it is gone everything waits; when it is back a store is begun in it."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    writing = Writing(folder / "servescope.db")
+    writing.scrape()
+    writing.settle()
+    folder.rename(tmp_path / "elsewhere")
+    second = writing.scrape()
+    wait_until(lambda: len(writing.errors) >= 2)
+    folder.mkdir()
+    writing.settle()
+    stored = writing.stored()
+    with pytest.raises(StoreError, match="another collector"):
+        Store(writing.path)
+    writing.writer.close()
+
+    assert stored == [second]
+    assert str(writing.errors[0]) == f"store {writing.path}: cannot be written: No such file or directory"
+    assert writing.dropped == []
+
+
+def test_a_directory_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+    """As one that was unmounted for a while: the same file is written, and read, on."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    writing = Writing(folder / "servescope.db")
+    first = writing.scrape()
+    writing.settle()
+    with Store(writing.path, read_only=True) as reader:
+        folder.rename(tmp_path / "elsewhere")
+        second = writing.scrape()
+        wait_until(lambda: len(writing.errors) >= 2)
+        with pytest.raises(StoreError, match="no store at"):
+            reader.read_scrapes("chat/r0", 0, NOW * 2)
+        (tmp_path / "elsewhere").rename(folder)
+        writing.settle()
+        times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+    writing.writer.close()
+
+    assert times == [first, second]
+    assert writing.dropped == []
+
+
+@pytest.mark.parametrize("wound", ["UPDATE layouts SET keys = x'00'", "UPDATE recent_scrapes SET body = x'00'"])
+def test_damaged_rows_of_one_target_do_not_keep_others_from_being_packed(
+    path: Path, wound: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are given up and told; reading them says so, by the store's own error."""
+    other = dataclasses.replace(STATUS, target_id="chat/r1")
+    shown = tuple(Series("requests_total", (("n", str(number)),)) for number in range(3))
+    with Store(path) as store:
+        with store.transaction():
+            store.set_target(STATUS)
+            store.set_target(other)
+            for step in range(240):
+                store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(SHOWN, np.full(len(SHOWN), 1.0)))
+        store._connection.execute(wound)
+        store._forget()
+        with store.transaction():
+            for step in range(240):
+                store.append_scrape("chat/r1", NOW + step * STEP, Snapshot(shown, np.ones(3)))
+        with pytest.raises(StoreError, match="damaged"):
+            store.read_samples(CHAT, ["output_tokens_total"], 0, NOW * 2)
+        with pytest.raises(StoreError, match="damaged"):
+            store.read_scrapes("chat/r0", 0, NOW * 2)
+        while store.pack_due():
+            pass
+
+        packed = store._connection.execute("SELECT count(*) FROM runs").fetchone()
+        left = store._connection.execute("SELECT count(*) FROM recent_scrapes").fetchone()
+        assert (packed, left) == ((1,), (0,))
+        assert len(store.read_scrapes("chat/r1", 0, NOW * 2)) == 240
+        assert store.read_scrapes("chat/r0", 0, NOW * 2) == []
+    assert len([record for record in caplog.records if "it is given up" in record.message]) == 1
+
+
+def test_a_file_that_may_not_be_written_is_waited_for(writing: Writing) -> None:
+    """As on a file system that turned read-only: told, and mended as soon as writing works again."""
+    writing.settle()
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA query_only = 1")
+    writing.scrape()
+    wait_until(lambda: writing.errors)
+    with writing.store._lock:
+        writing.store._connection.execute("PRAGMA query_only = 0")
+    writing.settle()
+
+    assert str(writing.errors[0]) == f"store {writing.path}: attempt to write a readonly database"
+    assert writing.stored() == [0]

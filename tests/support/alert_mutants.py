@@ -1,0 +1,142 @@
+"""Alerts with one mistake each, such as somebody might make: every one must fail the proof of the alert it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from servescope.alerting.records import (
+    Alert,
+    All,
+    Always,
+    Any,
+    Compare,
+    Condition,
+    Except,
+    Extreme,
+    Gone,
+    Operator,
+    Over,
+    Own,
+    Present,
+    Quotient,
+    Scaled,
+    Shifted,
+    Shown,
+    Term,
+    Vanished,
+)
+from tests.support.alert_proofs import minutes
+
+_FLIPPED: dict[Operator, tuple[Operator, ...]] = {
+    "<": (">", "<="), "<=": (">", "<"), ">": ("<", ">="), ">=": ("<", ">"), "==": ("!=",), "!=": ("==",),
+}  # fmt: skip
+_SHIFT = 0.05
+_OTHER_END = "the other end"
+
+
+def mutants(alert: Alert) -> Iterator[tuple[str, Alert]]:
+    """Each mutant of an alert, with what was changed."""
+    for what, condition in _conditions(alert.condition):
+        yield what, replace(alert, condition=condition)
+    if alert.wait:
+        yield "for halved", replace(alert, wait=f"{minutes(alert.wait) // 2}m")
+        yield "for doubled", replace(alert, wait=f"{minutes(alert.wait) * 2}m")
+    if alert.keep:
+        yield "keep_firing_for halved", replace(alert, keep=f"{minutes(alert.keep) // 2}m")
+        yield "keep_firing_for dropped", replace(alert, keep="")
+
+
+def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
+    match condition:
+        case Compare(left, operator, right):
+            # An average of many values meets a number exactly by chance alone.
+            is_average = isinstance(left, Over) and left.function == "avg"
+            for flipped in _FLIPPED[operator]:
+                if is_average and flipped.strip("=") == operator.strip("="):
+                    continue
+                yield f"{operator} became {flipped}", Compare(left, flipped, right)
+            for what, term in _terms(left):
+                yield what, Compare(term, operator, right)
+            if isinstance(right, float):
+                for shifted in _shifted(right):
+                    yield f"{right:g} became {shifted:g}", Compare(left, operator, shifted)
+            else:
+                for what, term in _terms(right):
+                    yield what, Compare(left, operator, term)
+        case All(each) | Any(each):
+            for number, one in enumerate(each):
+                others = (*each[:number], *each[number + 1 :])
+                yield f"condition {number} dropped", type(condition)(others)
+                for what, mutant in _conditions(one):
+                    yield what, type(condition)((*each[:number], mutant, *each[number + 1 :]))
+        case Except(first, unless):
+            yield "exception dropped", first
+            for what, mutant in _conditions(first):
+                yield what, Except(mutant, unless)
+            for what, mutant in _conditions(unless):
+                yield what, Except(first, mutant)
+        case Vanished(own, before):
+            yield "whether it is back dropped", Compare(own, ">=", -1.0)
+            for what, mutated in _terms(own):
+                if isinstance(mutated, Own):
+                    yield what, replace(condition, own=mutated)
+            if condition.whatever:
+                yield "all labels asked for", Vanished(own, before)
+        case Present(term):
+            for what, mutated in _terms(term):
+                # Whichever of several is taken, there is one.
+                if what != _OTHER_END:
+                    yield what, Present(mutated)
+        case Gone() | Always():
+            return
+        case _:
+            assert_never(condition)
+
+
+def _shifted(value: float) -> tuple[float, ...]:
+    # A count is off by one; what is measured, by a twentieth.
+    is_count = value == int(value)
+    by = 1.0 if is_count else abs(value) * _SHIFT
+    return round(value - by, 6), round(value + by, 6)
+
+
+def _terms(term: Term) -> Iterator[tuple[str, Term]]:
+    match term:
+        case Shown(_, where) if where:
+            yield "matcher dropped", replace(term, where=())
+        case Own(_, _, where, _) if where:
+            yield "matcher dropped", replace(term, where=())
+        case Over(_, shown, _, before):
+            for what, mutant in _terms(shown):
+                if isinstance(mutant, Shown):
+                    yield what, replace(term, shown=mutant)
+            if before:
+                yield "offset dropped", replace(term, before="")
+        case Extreme(function, of, _, before):
+            yield _OTHER_END, replace(term, function="min" if function == "max" else "max")
+            for what, mutant in _terms(of):
+                if isinstance(mutant, Shown | Own):
+                    yield what, replace(term, of=mutant)
+            if before:
+                yield "offset dropped", replace(term, before="")
+        case Quotient(numerator, denominator):
+            yield "not divided", numerator
+            for what, mutant in _terms(numerator):
+                yield what, Quotient(mutant, denominator)
+            for what, mutant in _terms(denominator):
+                yield what, Quotient(numerator, mutant)
+        case Scaled(scaled, factor):
+            for shifted in _shifted(factor):
+                yield f"factor {factor:g} became {shifted:g}", Scaled(scaled, shifted)
+            for what, mutant in _terms(scaled):
+                yield what, Scaled(mutant, factor)
+        case Shifted(inner, by):
+            yield "not shifted", inner
+            for shifted in _shifted(by):
+                yield f"by {by:g} became {shifted:g}", Shifted(inner, shifted)
+            for what, mutant in _terms(inner):
+                yield what, Shifted(mutant, by)
+        case _:
+            return

@@ -1,0 +1,779 @@
+"""What every alert is proven with: values at which it fires, and beside each boundary values at which it is silent.
+
+A proof is a story in minutes: values that are well, then bad ones, then good ones again. `promtool_tests` makes
+promtool's unit tests of it; rules are tested by themselves, on the recorded series they read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote_plus
+
+from alerts.alerting import annotations_of
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.records import Alert
+from servescope.contract.catalog import (
+    ACTIVE_REPLICAS,
+    ALERTMANAGER_RELOADED,
+    ALERTS_UNSENT,
+    BURN_WINDOWS,
+    COLLECTOR_JOB,
+    COMPARED_TRAFFIC,
+    DRAFT_TRAFFIC,
+    EFFICIENCY_BAND,
+    FAILURES_REPEATED,
+    FIGURES,
+    HIT_RATE_KEPT,
+    LATE_POSITION,
+    LOOP_LAG,
+    METRICS,
+    NEW_STACK,
+    NOTIFICATIONS_FAILED,
+    OBJECTIVES,
+    OLD_STACK,
+    PROMETHEUS_RELOADED,
+    PROMPT_TRAFFIC,
+    QUEUE_FLOOR,
+    REQUEST_TRAFFIC,
+    RULE_FAILURES,
+    RULES_MISSED,
+    SCALE_CHANGES,
+    SCRAPE_AGE,
+    SCRAPED_UP,
+    SHARE_MARGIN,
+    SKEW_BAND,
+    SPECULATION_BAND,
+    STORE_QUEUE_AGE,
+    WORSE_ERRORS,
+    WORSE_SPEED,
+    WORSE_TIMES,
+)
+
+DEPLOYMENT = {"model_name": "m", "deployment_id": "d", "inference_stack": "v2", "environment": "e"}
+TARGET = {**DEPLOYMENT, "replica": "r0", "role": "aggregated"}
+ROUTER = {**DEPLOYMENT, "replica": "router-0", "role": "router"}
+
+Values = Mapping[str, "float | str"]
+"""By series: a value that stays, for a counter its increase per second, or promtool's own notation of values."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How an alert is proven.
+
+    In `well` it is silent, in `bad` it fires with `value`; `also` are other bad values at which it fires, and with what
+    value; `silent` are those at which it does not, by why. `bad` and the others say only what differs from `well`; None
+    stands for a series that is not there. `elsewhere` are bad values at which it fires with other labels than `labels`,
+    and with which. `lag` and `late` are the minutes until the condition begins and ceases to
+    hold, `open_lag` and `open_late` those of left-open ranges where they differ. `value` may go by the minutes since it
+    was bad. The alert's own labels are `labels`.
+    """
+
+    well: Values
+    bad: Mapping[str, float | str | None]
+    value: float | Callable[[int], float]
+    silent: Mapping[str, Mapping[str, float | str | None]]
+    also: Mapping[str, tuple[Mapping[str, float | str | None], float | Callable[[int], float]]] = field(
+        default_factory=dict
+    )
+    elsewhere: Mapping[str, tuple[Mapping[str, float | str | None], float, Mapping[str, str]]] = field(
+        default_factory=dict
+    )
+    labels: Mapping[str, str] = field(default_factory=lambda: DEPLOYMENT)
+    lead: int = 20
+    lag: int = 0
+    late: int = 0
+    stays: int = 15
+    is_always: bool = False
+    open_lag: int | None = None
+    open_late: int | None = None
+
+
+def figure(name: str, **labels: str) -> str:
+    """A recorded figure of the deployment."""
+    return series(FIGURES[name].record(), {**DEPLOYMENT, **labels})
+
+
+def metric(name: str, **labels: str) -> str:
+    """A contract metric of the deployment."""
+    assert name in METRICS, name
+    return series(name, {**DEPLOYMENT, **labels})
+
+
+def own(name: str, **labels: str) -> str:
+    """One of the collector's own series."""
+    return series(name, labels)
+
+
+def series(name: str, labels: Mapping[str, str]) -> str:
+    """A series as promtool takes it."""
+    pairs = ", ".join(f'{key}="{value}"' for key, value in labels.items())
+    return f"{name}{{{pairs}}}"
+
+
+def minutes(duration: str) -> int:
+    """A duration of whole minutes."""
+    return 0 if not duration else int(duration[:-1]) * {"m": 1, "h": 60, "d": 1440}[duration[-1]]
+
+
+def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) -> Iterator[dict[str, Any]]:
+    """promtool's unit tests of an alert, by the proof; Prometheus 3 has left-open ranges."""
+    if is_left_open:
+        lag = proof.lag if proof.open_lag is None else proof.open_lag
+        late = proof.late if proof.open_late is None else proof.open_late
+        proof = replace(proof, lag=lag, late=late)
+    if proof.is_always:
+        yield from _always(alert, proof)
+        return
+    waits, keeps = minutes(alert.wait), minutes(alert.keep)
+    began = proof.lead + proof.lag
+    ended = proof.lead + waits + proof.lag + proof.stays
+    length = ended + proof.late + keeps + 10
+    over = ended + proof.late + keeps
+
+    def told(at: int, value: float | Callable[[int], float]) -> float:
+        return value(min(at, ended - 1) - proof.lead) if callable(value) else value
+
+    def story(
+        name: str,
+        changed: Mapping[str, float | str | None],
+        checks: Mapping[int, float | None],
+        labels: Mapping[str, str] = proof.labels,
+    ) -> dict[str, Any]:
+        keys = dict.fromkeys((*proof.well, *changed))
+        told_of = {
+            key: _story(key, proof.well.get(key), changed.get(key, proof.well.get(key)), proof.lead, ended, length)
+            for key in keys
+        }
+        given = [{"series": key, "values": notation(values)} for key, values in told_of.items()]
+        return {
+            "name": name,
+            "interval": "1m",
+            "input_series": given,
+            "alert_rule_test": [_check(alert, labels, at, value) for at, value in sorted(checks.items())],
+        }
+
+    fires = (began + waits, ended - 1, *((over - 1,) if keeps else ()))
+    silence = dict.fromkeys((proof.lead - 1, began + waits - 1, over))
+    for name, (changed, value) in {"bad": (proof.bad, proof.value), **proof.also}.items():
+        yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}})
+    for name, (changed, value, labels) in proof.elsewhere.items():
+        yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}}, labels)
+    for name, changed in proof.silent.items():
+        yield story(f"silent: {name}", changed, dict.fromkeys(range(proof.lead - 1, length)))
+
+
+def absent_test(alert: Alert, proof: Proof) -> dict[str, Any]:
+    """Nothing is there at all: silence."""
+    at = minutes(alert.wait) + proof.lead
+    return {
+        "name": "silent: nothing is there",
+        "interval": "1m",
+        "input_series": [{"series": "something_else", "values": notation([1.0] * (at + 5))}],
+        "alert_rule_test": [_check(alert, proof.labels, at, None)],
+    }
+
+
+def _always(alert: Alert, proof: Proof) -> Iterator[dict[str, Any]]:
+    yield {
+        "name": "fires: always",
+        "interval": "1m",
+        "input_series": [],
+        "alert_rule_test": [_check(alert, proof.labels, at, 1.0) for at in (0, 10)],
+    }
+
+
+def _check(alert: Alert, labels: Mapping[str, str], at: int, value: float | None) -> dict[str, Any]:
+    expected = []
+    if value is not None:
+        told = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
+        expected.append({"exp_labels": {**labels, **alert.labels}, "exp_annotations": told})
+    return {"eval_time": f"{at}m", "alertname": alert.name, "exp_alerts": expected}
+
+
+def _story(
+    key: str, well: float | str | None, bad: float | str | None, lead: int, ended: int, length: int
+) -> list[float | None]:
+    """A series' values by the minute: well until `lead`, bad until `ended`, then well again; None for no value."""
+    is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
+    values: list[float | None] = []
+    total = 0.0
+    for value, count in ((well, lead), (bad, ended - lead), (well, length - ended)):
+        if value is None:
+            values += [None] * count
+        elif isinstance(value, str):
+            # Repeated to the length it is to have.
+            words = [float(word) for word in value.split()]
+            values += (words * (count // len(words) + 1))[:count]
+        elif is_counter:
+            values += [total + value * 60 * (minute + 1) for minute in range(count)]
+            total += value * 60 * count
+        else:
+            values += [value] * count
+    return values
+
+
+def notation(values: Sequence[float | None]) -> str:
+    """Values as promtool takes them."""
+    return " ".join("_" if value is None else repr(value) for value in values)
+
+
+# --- Templates --------------------------------------------------------------------------------------------------------
+
+
+def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
+    """An annotation as Prometheus renders it."""
+    text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
+    text = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda match: quote_plus(labels.get(match[1], "")), text)
+    text = text.replace("{{ $value | humanizePercentage }}", f"{_general(value * 100)}%")
+    text = text.replace("{{ $value | humanize }}", _humanized(value))
+    text = text.replace("{{ $value | humanizeDuration }}", _duration(value))
+    assert "{{" not in text, text
+    return text
+
+
+def _duration(seconds: float) -> str:
+    return f"{int(seconds) // 60}m {int(seconds) % 60}s" if seconds >= 60 else f"{_humanized(seconds)}s"
+
+
+def _general(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _humanized(value: float) -> str:
+    if value == 0 or 1 <= abs(value) < 1000:
+        return _general(value)
+    if abs(value) < 1:
+        return f"{_general(value * 1000)}m"
+    return f"{_general(value / 1000)}k"
+
+
+# --- The proofs -------------------------------------------------------------------------------------------------------
+
+_HAIR = 1.01
+# As many replicas by the minute as are ordered when the load comes back.
+_FROM_NONE = " ".join(["0"] + ["1"] * 60)
+"""Beyond a threshold by one part in a hundred: a threshold shifted by five is noticed."""
+
+_TUNE, _ALIGNED = (step.start for step in SPECULATION_BAND.steps)
+_MISSED, _, _, _CHURN = (step.start for step in SKEW_BAND.steps)
+_EFFICIENT = EFFICIENCY_BAND.steps[0].start
+
+_DRAFTED = metric("spec_decode_num_draft_tokens_total")
+_ELIGIBLE = metric("kv_cache_eligible_tokens_total")
+_RATE = figure("speculation_rate")
+_SKEW = figure("kv_cache_hit_rate_skew")
+_EFFICIENCY = figure("kv_cache_hit_rate_efficiency")
+_HIT_RATE = figure("kv_cache_hit_rate")
+_POSITION = [figure("spec_decode_accepted_tokens_per_second", position=str(place)) for place in range(3)]
+_WANTED = figure("autoscaler_desired_scale")
+_SENT = figure("autoscaler_rounded_desired_scale")
+_ACTIVE, _STARTING, _FAILED, _DRAINING = (
+    figure("replica_count_by_status", status=status) for status in ("active", "starting", "failed", "draining")
+)
+_QUEUED = figure("queued_requests")
+_REQUESTS = figure("request_rate")
+_REQUESTS_HERE, _WRITTEN = figure("concurrent_requests"), figure("output_tokens_per_second")
+_TOKENS = figure("autoscaler_in_flight_tokens")
+_IN_FLIGHT, _OUTPUT, _INPUT = (
+    metric(name, replica="r0") for name in ("concurrent_requests", "output_tokens_total", "input_tokens_total")
+)
+_UP = series("servescope_target_up", TARGET)
+_MISSING = series("servescope_target_missing_metrics", TARGET)
+
+
+_ROUTER_UP = series("servescope_target_up", ROUTER)
+_SECOND_UP = series("servescope_target_up", {**TARGET, "replica": "r1"})
+_LAG, _DROPPED = "servescope_event_loop_lag_seconds", "servescope_dropped_samples_total"
+_COLLECTOR = series("servescope_build_info", {"version": "1"})
+_AGES = "servescope_target_scrape_age_seconds"
+_AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
+_SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
+_CONFIGURED = [
+    own("servescope_configured_share", model_name="m", environment="e", inference_stack=stack)
+    for stack in (OLD_STACK, NEW_STACK, "v0")
+]
+
+
+def _ended(old: float, new: float, other: float) -> dict[str, float | str]:
+    """Requests that end a second on three stacks of a model; the new one has two deployments."""
+    shared = {"a": (OLD_STACK, old), "c": ("v0", other), "d": (NEW_STACK, new * 0.75), "d2": (NEW_STACK, new * 0.25)}
+    return {
+        metric("requests_total", outcome="ok", deployment_id=deployment, inference_stack=stack, replica="r0"): value
+        for deployment, (stack, value) in shared.items()
+    }
+
+
+def _alternating(one: int, other: int, *, each: int) -> str:
+    """One value for so many minutes, then the other for as many."""
+    return " ".join([str(one)] * each + [str(other)] * each)
+
+
+def _with_status(status: str) -> dict[str, str]:
+    return {**DEPLOYMENT, "status": status}
+
+
+def _burning(name: str, severity: str) -> Proof:
+    """Just over and just under each row's factor, over both of its windows and over one of them."""
+    objective = OBJECTIVES[name]
+    records = {
+        window: series(objective.record(window), DEPLOYMENT) for row in BURN_WINDOWS for window in (row.short, row.long)
+    }
+    rows = [row for row in BURN_WINDOWS if row.severity == severity]
+    fires: list[tuple[Mapping[str, float | str | None], float]] = []
+    silent: dict[str, Mapping[str, float | str | None]] = {}
+    for row in rows:
+        at = round(row.factor * objective.budget, 12)
+        fires.append(({records[row.short]: at * _HAIR, records[row.long]: at * _HAIR}, at * _HAIR))
+        silent[f"at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at}
+        silent[f"the short window at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at * 2}
+        silent[f"the long window at {row.factor:g} times"] = {records[row.short]: at * 2, records[row.long]: at}
+    first, second = fires
+    silent = {name: {**changed, _REQUESTS: 5.0} for name, changed in silent.items()}
+    floor, lead = REQUEST_TRAFFIC.value, 20
+    for number, (bad, _) in enumerate(fires):
+        silent[f"hardly any traffic {number}"] = {**bad, _REQUESTS: _averaging(floor * 0.99, lead)}
+        silent[f"traffic that has only just come {number}"] = {**bad, _REQUESTS: floor * 1.2}
+    low = {_REQUESTS: _averaging(floor, lead)}
+    return Proof(
+        {_REQUESTS: 0.0, **dict.fromkeys(records.values(), 0.0)},
+        {**first[0], _REQUESTS: 5.0}, first[1], silent,
+        also={
+            "the second row": ({**second[0], _REQUESTS: 5.0}, second[1]),
+            "traffic at its floor": ({**first[0], **low}, first[1]),
+            "the second row, traffic at its floor": ({**second[0], **low}, second[1]),
+        },
+    )  # fmt: skip
+
+
+def _averaging(rate: float, lead: int) -> str:
+    """So many requests a second on average, from the first minute on, where there were none for `lead` minutes."""
+    return " ".join(map(repr, (rate * (lead + 1) * 1.0001, *(rate for _ in range(100)))))
+
+
+def _slower(name: str) -> Proof:
+    """Two deployments of the old stack, of which the slower counts, one of the new, one of another."""
+    old, older, new, other = (
+        series(FIGURES[name].record(), {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})
+        for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
+    )
+    at = WORSE_TIMES.value
+    busy, before, idle = (
+        each.replace(FIGURES[name].record(), FIGURES["request_rate"].record()) for each in (other, old, older)
+    )
+    return Proof(
+        {old: 1.0, older: 0.5, new: 1.0, other: 1.0, busy: 5.0, before: 5.0, idle: 0.0, _REQUESTS: 5.0,
+        }, {new: at * _HAIR}, at * _HAIR,
+        {
+            "at the boundary": {new: at},
+            "another stack is slower": {other: 9.0},
+            "the old stack is slower": {old: 9.0},
+            "nothing to compare with": {new: 9.0, old: None, older: None},
+            "hardly any traffic": {new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+            "hardly any traffic on the old stack": {new: 9.0, before: COMPARED_TRAFFIC.value * 0.99},
+        },
+        also={
+            "traffic at its floor": ({new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0),
+            "traffic on the old stack at its floor": ({new: 9.0, before: COMPARED_TRAFFIC.value}, 9.0),
+        },
+    )  # fmt: skip
+
+
+def _beside(name: str, worst: float, better: float, *, at: float, beyond: float, far: float) -> Proof:
+    """Of two deployments of the old stack the worst counts; `far` is far on the bad side."""
+    recorded = FIGURES[name].record()
+    old, older, new, other = (
+        series(recorded, {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})
+        for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
+    )
+    busy, before, idle = (each.replace(recorded, FIGURES["request_rate"].record()) for each in (other, old, older))
+    return Proof(
+        {old: worst, older: better, new: worst, other: worst, busy: 5.0, before: 5.0, idle: 0.0, _REQUESTS: 5.0,
+        }, {new: beyond}, beyond,
+        {
+            "at the boundary": {new: at},
+            "another stack is worse": {other: far},
+            "the old stack is worse": {old: far},
+            "nothing to compare with": {new: far, old: None, older: None},
+            "hardly any traffic": {new: far, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+            "hardly any traffic on the old stack": {new: far, before: COMPARED_TRAFFIC.value * 0.99},
+        },
+        also={
+            "traffic at its floor": ({new: far, _REQUESTS: COMPARED_TRAFFIC.value}, far),
+            "traffic on the old stack at its floor": ({new: far, before: COMPARED_TRAFFIC.value}, far),
+        },
+    )  # fmt: skip
+
+
+def _increases(name: str, label: str, value: str, **other: str) -> Proof:
+    """Any increase within ten minutes."""
+    counter = own(name, **{label: value, **other})
+    return Proof({counter: 0.0}, {counter: 1 / 1200}, 0.0, {"none": {}}, labels={label: value}, late=10)
+
+
+def _refused(name: str) -> Proof:
+    """The last reload of one instance failed."""
+    reloaded = own(name, instance="one")
+    return Proof(
+        {reloaded: 1.0, own(name, instance="two"): 1.0}, {reloaded: 0.0}, 0.0, {"taken up": {}},
+        labels={"instance": "one"},
+    )  # fmt: skip
+
+
+PROOFS: Mapping[str, Proof] = {
+    "ServescopeSpeculationBelowBreakEven": Proof(
+        {_RATE: 0.9, _DRAFTED: 100.0}, {_RATE: _TUNE / _HAIR}, _TUNE / _HAIR,
+        {
+            "at the boundary": {_RATE: _TUNE},
+            "hardly anything drafted": {_RATE: 0.1, _DRAFTED: DRAFT_TRAFFIC.value * 0.99},
+            "speculation off": {_RATE: None},
+        },
+        also={"traffic at its floor": ({_RATE: 0.1, _DRAFTED: DRAFT_TRAFFIC.value}, 0.1)},
+    ),
+    "ServescopeSpeculationNeedsTuning": Proof(
+        {_RATE: 0.9, _DRAFTED: 100.0}, {_RATE: _TUNE}, _TUNE,
+        {
+            "above the band": {_RATE: _ALIGNED},
+            "below the band": {_RATE: _TUNE / _HAIR},
+            "hardly anything drafted": {_RATE: 0.5, _DRAFTED: DRAFT_TRAFFIC.value * 0.99},
+        },
+        also={
+            "the band's upper end": ({_RATE: _ALIGNED / _HAIR}, _ALIGNED / _HAIR),
+            "traffic at its floor": ({_RATE: 0.5, _DRAFTED: DRAFT_TRAFFIC.value}, 0.5),
+        },
+    ),
+    "ServescopeDraftCollapsesLate": Proof(
+        {_POSITION[0]: 100.0, _POSITION[1]: 70.0, _POSITION[2]: 49.0},
+        {_POSITION[2]: 100 * LATE_POSITION.value / _HAIR}, LATE_POSITION.value / _HAIR,
+        {
+            "at the boundary": {_POSITION[2]: 100 * LATE_POSITION.value},
+            "all positions fell alike": dict(zip(_POSITION, (50.0, 35.0, 24.0), strict=True)),
+            "hardly anything drafted": {_POSITION[0]: 0.99 * DRAFT_TRAFFIC.value, _POSITION[1]: 0.5, _POSITION[2]: 0.0},
+            "no first position": {_POSITION[0]: None, _POSITION[2]: 1.0},
+        },
+        also={
+            "traffic at its floor": ({_POSITION[0]: DRAFT_TRAFFIC.value, _POSITION[1]: 0.5, _POSITION[2]: 0.0}, 0.0)
+        },
+        labels={**DEPLOYMENT, "position": "2"},
+    ),
+    "ServescopeCacheChurn": Proof(
+        {_SKEW: 0.1, _ELIGIBLE: 1000.0}, {_SKEW: _CHURN * _HAIR}, _CHURN * _HAIR,
+        {
+            "at the boundary": {_SKEW: _CHURN},
+            "as far on the other side": {_SKEW: -_CHURN * _HAIR},
+            "hardly any prompts": {_SKEW: 0.5, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+        },
+        also={"traffic at its floor": ({_SKEW: 0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.5)},
+    ),
+    "ServescopeCacheEventsMissed": Proof(
+        {_SKEW: 0.1, _ELIGIBLE: 1000.0}, {_SKEW: _MISSED * _HAIR}, _MISSED * _HAIR,
+        {
+            "at the boundary": {_SKEW: _MISSED},
+            "as far on the other side": {_SKEW: -_MISSED * _HAIR},
+            "hardly any prompts": {_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+        },
+        also={"traffic at its floor": ({_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, -0.5)},
+    ),
+    "ServescopeCacheEventGaps": Proof(
+        {figure("router_event_gap_rate"): 0.0}, {figure("router_event_gap_rate"): 0.01}, 0.01,
+        {"a single gap": {figure("router_event_gap_rate"): "0.01 0.01 0.01 0.01 0.01 0 0 0 0 0 0 0"}},
+    ),
+    "ServescopeRouterIndexDegraded": Proof(
+        {
+            metric("router_index_state", state="exact", replica="r0"): 1.0,
+            metric("router_index_state", state="degraded", replica="r0"): 0.0,
+            metric("router_index_state", state="degraded", replica="r1"): 0.0,
+        },
+        {metric("router_index_state", state="degraded", replica="r1"): 1.0}, 1.0,
+        {
+            "recovering": {
+                metric("router_index_state", state="exact", replica="r0"): 0.0,
+                metric("router_index_state", state="recovering", replica="r0"): 1.0,
+            }
+        },
+    ),
+    "ServescopeRoutingInefficient": Proof(
+        {_EFFICIENCY: 0.97, _ELIGIBLE: 1000.0}, {_EFFICIENCY: _EFFICIENT / _HAIR}, _EFFICIENT / _HAIR,
+        {
+            "at the boundary": {_EFFICIENCY: _EFFICIENT},
+            "hardly any prompts": {_EFFICIENCY: 0.5, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+        },
+        also={"traffic at its floor": ({_EFFICIENCY: 0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.5)},
+    ),
+    "ServescopeCacheHitRateDropped": Proof(
+        {_HIT_RATE: 0.5, _ELIGIBLE: 1000.0}, {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value / _HAIR},
+        0.5 * HIT_RATE_KEPT.value / _HAIR,
+        {
+            "at the boundary": {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value},
+            "hardly any prompts": {_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+            "low all along": {_HIT_RATE: 0.5},
+        },
+        also={"traffic at its floor": ({_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.1)},
+        lead=100, stays=10,
+    ),
+    "ServescopeScaleDownLosesCache": Proof(
+        {_HIT_RATE: 0.5, _ELIGIBLE: 1000.0, _ACTIVE: 5.0, _DRAINING: 9.0, _STARTING: 0.0},
+        {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value / _HAIR, _ACTIVE: 4.0}, 4.0,
+        {
+            "the hit rate at the boundary": {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value, _ACTIVE: 4.0},
+            "as many replicas": {_HIT_RATE: 0.1},
+            "more replicas": {_HIT_RATE: 0.1, _ACTIVE: 6.0},
+            "fewer of another status": {_HIT_RATE: 0.1, _DRAINING: 1.0},
+            "hardly any prompts": {_HIT_RATE: 0.1, _ACTIVE: 4.0, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+        },
+        also={"traffic at its floor": ({_HIT_RATE: 0.1, _ACTIVE: 4.0, _ELIGIBLE: PROMPT_TRAFFIC.value}, 4.0)},
+        lead=100, stays=10,
+    ),
+    "ServescopeAutoscalerPinned": Proof(
+        {_WANTED: 2.5, _SENT: 3.0}, {_WANTED: 4.2, _SENT: 4.0}, 4.2,
+        {"at the bound": {_WANTED: 4.0, _SENT: 4.0}, "no autoscaler": {_SENT: None, _WANTED: 4.0}},
+    ),
+    "ServescopeReplicasBelowDesired": Proof(
+        {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 9.0, _SENT: 4.0}, {_SENT: 5.0}, 4.0,
+        {"as many": {_SENT: 4.0}, "more": {_SENT: 3.0}, "no autoscaler": {_SENT: None}},
+    ),
+    "ServescopeReplicasAboveDesired": Proof(
+        {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 9.0, _SENT: 4.0}, {_SENT: 3.0}, 4.0,
+        {"as many": {_SENT: 4.0}, "fewer": {_SENT: 5.0}},
+    ),
+    "ServescopeAutoscalerOvershoots": Proof(
+        {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 0.0, _WANTED: 3.5, _SENT: 4.0}, {_STARTING: 1.0, _SENT: 5.0}, 1.0,
+        {
+            "all are needed": {_STARTING: 1.0, _SENT: 5.0, _WANTED: 4.0},
+            "more are needed": {_STARTING: 1.0, _SENT: 5.0, _WANTED: 4.5},
+            "failed ones only": {_FAILED: 1.0, _SENT: 5.0},
+            "failed ones beside": {_FAILED: 9.0, _STARTING: 1.0, _SENT: 5.0, _WANTED: 6.0},
+            "no more were ordered": {_STARTING: 1.0},
+        },
+        labels=_with_status("starting"),
+    ),
+    "ServescopeAutoscalerFlapping": Proof(
+        {_SENT: 4.0}, {_SENT: _alternating(4, 3, each=9)}, SCALE_CHANGES.value,
+        {"one change fewer": {_SENT: _alternating(4, 3, each=12)}},
+        lead=70, lag=54, late=60, stays=8,
+    ),
+    "ServescopeAutoscalerInactive": Proof(
+        {_SENT: 4.0, _REQUESTS_HERE: 2.0}, {_SENT: None}, 4.0,
+        {"nothing is left": {_SENT: None, _REQUESTS_HERE: None}, "sends none": {_SENT: 0.0}},
+        also={"idle": ({_SENT: None, _REQUESTS_HERE: 0.0}, 4.0)},
+        lag=5, open_lag=4,
+    ),
+    "ServescopeAutoscalerFrozen": Proof(
+        {_TOKENS: "100 200", _REQUESTS_HERE: 2.0, _WRITTEN: 50.0}, {_TOKENS: 150.0}, 0.0,
+        {
+            "idle": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0, _WRITTEN: 0.0},
+            "requests with breaks between them": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0},
+            "requests that hang": {_TOKENS: 150.0, _WRITTEN: 0.0},
+            "now and then a change": {_TOKENS: _alternating(100, 200, each=12)},
+        },
+        also={"hardly any requests": ({_TOKENS: 150.0, _REQUESTS_HERE: 1.0, _WRITTEN: 1.0}, 0.0)},
+        # The last change leaves a window of fifteen minutes when it is as old.
+        lag=15, open_lag=14,
+    ),
+    "ServescopeReplicasFailed": Proof(
+        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: 1.0}, 1.0, {"one starts": {_STARTING: 1.0}},
+        labels=_with_status("failed"),
+    ),
+    "ServescopeReplicaCrashLoop": Proof(
+        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: _alternating(0, 1, each=7)}, FAILURES_REPEATED.value,
+        {
+            "once": {_FAILED: 1.0},
+            "seldom": {_FAILED: _alternating(0, 1, each=10)},
+            "others come and go": {_ACTIVE: _alternating(4, 3, each=4)},
+        },
+        labels=_with_status("failed"), lead=40, lag=28, late=3, open_late=2,
+    ),
+    "ServescopeColdStartSlow": Proof(
+        {_STARTING: 0.0, _ACTIVE: 4.0}, {_STARTING: 1.0}, 1.0,
+        {"one after the other": {_STARTING: "1 1 1 1 1 1 1 1 1 1 0"}},
+        labels=_with_status("starting"), lag=5, open_lag=4,
+    ),
+    "ServescopeNoActiveReplica": Proof(
+        {_ACTIVE: 4.0, _FAILED: 0.0, _SENT: 4.0}, {_ACTIVE: 0.0}, 0.0,
+        {
+            "one": {_ACTIVE: ACTIVE_REPLICAS.value},
+            "given up on purpose": {_ACTIVE: 0.0, _SENT: 0.0},
+            "the first one after none starts": {_ACTIVE: 0.0, _SENT: _FROM_NONE},
+        },
+        also={
+            "no autoscaler is known": ({_ACTIVE: 0.0, _SENT: None}, 0.0),
+            "one is ordered": ({_ACTIVE: 0.0, _SENT: 1.0}, 0.0),
+        },
+        labels=_with_status("active"),
+    ),
+    "ServescopeUpButNotServing": Proof(
+        {_IN_FLIGHT: 3.0, _OUTPUT: 100.0, _INPUT: 400.0}, {_IN_FLIGHT: 1.0, _OUTPUT: 0.0, _INPUT: 0.0}, 1.0,
+        {
+            "idle": {_IN_FLIGHT: 0.0, _OUTPUT: 0.0, _INPUT: 0.0},
+            "reads prompts": {_OUTPUT: 0.0},
+            "writes tokens": {_INPUT: 0.0},
+        },
+        # The last increase leaves a window of five minutes when it is as old.
+        labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
+    ),
+    "ServescopeQueueGrowing": Proof(
+        {_QUEUED: 0.0}, {_QUEUED: " ".join(str(length) for length in range(10, 60))}, lambda since: 10.0 + since,
+        {
+            "as long as before": {_QUEUED: 500.0},
+            "short": {_QUEUED: " ".join(f"{QUEUE_FLOOR.value - 1 + place / 100:g}" for place in range(50))},
+        },
+        also={
+            "by steps": ({_QUEUED: " ".join(str(20 + at // 8) for at in range(60))}, lambda since: 20.0 + since // 8)
+        },
+    ),
+    **{
+        f"Servescope{camel}Budget{'BurnsFast' if severity == 'critical' else 'Burns'}": _burning(name, severity)
+        for name, camel in (
+            ("time_to_first_token", "TimeToFirstToken"),
+            ("time_per_output_token", "TimePerOutputToken"),
+            ("requests", "Requests"),
+        )
+        for severity in ("critical", "warning")
+    },
+    "ServescopeNewStackFirstTokenSlower": _slower("time_to_first_token_p95"),
+    "ServescopeNewStackTokensSlower": _slower("time_per_output_token_p95"),
+    "ServescopeNewStackErrorsMore": _beside(
+        "request_error_share", 0.02, 0.01, at=0.02 + WORSE_ERRORS.value, beyond=0.02 + WORSE_ERRORS.value * _HAIR,
+        far=0.9,
+    ),
+    "ServescopeNewStackSpeedLower": _beside(
+        "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR, far=1.0,
+    ),
+    "ServescopeSharesNotAsConfigured": Proof(
+        {**_ended(2.5, 5.0, 2.5), **dict(zip(_CONFIGURED, (0.25, 0.5, 0.25), strict=True))},
+        _ended(2.0, 5.0 + 10 * SHARE_MARGIN.value * _HAIR, 1.99), 0.5 + SHARE_MARGIN.value * _HAIR,
+        {
+            "at the upper boundary": _ended(2.0, 5.0 + 10 * SHARE_MARGIN.value, 2.0),
+            "at the lower boundary": _ended(3.0, 5.0 - 10 * SHARE_MARGIN.value, 3.0),
+            "hardly any traffic": _ended(0.1, 0.79, 0.1),
+            "nothing is configured": {**_ended(0.1, 9.8, 0.1), **dict.fromkeys(_CONFIGURED)},
+        },
+        also={
+            "traffic at its floor": (_ended(0.1875, 0.625, 0.1875), 0.625),
+            "too few": (
+                _ended(3.0, 5.0 - 10 * SHARE_MARGIN.value * _HAIR, 3.01), 0.5 - SHARE_MARGIN.value * _HAIR
+            ),
+        },
+        labels={label: DEPLOYMENT[label] for label in ("model_name", "environment", "inference_stack")},
+        # The share is another when the last request of before has left the window.
+        lag=4, open_lag=3,
+    ),
+    "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
+    "ServescopeTargetGone": Proof(
+        {_AGE: 15.0, _UP: 1.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0}, {_AGE: None, _UP: None}, 15.0,
+        {
+            "in another phase": {_AGE: None, _UP: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0},
+            "the router, in another phase": {
+                _ROUTER_AGE: None, series(_AGES, {**ROUTER, "rollout_phase": "stable"}): 15.0
+            },
+            "no collector": {_AGE: None, _UP: None, _COLLECTOR: None},
+            "down": {_UP: 0.0, _AGE: 9000.0},
+            "not known whether it is up": {_UP: None, _AGE: 9000.0},
+            "scaled down": {_AGE: None, _UP: None, _SENT: 3.0},
+        },
+        also={
+            "no autoscaler": ({_AGE: None, _SENT: None}, 15.0),
+            "more were ordered": ({_AGE: None, _SENT: 5.0}, 15.0),
+        },
+        elsewhere={
+            "the router": ({_ROUTER_AGE: None}, 15.0, ROUTER),
+            "the router, scaled down": ({_ROUTER_AGE: None, _SENT: 3.0}, 15.0, ROUTER),
+        },
+        labels=TARGET, lead=40, lag=5, open_lag=4,
+    ),
+    "ServescopeTelemetryStale": Proof(
+        {_AGE: 15.0, _UP: 1.0}, {_AGE: SCRAPE_AGE.value + 1}, SCRAPE_AGE.value + 1,
+        {"at the boundary": {_AGE: SCRAPE_AGE.value}, "its scrapes fail": {_AGE: 9000.0, _UP: 0.0}},
+        labels=TARGET,
+    ),
+    "ServescopeDeploymentDown": Proof(
+        {_UP: 1.0, _SECOND_UP: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0}, {_UP: 0.0, _SECOND_UP: 0.0}, 0.0,
+        {"one answers": {_UP: 0.0}, "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0},
+         "the first one after none starts": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: _FROM_NONE}},
+        also={
+            "no autoscaler is known": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: None}, 0.0),
+            "one is ordered": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: 1.0}, 0.0),
+        },
+    ),
+    "ServescopeDeploymentGone": Proof(
+        {
+            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0,
+            series(_AGES, {**ROUTER, "deployment_id": "without engines"}): 15.0,
+        },
+        {_AGE: None, _SECOND_AGE: None}, 15.0,
+        {
+            "one is left": {_AGE: None},
+            "they are down": {_AGE: 9000.0, _SECOND_AGE: 9000.0},
+            "given up on purpose": {_AGE: None, _SECOND_AGE: None, _SENT: 0.0},
+            "in another phase": {
+                _AGE: None, _SECOND_AGE: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0
+            },
+            "no collector": {_AGE: None, _SECOND_AGE: None, _COLLECTOR: None},
+        },
+        also={
+            "no autoscaler is known": ({_AGE: None, _SECOND_AGE: None, _SENT: None}, 15.0),
+            "one is ordered": ({_AGE: None, _SECOND_AGE: None, _SENT: 1.0}, 15.0),
+        },
+        lead=40, lag=5, open_lag=4,
+    ),
+    "ServescopeMetricsMissing": Proof(
+        {_MISSING: 0.0}, {_MISSING: 1.0}, 1.0, {"one scrape": {_MISSING: "1 0"}}, labels=TARGET
+    ),
+    "ServescopeScrapesTruncated": Proof(
+        {own("servescope_scrapes_total", outcome="truncated"): 0.0, own("servescope_scrapes_total", outcome="ok"): 1.0},
+        {own("servescope_scrapes_total", outcome="truncated"): 1 / 1200}, 0.0,
+        {"other failures": {own("servescope_scrapes_total", outcome="timeout"): 1.0}},
+        labels={"outcome": "truncated"}, late=10,
+    ),
+    "ServescopeCollectorGone": Proof(
+        {own("servescope_build_info"): 1.0}, {own("servescope_build_info"): None}, 1.0,
+        {"it is there": {}}, labels={}, lag=5, open_lag=4,
+    ),
+    "ServescopeInternalErrors": Proof(
+        {own("servescope_internal_errors_total", stage="scrape"): 0.0},
+        {own("servescope_internal_errors_total", stage="scrape"): 1 / 1200}, 0.0,
+        {"none": {}}, labels={"stage": "scrape"}, late=10,
+    ),
+    "ServescopeStoreBehind": Proof(
+        {own("servescope_store_queue_age_seconds"): 1.0},
+        {own("servescope_store_queue_age_seconds"): STORE_QUEUE_AGE.value + 1}, STORE_QUEUE_AGE.value + 1,
+        {"at the boundary": {own("servescope_store_queue_age_seconds"): STORE_QUEUE_AGE.value}}, labels={},
+    ),
+    "ServescopeConfigurationRefused": Proof(
+        {own("servescope_configuration_reload_success"): 1.0}, {own("servescope_configuration_reload_success"): 0.0},
+        0.0, {"taken up": {}}, labels={},
+    ),
+    "ServescopeCollectorDown": Proof(
+        {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 1.0, own(SCRAPED_UP, instance="c", job="other"): 1.0},
+        {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 0.0}, 0.0,
+        {"another job": {own(SCRAPED_UP, instance="c", job="other"): 0.0}},
+        labels={"instance": "c", "job": COLLECTOR_JOB},
+    ),
+    "ServescopeEventLoopLags": Proof(
+        {own(f"{_LAG}_sum", instance="c"): 0.001, own(f"{_LAG}_count", instance="c"): 1.0},
+        {own(f"{_LAG}_sum", instance="c"): LOOP_LAG.value * _HAIR}, LOOP_LAG.value * _HAIR,
+        {"at the boundary": {own(f"{_LAG}_sum", instance="c"): LOOP_LAG.value}},
+        labels={"instance": "c"}, lag=9,
+    ),
+    "ServescopeSamplesDropped": Proof(
+        {
+            **{own(_DROPPED, reason=reason): 0.0 for reason in ("series_limit", "store")},
+            own(_DROPPED, reason="duplicate"): 1.0,
+        },
+        {own(_DROPPED, reason="series_limit"): 1 / 1200}, 0.0, {"left out anyway": {}},
+        elsewhere={"the store": ({own(_DROPPED, reason="store"): 1 / 1200}, 0.0, {"reason": "store"})},
+        labels={"reason": "series_limit"}, late=10,
+    ),
+    "ServescopeRuleEvaluationFails": _increases(RULE_FAILURES, "rule_group", "r.yml;servescope-figures"),
+    "ServescopeRuleEvaluationMissed": _increases(RULES_MISSED, "rule_group", "r.yml;servescope-figures"),
+    "ServescopeAlertsUnsent": _increases(ALERTS_UNSENT, "alertmanager", "http://one:9093/api/v2/alerts"),
+    "ServescopeNotificationsFail": _increases(NOTIFICATIONS_FAILED, "integration", "webhook", instance="one"),
+    "ServescopePrometheusConfigurationRefused": _refused(PROMETHEUS_RELOADED),
+    "ServescopeAlertmanagerConfigurationRefused": _refused(ALERTMANAGER_RELOADED),
+    "ServescopeWatchdog": Proof({}, {}, 1.0, {}, labels={}, is_always=True),
+}  # fmt: skip
+
+assert PROOFS.keys() <= ALERTS.keys(), PROOFS.keys() - ALERTS.keys()

@@ -1,0 +1,272 @@
+"""Targets that answer a scrape with the contract's metrics, and everything that goes wrong with targets.
+
+Each target walks its counters, histograms and gauges at random, from a seed, a step at every scrape. What happens to
+it is a list of incidents by the seconds since the scenario began.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal
+
+from servescope.contract.catalog import METRICS, Metric
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
+
+Answer = Literal["slow", "500", "closed", "cut", "garbage"]
+"""How a scrape fails: answered too late, with an error, not at all, in part, or with what is no exposition."""
+
+SLOW_SECONDS = 0.6
+_OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
+    "position": ("0", "1", "2", "3"),
+    "gpu": ("0", "1"),
+    "reason": ("saturated", "stale index"),
+}
+_ROLE_COMPONENTS = {"router": "router", "autoscaler": "autoscaler"}
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What happens to a target from `start` to `end`, in seconds.
+
+    A scrape fails in the way of `answer`, in `share` of all cases; series whose name matches `missing` are left out,
+    again in `share` of all cases, each for itself; `idle` stops everything that counts. At `start` a `restart` sets all
+    series back to nothing, and a `rollout_phase` changes the identity from there on, whatever `end` is.
+    """
+
+    start: float
+    end: float = 0.0
+    answer: Answer | None = None
+    missing: str = ""
+    share: float = 1.0
+    idle: bool = False
+    restart: bool = False
+    rollout_phase: str | None = None
+
+
+@dataclass(slots=True)
+class FakeTarget:
+    """One target: its name on the server, its identity, what happens to it, and when discovery knows of it."""
+
+    name: str
+    identity: Identity
+    seed: int
+    incidents: tuple[Incident, ...] = ()
+    known: tuple[tuple[float, float], ...] = ((0.0, 1e9),)
+    _series: dict[tuple[str, Labels], float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _random: random.Random = field(init=False)
+    _previous: float = -1.0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def failure(self, elapsed: float) -> Answer | None:
+        """How the scrape at this moment fails; None when it succeeds."""
+        with self._lock:
+            for incident in self._active(elapsed):
+                if incident.answer and self._random.random() < incident.share:
+                    return incident.answer
+        return None
+
+    def exposition(self, elapsed: float) -> str:
+        """The text of a scrape, after one step of the walk."""
+        with self._lock:
+            self._begin_incidents(elapsed)
+            active = self._active(elapsed)
+            self._step(idle=any(incident.idle for incident in active))
+            missing = [incident for incident in active if incident.missing]
+            return render(
+                Sample(name, labels, value)
+                for (name, labels), value in self._series.items()
+                if not any(
+                    fnmatch(name, incident.missing) and self._random.random() < incident.share for incident in missing
+                )
+            )
+
+    def is_known(self, elapsed: float) -> bool:
+        """Whether discovery has this target now."""
+        return any(start <= elapsed < end for start, end in self.known)
+
+    def _active(self, elapsed: float) -> list[Incident]:
+        return [incident for incident in self.incidents if incident.start <= elapsed < incident.end]
+
+    def _begin_incidents(self, elapsed: float) -> None:
+        begun = [incident for incident in self.incidents if self._previous < incident.start <= elapsed]
+        for incident in begun:
+            if incident.restart:
+                self._series.clear()
+            if incident.rollout_phase is not None:
+                self.identity = replace(self.identity, rollout_phase=incident.rollout_phase)
+                self._series.clear()
+        self._previous = elapsed
+
+    def _step(self, *, idle: bool) -> None:
+        component = _ROLE_COMPONENTS.get(self.identity.role, "engine")
+        for metric in METRICS.values():
+            if metric.component == component:
+                for labels in self._label_sets(metric):
+                    _WALKS[metric.kind](self, metric, labels, 0 if idle else self._random.randrange(6))
+
+    def _label_sets(self, metric: Metric) -> Iterator[Labels]:
+        sets: list[dict[str, str]] = [{}]
+        for label in metric.labels:
+            sets = [{**rest, label: value} for rest in sets for value in _values(metric, label)]
+        identity = dict(self.identity.labels())
+        yield from (make_labels({**identity, **extra}) for extra in sets)
+
+    def _walk_counter(self, metric: Metric, labels: Labels, events: int) -> None:
+        # A labelled counter exists from its first event on, and each value of its label is rarer than the one before.
+        if metric.labels and self._random.random() > self._likelihood(metric, labels):
+            return
+        amount = events * self._random.random() if metric.unit == "seconds" else events * self._random.randrange(1, 200)
+        self._add(metric.name, labels, amount)
+
+    def _likelihood(self, metric: Metric, labels: Labels) -> float:
+        present = dict(labels)
+        return min(0.5 ** _values(metric, label).index(present[label]) for label in metric.labels)
+
+    def _walk_histogram(self, metric: Metric, labels: Labels, observations: int) -> None:
+        assert metric.edges is not None
+        low = self._random.randrange(max(1, len(metric.edges) // 3))
+        likely = metric.edges[low : low + 8]
+        values = [self._random.choice(likely) * self._random.uniform(0.5, 1.1) for _ in range(observations)]
+        if metric.unit in ("tokens", "workers"):
+            values = [max(1.0, float(round(value))) for value in values]
+        counts = [0] * (len(metric.edges) + 1)
+        for value in values:
+            counts[bisect_left(metric.edges, value)] += 1
+        for edge, below in zip((*metric.edges, float("inf")), accumulate(counts), strict=True):
+            self._add(f"{metric.name}_bucket", make_labels((*labels, ("le", format_edge(edge)))), below)
+        self._add(f"{metric.name}_sum", labels, sum(values))
+        self._add(f"{metric.name}_count", labels, len(values))
+
+    def _walk_gauge(self, metric: Metric, labels: Labels, events: int) -> None:
+        value = self._random.random() if metric.unit == "ratio" else self._random.uniform(0, 40) * events
+        self._series[metric.name, labels] = float(round(value)) if metric.unit == "replicas" else value
+
+    def _add(self, name: str, labels: Labels, amount: float) -> None:
+        self._series[name, labels] = self._series.get((name, labels), 0.0) + amount
+
+
+_WALKS: Mapping[str, Callable[[FakeTarget, Metric, Labels, int], None]] = {
+    "counter": FakeTarget._walk_counter,
+    "histogram": FakeTarget._walk_histogram,
+    "gauge": FakeTarget._walk_gauge,
+}
+
+
+def _values(metric: Metric, label: str) -> tuple[str, ...]:
+    return metric.label_values.get(label) or _OPEN_VALUES[label]
+
+
+def render(samples: Iterable[Sample]) -> str:
+    """The samples as Prometheus text, without types, which Prometheus 2 does not need."""
+    return "".join(f"{format_series(name, labels)} {format_value(value)}\n" for name, labels, value in samples)
+
+
+class FakeTargets:
+    """An HTTP server on loopback that answers for all targets, and the discovery file that names those known now."""
+
+    def __init__(self, targets: Sequence[FakeTarget], discovery_file: Path) -> None:
+        self._targets = {f"/{target.name}": target for target in targets}
+        self._discovery_file = discovery_file
+        self._began: float | None = None
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.answer = self._answer
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    def elapsed(self) -> float:
+        """Seconds since the first scrape; 0 before it."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    def write_discovery(self) -> None:
+        """Write the file for Prometheus' `file_sd`, whole or not at all."""
+        known = [path for path, target in self._targets.items() if target.is_known(self.elapsed())]
+        address = f"127.0.0.1:{self._server.server_address[1]}"
+        groups = [
+            {"targets": [address], "labels": {"__metrics_path__": path, "instance": path.removeprefix("/")}}
+            for path in known
+        ]
+        text = json.dumps(groups)
+        if not self._discovery_file.exists() or self._discovery_file.read_text(encoding="utf-8") != text:
+            fresh = self._discovery_file.with_suffix(".new")
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(self._discovery_file)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _answer(self, handler: _Handler) -> None:
+        if self._began is None:
+            self._began = time.monotonic()
+        target = self._targets[handler.path]
+        failure = target.failure(self.elapsed())
+        if failure == "slow":
+            time.sleep(SLOW_SECONDS)
+        if failure == "500":
+            handler.send_error(500)
+        elif failure == "closed":
+            handler.connection.shutdown(socket.SHUT_RDWR)
+            handler.close_connection = True
+        elif failure == "garbage":
+            # The bad line comes first: Prometheus 2.42 ends no series of a page it read up to a bad line further down.
+            handler.reply("<html>not an exposition</html>\n" + target.exposition(self.elapsed()))
+        else:
+            handler.reply(target.exposition(self.elapsed()), cut_short=failure == "cut")
+
+
+@contextmanager
+def serving(targets: Sequence[FakeTarget], discovery_file: Path) -> Iterator[FakeTargets]:
+    """The targets served for the length of the block."""
+    server = FakeTargets(targets, discovery_file)
+    try:
+        server.write_discovery()
+        yield server
+    finally:
+        server.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    answer: Callable[[_Handler], None]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a scraper that hung up after its timeout is part of the play."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_GET(self) -> None:
+        self.server.answer(self)
+
+    def reply(self, text: str, *, cut_short: bool = False) -> None:
+        body = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut_short else body)
+        self.close_connection = cut_short
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        """Say nothing."""

@@ -1,0 +1,134 @@
+"""An emulated stack as a collector sees it, on the virtual clock: scraped and derived without a second's wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from servescope.collector.collector import Collector
+from servescope.collector.config import read_configuration
+from servescope.collector.scrape import Limits, ScrapeError
+from servescope.collector.targets import Target as ScrapedTarget
+from servescope.emulator.exposition_faults import distort
+from servescope.emulator.faults import Fault, Faults
+from servescope.emulator.server import format_configuration, format_file_sd
+from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.truths import DUPLICATES, TARGETS_UP, Truth
+from servescope.exposition.exposition import render
+from servescope.store.embedded import Store
+
+# Where the emulated time stands on the wall clock.
+START_SECONDS = 1_800_000_000.0
+SCRAPE_SECONDS = 5.0
+
+Seen = Mapping[str, float]
+"""Figures by their key, those of `OBSERVATIONS` included."""
+
+
+class ObservedStack:
+    """A stack, its faults, and a collector that scrapes it every five seconds of the emulated time."""
+
+    def __init__(self, stack: EmulatedStack, folder: Path) -> None:
+        self.stack = stack
+        self.faults = Faults(stack)
+        self._folder = folder
+        self._listed = -1
+        (folder / "targets").mkdir()
+        (folder / "servescope.toml").write_text(format_configuration(stack.deployments))
+        self._list_targets()
+        configuration = read_configuration(folder / "servescope.toml")
+        self._timeout_seconds = configuration.collector.scrape_timeout_ms / 1000
+        store = Store(folder / "servescope.db")
+        history = Store(folder / "servescope.db", read_only=True)
+        self.collector = Collector(configuration, store, history, self._fetch, clock=self._read_clock)
+        self._duplicates: dict[str, float] = {}
+
+    def __enter__(self) -> ObservedStack:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.collector.close()
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass, scraping all the while."""
+        asyncio.run(self._run(seconds))
+
+    def see(self, deployment_id: str, fault: Fault | None = None, *, seconds: float = 60.0) -> Seen:
+        """Let so much time pass: the deployment's figures over it as means, those absent at its end left out."""
+        seen: list[Seen] = []
+        for _ in range(int(seconds / SCRAPE_SECONDS)):
+            self.run(SCRAPE_SECONDS)
+            seen.append(self._look(deployment_id, fault))
+        values = {key: [each[key] for each in seen if key in each] for key in seen[-1]}
+        return {key: sum(found) / len(found) for key, found in values.items()}
+
+    def _look(self, deployment_id: str, fault: Fault | None) -> dict[str, float]:
+        """The deployment's figures now, and how scraping goes of those targets that the fault is in, else of all."""
+        evaluation = self.collector.evaluate(self.collector.now_ms)
+        figures = next(
+            dict(derivation.figures)
+            for deployment, derivation in evaluation.deployments.items()
+            if deployment.deployment_id == deployment_id
+        )
+        watched = [
+            each
+            for each in self.collector.watched
+            if each.deployment.deployment_id == deployment_id
+            and (fault is None or fault.replica in ("", each.target.identity.replica))
+        ]
+        up = [self.collector.health(each) == "up" for each in watched]
+        figures[TARGETS_UP] = sum(up) / len(up)
+        figures[DUPLICATES] = sum(self._duplicates.get(each.target.target_id, 0.0) for each in watched)
+        return figures
+
+    def _read_clock(self) -> float:
+        return START_SECONDS + self.stack.clock.now
+
+    async def _run(self, seconds: float) -> None:
+        end = self.stack.clock.now + seconds
+        while self.stack.clock.now < end:
+            self.stack.clock.run_until(min(self.stack.clock.now + SCRAPE_SECONDS, end))
+            self._list_targets()
+            await self.collector.discover()
+            for watched in self.collector.watched:
+                scrape = await self.collector.scrape(watched)
+                self._duplicates[watched.target.target_id] = scrape.dropped.get("duplicate", 0)
+
+    def _list_targets(self) -> None:
+        if self.stack.generation == self._listed:
+            return
+        self._listed = self.stack.generation
+        for deployment in self.stack.deployments:
+            path = self._folder / "targets" / f"{deployment.plan.identity.deployment_id}.json"
+            fresh = path.with_suffix(".new")
+            fresh.write_text(format_file_sd(deployment.targets(), "127.0.0.1:9"))
+            fresh.replace(path)
+
+    async def _fetch(self, scraped: ScrapedTarget, _: Limits, /) -> bytes:
+        """What a scrape gets, and how it fails, as `Control` answers it over HTTP."""
+        path = urlsplit(scraped.url).path
+        target = next((each for each in self.stack.targets() if each.path == path), None)
+        if target is None:
+            raise ScrapeError("http_error", "HTTP 410")
+        effects = self.faults.exposition(target)
+        if effects.unreachable:
+            raise ScrapeError("unreachable", "server disconnected")
+        if effects.delay_seconds > self._timeout_seconds:
+            raise ScrapeError("timeout", "no answer in time")
+        if effects.kept_share < 1:
+            raise ScrapeError("unreachable", "the connection ended within the body")
+        return distort(render(target.instruments), effects, now_seconds=self._read_clock())
+
+
+def tell_broken(truths: tuple[Truth, ...], seen: Seen, before: Seen) -> list[str]:
+    """The truths that do not hold, each with the value there is; for a test's message."""
+    return [
+        f"{truth.describe()}: {seen.get(truth.key)} (before: {before.get(truth.key)})"
+        for truth in truths
+        if not truth.holds(seen.get(truth.key), before=before.get(truth.key))
+    ]

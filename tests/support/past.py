@@ -1,0 +1,65 @@
+"""A past for a real Prometheus: scrapes of long ago, made into its blocks by promtool."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from servescope.contract.samples import format_series, format_value, make_labels
+from servescope.sources.parse import parse_exposition
+from tests.support.prometheus import Prometheus, running
+
+INTERVAL_MS = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """One scrape of one target: the labels Prometheus attached, and the text; None where it failed."""
+
+    time_ms: int
+    attached: Mapping[str, str]
+    text: str | None
+
+
+def a_day_ago() -> int:
+    """An instant of yesterday on a full hour, less ten minutes: what begins there crosses a stretch of an import."""
+    return (time.time_ns() // 3_600_000_000_000 - 24) * 3_600_000 - 600_000
+
+
+def write_blocks(scrapes: Sequence[Scraped], promtool: Path, folder: Path) -> None:
+    """Write the scrapes into a Prometheus' data folder, with the `up` of each."""
+    text = folder / "past.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    with text.open("w", encoding="utf-8") as file:
+        for scrape in sorted(scrapes, key=lambda scrape: scrape.time_ms):
+            file.writelines(f"{line} {scrape.time_ms / 1000:.3f}\n" for line in _lines(scrape))
+        file.write("# EOF\n")
+    make_blocks(text, promtool, folder)
+
+
+def make_blocks(text: Path, promtool: Path, folder: Path) -> None:
+    """Have promtool make blocks of an OpenMetrics text in a Prometheus' data folder."""
+    command = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _lines(scrape: Scraped) -> Iterator[str]:
+    attached = make_labels(scrape.attached)
+    yield f"{format_series('up', attached)} {0 if scrape.text is None else 1}"
+    for name, labels, value in parse_exposition(scrape.text or "").samples:
+        own = {f"exported_{label}" if label in scrape.attached else label: text for label, text in labels}
+        if math.isfinite(value):
+            yield f"{format_series(name, make_labels({**own, **scrape.attached}))} {format_value(value)}"
+
+
+@contextmanager
+def remembering(binary: Path, folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes nothing and holds what is in the folder's data."""
+    with running(binary, folder, {"scrape_configs": []}, options=["--storage.tsdb.retention.time=10y"]) as prometheus:
+        yield prometheus

@@ -1,0 +1,185 @@
+"""A real Prometheus on loopback for the length of a `with` block, and its query API."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+
+from servescope.contract.samples import Labels, make_labels
+
+_START_SECONDS = 30.0
+_END_SECONDS = 20.0
+_QUERY_SECONDS = 60.0
+OWN_ADDRESS = "prometheus.itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One element of an instant query's answer."""
+
+    labels: Labels
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One series of samples: times in milliseconds, ascending, without stale markers."""
+
+    labels: Labels
+    times: list[int]
+    values: list[float]
+
+
+class Prometheus:
+    """The query API of a Prometheus; labels come with `__name__` among them, where there is one."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def query(self, expression: str, *, at_ms: int) -> list[Point]:
+        """The elements of an instant vector."""
+        answer = self._get("/api/v1/query", query=expression, time=_timestamp(at_ms))
+        return [Point(make_labels(element["metric"]), float(element["value"][1])) for element in answer["result"]]
+
+    def read_samples(self, selector: str, *, end_ms: int, range_ms: int) -> list[Range]:
+        """The samples as they are stored, of the `range_ms` up to and with `end_ms`."""
+        answer = self._get("/api/v1/query", query=f"{selector}[{range_ms}ms]", time=_timestamp(end_ms))
+        return [_range(element) for element in answer["result"]]
+
+    def query_range(self, expression: str, *, start_ms: int, end_ms: int, step_ms: int) -> list[Range]:
+        """The expression evaluated at every step."""
+        answer = self._get(
+            "/api/v1/query_range",
+            query=expression,
+            start=_timestamp(start_ms),
+            end=_timestamp(end_ms),
+            step=str(step_ms / 1000),
+        )
+        return [_range(element) for element in answer["result"]]
+
+    def answer(self, path: str, **parameters: str) -> dict[str, Any]:
+        """All it says to a GET, warnings included; `status` tells whether it is an error."""
+        answer: dict[str, Any] = json.loads(self._request("GET", f"{path}?{urlencode(parameters)}")[1])
+        return answer
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Every rule with its health and last error."""
+        return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
+
+    def targets(self, count: int) -> dict[str, dict[str, Any]]:
+        """The one target of each job as it is shown, once there are so many jobs; a dropped one has no `labels`."""
+        return {each["discoveredLabels"]["job"]: each for each in self.all_targets(count)}
+
+    def all_targets(self, count: int) -> list[dict[str, Any]]:
+        """Every target as it is shown, once there are so many, those that relabelling dropped last."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            answer = self._get("/api/v1/targets")
+            listed = [*answer["activeTargets"], *answer["droppedTargets"]]
+            if len(listed) >= count:
+                return listed
+            assert time.monotonic() < deadline, f"{len(listed)} of {count} targets"
+            time.sleep(0.2)
+
+    def is_ready(self) -> bool:
+        """Whether it answers queries."""
+        try:
+            return self._request("GET", "/-/ready")[0] == http.client.OK
+        except OSError:
+            return False
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        status, body = self._request("POST" if parameters else "GET", path, urlencode(parameters))
+        answer = json.loads(body)
+        assert status == http.client.OK, f"Prometheus answered {status} to {parameters}: {answer.get('error')}"
+        return answer["data"]
+
+    def _request(self, method: str, path: str, body: str = "") -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_QUERY_SECONDS)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/x-www-form-urlencoded"})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def running(binary: Path, folder: Path, config: dict[str, Any], *, options: Sequence[str] = ()) -> Iterator[Prometheus]:
+    """A Prometheus with this configuration on a free loopback port, ready when the block begins and ended after it.
+
+    `OWN_ADDRESS` in the configuration is the address it gets. Its data stay in `folder / "data"`: another `running`
+    over the same folder goes on with them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    text = yaml.safe_dump(config).replace(OWN_ADDRESS, f"127.0.0.1:{port}")
+    (folder / "prometheus.yml").write_text(text, encoding="utf-8")
+    command = [
+        str(binary),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+        *options,
+    ]
+    with (folder / "prometheus.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        try:
+            prometheus = Prometheus(port)
+            _wait_until_ready(prometheus, process, folder / "prometheus.log")
+            yield prometheus
+        finally:
+            _end(process)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on right now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(prometheus: Prometheus, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not prometheus.is_ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"Prometheus did not start: {log.read_text(encoding='utf-8')[-2000:]}")
+        time.sleep(0.1)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _timestamp(time_ms: int) -> str:
+    # As a float, Prometheus would round some milliseconds down to the one before.
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+
+
+def _range(element: Any) -> Range:
+    points = element["values"]
+    return Range(
+        make_labels(element["metric"]),
+        [round(float(moment) * 1000) for moment, _ in points],
+        [float(value) for _, value in points],
+    )

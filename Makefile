@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := install.py exporters app alerts benchmarks dashboards docs examples tests
 LOCKS := requirements.lock requirements-dev.lock
-FAST := -m 'not slow and not real'
+FAST := -m 'not slow and not proof and not real'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lowest latest lock generate bench soak live real truth capture engines pictures clean
+.PHONY: help demo test check proofs lowest latest lock generate bench soak live real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,12 +28,14 @@ test: $(VENV)/.develop  ## install what the tests need, then run them all
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n auto --dist loadfile $(FAST)
 
 lowest:  ## run the fast tests on the lowest versions that pyproject.toml declares
@@ -51,6 +53,10 @@ generate: $(VENV)/.develop  ## write the files that are compiled from the catalo
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 	$(BIN)/python -m docs.generate
+
+proofs: $(VENV)/.develop  ## run the repeats over seeds and the whole hours that `make test` leaves out
+	$(BIN)/python -m tests.tools
+	$(BIN)/python -m pytest -m proof
 
 bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
 	$(BIN)/python -m benchmarks

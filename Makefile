@@ -7,7 +7,7 @@ LOCKS := requirements.lock requirements-dev.lock
 FAST := -m 'not slow and not proof and not real'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proofs lowest latest lock generate bench soak live real truth capture engines pictures clean
+.PHONY: help demo test check proofs lowest latest lock firstpage generate bench soak live real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ $(VENV)/.develop: install.py pyproject.toml $(LOCKS)
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## install what is needed, then show an emulated v1 and v2 deployment in the console
-	$(BIN)/servescope demo
+	$(BIN)/servescope demo $(OPTIONS)
 
 test: $(VENV)/.develop  ## install what the tests need, then run them all
 	$(BIN)/python -m tests.tools
@@ -48,6 +48,10 @@ latest:  ## run the fast tests on the newest versions there are, instead of the 
 
 lock:  ## lock the newest versions there are, for `make demo`, `make test` and the image
 	$(PYTHON) install.py --lock
+
+firstpage: $(VENV)/.develop  ## time `make demo` in a fresh clone, until the first figures are live
+	$(BIN)/python -m tests.tools
+	$(BIN)/python -m tests.first_page
 
 generate: $(VENV)/.develop  ## write the files that are compiled from the catalog
 	$(BIN)/python -m alerts

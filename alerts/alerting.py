@@ -12,9 +12,9 @@ from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import Alert, condition_promql
-from servescope.contract.catalog import BURN_WINDOWS
 from servescope.contract.expressions import promql
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import BURN_WINDOWS
 
 Format = Literal["prometheus", "prometheusrule", "mimir"]
 Group = dict[str, Any]

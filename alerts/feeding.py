@@ -20,8 +20,9 @@ from servescope.alerting.records import (
     Vanished,
     terms,
 )
-from servescope.contract.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
 from servescope.contract.expressions import leaves
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.sources.maps import SUPPLIED, MetricMap, load_sources
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from alerts.options import DEFAULTS, Options
 from alerts.recording import render_group
-from servescope.contract.catalog import RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.expressions import Rate, promql
+from servescope.contract.figures import RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
 

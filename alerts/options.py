@@ -27,16 +27,10 @@ from dashboards import options as shared
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.records import TEAM, Alert, condition_promql
-from servescope.contract.catalog import (
-    BOUNDS,
-    BURN_WINDOWS,
-    METRICS,
-    OBJECTIVES,
-    Band,
-    Objective,
-    latency_objective,
-    request_objective,
-)
+from servescope.contract.bounds import BOUNDS
+from servescope.contract.metrics import METRICS
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, latency_objective, request_objective
+from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import Setting, Table
 from servescope.sources.maps import load_sources

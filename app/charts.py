@@ -19,7 +19,7 @@ import streamlit as st
 
 from app import display
 from app.selection import TimeRange
-from servescope.contract.catalog import Band
+from servescope.contract.types import Band
 
 Spec = dict[str, Any]
 """A part of a Vega-Lite specification."""

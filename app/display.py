@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
-from servescope.contract.catalog import REPLICA_STATUSES, Band, Figure, Verdict
+from servescope.contract.metrics import REPLICA_STATUSES
+from servescope.contract.types import Band, Figure, Verdict
 
 ABSENT = "–"
 """What stands where there is no value; never 0 and never NaN."""

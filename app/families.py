@@ -10,8 +10,10 @@ import pandas as pd
 from app import display
 from app.charts import Line
 from app.queries import figure_columns, label_order
-from servescope.contract.catalog import FIGURES, GROUPS, METRICS, Band, Figure
 from servescope.contract.expressions import leaves
+from servescope.contract.figures import FIGURES, GROUPS
+from servescope.contract.metrics import METRICS
+from servescope.contract.types import Band, Figure
 
 # The first reading is drawn full, the others step back.
 # A dash and, as the last two digits of the colour, an opacity.

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from servescope.contract.catalog import DEFAULT_WINDOW, FIGURES, METRICS, REPLICA_STATUSES, Figure
 from servescope.contract.expressions import leaves
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.metrics import METRICS, REPLICA_STATUSES
+from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.store.embedded import Store
 from servescope.store.history import History, PrometheusHistory
 from servescope.store.prometheus import connect

@@ -14,8 +14,10 @@ import pandas as pd
 from app import display
 from app.display import ABSENT
 from app.queries import COVERAGES, Record, Shown, Trend, fleet_row, records
-from servescope.contract.catalog import FIGURES, REPLICA_STATUSES, Figure, figure_key
 from servescope.contract.extrapolation import LOOKBACK_MS
+from servescope.contract.figures import FIGURES, figure_key
+from servescope.contract.metrics import REPLICA_STATUSES
+from servescope.contract.types import Figure
 
 Explain = Callable[[str, Figure], str]
 """Why a deployment, by name, does not show a figure."""

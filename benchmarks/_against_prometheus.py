@@ -22,7 +22,7 @@ from alerts.recording import render_recording_rules
 from benchmarks import _fleet
 from benchmarks._pages import SAMPLES
 from benchmarks._processes import Measured, collecting
-from servescope.contract.catalog import FIGURES
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from tests import tools
 from tests.support import prometheus

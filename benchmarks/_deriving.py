@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from alerts.recording import render_recording_rules
 from servescope.collector.derive import Derivation, Deriver, Members, derive_figures
 from servescope.collector.ring import Ring
-from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Series, Snapshot, Window, format_edge, format_series, make_labels
 from tests.support.prometheus import Prometheus, running
 from tests.tools import prometheus_binary, promtool_binary

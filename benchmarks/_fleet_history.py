@@ -20,18 +20,11 @@ from numpy.typing import NDArray
 from alerts.recording import INTERVAL
 from dashboards.options import seconds
 from servescope.alerting.alerts import ALERTS
-from servescope.contract.catalog import (
-    BURN_WINDOWS,
-    FIGURES,
-    METRICS,
-    OBJECTIVES,
-    PHASES,
-    PROCESS_RATIOS,
-    RECORDED_HISTOGRAMS,
-    Metric,
-    record_buckets,
-)
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.metrics import METRICS, PHASES, PROCESS_RATIOS
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.samples import format_edge
+from servescope.contract.types import Metric
 
 _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "position": ("0", "1", "2", "3", "4"),

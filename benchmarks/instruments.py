@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from servescope.contract.catalog import METRICS, OUTCOMES
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.exposition.exposition import render
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.journal import FOLD_EVERY

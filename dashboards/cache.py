@@ -8,8 +8,9 @@ from dashboards.board import Board
 from dashboards.composed import replica_share, replica_spread
 from dashboards.options import Options
 from dashboards.panels import Panel, Row, absence, expression_panel, figure_panel, quantiles_panel, query_panel
-from servescope.contract.catalog import METRICS, PROMPT_TRAFFIC
+from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Level, Ratio, level, rate
+from servescope.contract.metrics import METRICS
 
 NAME = "cache"
 

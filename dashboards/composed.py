@@ -6,9 +6,9 @@ from dashboards.conditions import Compiler
 from dashboards.options import Options
 from dashboards.queries import compile_expression, compile_figure, compile_own
 from servescope.alerting.records import Badness
-from servescope.contract.catalog import Objective
 from servescope.contract.expressions import Expression, level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.types import Objective
 
 
 def above_floor(expression: str, traffic: Expression, floor: float, options: Options) -> str:

@@ -29,8 +29,8 @@ from servescope.alerting.records import (
     is_grouped,
     open_labels,
 )
-from servescope.contract.catalog import FIGURES
 from servescope.contract.expressions import Expression, Increase, Level, Rate, matchers_promql, promql
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.errors import UsageError
 

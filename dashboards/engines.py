@@ -10,16 +10,10 @@ from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import Panel
 from dashboards.watched import LIMIT
-from servescope.contract.catalog import (
-    BURN_WINDOWS,
-    FIGURES,
-    METRICS,
-    OBJECTIVES,
-    RECORDED_HISTOGRAMS,
-    SAMPLE_FAMILIES,
-    record_buckets,
-)
 from servescope.contract.expressions import leaves
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.sources.maps import SUPPLIED, load_sources
 
 _SERIES = re.compile(r"([a-zA-Z_:][\w:]*)\{")

@@ -9,8 +9,8 @@ from dashboards.board import Board, board_uid
 from dashboards.options import Options
 from dashboards.panels import UNITS, Column, NoData, Panel, Row, expression_panel, figure_panel, steps
 from dashboards.queries import Query, compile_figure, legend, list_firing_alerts
-from servescope.contract.catalog import FIGURES
 from servescope.contract.expressions import Ratio, rate
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
 NAME = "fleet"

@@ -15,7 +15,7 @@ from grafanalib import core
 
 from dashboards.panels import SERIES_COLORS, Column, Panel, Row, Threshold, place
 from dashboards.queries import Query
-from servescope.contract.catalog import METRICS
+from servescope.contract.metrics import METRICS
 
 SCHEMA_VERSION: Final = 41
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}

@@ -12,8 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from servescope.contract.catalog import DEFAULT_WINDOW, FIGURES, METRICS, Band
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.metrics import METRICS
+from servescope.contract.types import DEFAULT_WINDOW, Band
 from servescope.errors import ConfigurationError
 from servescope.sources.maps import load_sources
 

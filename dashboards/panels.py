@@ -13,19 +13,11 @@ from dashboards.options import Options
 from dashboards.queries import Query, compile_expression, compile_figure, histogram_queries, legend
 from dashboards.readings import read_figure
 from servescope.alerting.links import panel_id
-from servescope.contract.catalog import (
-    FIGURES,
-    INDEX_STATES,
-    METRICS,
-    OUTCOMES,
-    REPLICA_STATUSES,
-    SAMPLE_FAMILIES,
-    Band,
-    Status,
-    Unit,
-)
 from servescope.contract.expressions import Expression, FractionAbove, Quantile, Rate, leaves
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import INDEX_STATES, METRICS, OUTCOMES, REPLICA_STATUSES, SAMPLE_FAMILIES
 from servescope.contract.own_metrics import UNSCRAPED, OwnUnit, own_family
+from servescope.contract.types import Band, Status, Unit
 
 Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap"]
 Absence = Literal["off", "idle", "broken"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import Row, expression_panel, figure_panel
-from servescope.contract.catalog import PHASES
 from servescope.contract.expressions import Level, Quantile, level, rate
+from servescope.contract.metrics import PHASES
 
 NAME = "phases"
 

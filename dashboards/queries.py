@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Literal, assert_never
 
 from dashboards.options import Options
-from servescope.contract.catalog import FIGURES, METRICS, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -25,7 +24,9 @@ from servescope.contract.expressions import (
     promql,
     quantile_promql,
 )
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.contract.metrics import METRICS
 from servescope.contract.own_metrics import OWN_METRICS, Program, own_family
 from servescope.errors import UsageError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from servescope.contract.catalog import Band
+from servescope.contract.types import Band
 
 READINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -25,9 +25,10 @@ from dashboards.panels import (
 )
 from dashboards.queries import Query, legend
 from dashboards.watched import holding_panel
-from servescope.contract.catalog import OBJECTIVES, Objective
 from servescope.contract.expressions import Quantile, level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.types import Objective
 
 NAME = "requests"
 

@@ -9,8 +9,8 @@ from dashboards.composed import share_of_time_above
 from dashboards.options import Options
 from dashboards.panels import NoData, Panel, Row, expression_panel, figure_panel, query_panel
 from dashboards.queries import Query, compile_figure, legend
-from servescope.contract.catalog import METRICS
 from servescope.contract.expressions import level
+from servescope.contract.metrics import METRICS
 
 NAME = "scale"
 

@@ -9,7 +9,7 @@ from dashboards.composed import above_floor, acceptance_length
 from dashboards.options import Options
 from dashboards.panels import NoData, Panel, Row, expression_panel, figure_panel, query_panel
 from dashboards.queries import compile_expression
-from servescope.contract.catalog import DRAFT_TRAFFIC
+from servescope.contract.bounds import DRAFT_TRAFFIC
 from servescope.contract.expressions import Ratio, rate
 
 NAME = "speculation"

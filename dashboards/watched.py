@@ -50,9 +50,12 @@ from servescope.alerting.records import (
     labels_of,
     terms,
 )
-from servescope.contract.catalog import BURN_WINDOWS, FIGURES, METRICS, SAMPLE_FAMILIES, Status, Unit
 from servescope.contract.expressions import Expression, Level, Matchers, leaves
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.objectives import BURN_WINDOWS
 from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
+from servescope.contract.types import Status, Unit
 
 LIMIT = "limit"
 """The last word of the name of a line that an alert compares with."""

@@ -12,20 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from docs.faults import render_faults
-from servescope.contract.catalog import (
-    DEFAULT_WINDOW,
-    FIGURES,
-    GROUPS,
-    METRICS,
-    PROCESS_RATIOS,
-    Band,
-    Figure,
-    Metric,
-    Verdict,
-)
 from servescope.contract.expressions import promql
+from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.own_metrics import OWN_METRICS, OwnMetric
+from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Metric, Verdict
 
 PAGE = Path(__file__).parent / "metrics.md"
 DESCRIPTION = Path(__file__).parent / "openapi.json"

@@ -14,8 +14,9 @@ import yaml
 from alerts.__main__ import FILES, GENERATED
 from alerts.options import DEFAULTS
 from docs.generate import DESCRIPTION, EMULATOR, PAGE, render_description, render_emulator, render_metrics
-from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.metrics import METRICS
 from servescope.emulator.workload import Mix, ReplayedTraffic
 from tests.conftest import ROOT
 

@@ -12,7 +12,8 @@ from app import charts, display, families, frame, queries, selection, tables
 from app.charts import Chart, Line
 from app.queries import Shown
 from app.selection import TimeRange
-from servescope.contract.catalog import FIGURES, GROUPS, Figure
+from servescope.contract.figures import FIGURES, GROUPS
+from servescope.contract.types import Figure
 from servescope.store.history import History
 
 # What a cutover is decided on, beside the table; the others follow below.

@@ -10,7 +10,8 @@ from app.charts import Chart
 from app.families import Family
 from app.queries import Shown
 from app.selection import TimeRange
-from servescope.contract.catalog import FIGURES, Figure
+from servescope.contract.figures import FIGURES
+from servescope.contract.types import Figure
 from servescope.store.history import History
 from servescope.store.records import TargetStatus
 

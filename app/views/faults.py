@@ -12,7 +12,7 @@ from typing import Any
 import streamlit as st
 
 from app import display, frame, queries, selection, tables
-from servescope.contract.catalog import FIGURES
+from servescope.contract.figures import FIGURES
 from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
 from servescope.emulator.truths import OBSERVATIONS, Truth
 

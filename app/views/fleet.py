@@ -14,7 +14,9 @@ from streamlit.delta_generator import DeltaGenerator
 from app import display, frame, queries, selection, tables
 from app.queries import Record, Shown
 from app.selection import TimeRange
-from servescope.contract.catalog import FIGURES, REPLICA_STATUSES, Figure, figure_key
+from servescope.contract.figures import FIGURES, figure_key
+from servescope.contract.metrics import REPLICA_STATUSES
+from servescope.contract.types import Figure
 
 ALL = "all"
 _SEVERITY = {"critical": 2, "warning": 1, "good": 0}

@@ -12,8 +12,8 @@ import pytest
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance, duration_ms, holding, over_past
 from servescope.alerting.records import Badness, Measured, Over, Own, Shown, labels_of
-from servescope.contract.catalog import FIGURES
 from servescope.contract.expressions import Increase, Vector, matches
+from servescope.contract.figures import FIGURES
 from servescope.contract.readings import evaluate
 from servescope.contract.samples import Labels, Series, Window, make_labels
 from tests.alerts.test_alerts import proven

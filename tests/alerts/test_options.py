@@ -22,8 +22,10 @@ from alerts.receivers import KINDS, RECEIVER_SETTINGS
 from dashboards.__main__ import render as render_dashboards
 from dashboards.options import read_options as read_dashboard_options
 from servescope.alerting.alerts import ALERTS
-from servescope.contract.catalog import BOUNDS, METRICS, OBJECTIVES
+from servescope.contract.bounds import BOUNDS
 from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.metrics import METRICS
+from servescope.contract.objectives import OBJECTIVES
 from servescope.errors import ConfigurationError
 from tests.alerts.test_alerts import promtool_errors
 from tests.conftest import ROOT

@@ -15,15 +15,6 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from servescope.contract.catalog import (
-    DEFAULT_WINDOW,
-    FIGURES,
-    METRICS,
-    OBJECTIVES,
-    RECORDED_HISTOGRAMS,
-    Metric,
-    record_buckets,
-)
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -37,8 +28,12 @@ from servescope.contract.expressions import (
     leaves,
     matches,
 )
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.metrics import METRICS
+from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.samples import format_edge
+from servescope.contract.types import DEFAULT_WINDOW, Metric
 from tests.alerts.test_alerts import promtool_errors
 from tests.support.alert_proofs import DEPLOYMENT, minutes, series
 

@@ -19,8 +19,9 @@ from alerts.__main__ import GENERATED
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import Own, condition_promql, terms
-from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels
 from servescope.emulator.faults import Faults, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack

@@ -21,22 +21,12 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import duration_ms
 from servescope.alerting.links import panel_title
 from servescope.alerting.records import Alert, Badness, Shown, condition_promql, labels_of, terms
-from servescope.contract.catalog import (
-    BURN_WINDOWS,
-    COMPARED_TRAFFIC,
-    DRAFT_TRAFFIC,
-    EFFICIENCY_BAND,
-    FIGURES,
-    OBJECTIVES,
-    PROMPT_TRAFFIC,
-    REQUEST_TRAFFIC,
-    SKEW_BAND,
-    SPECULATION_BAND,
-    BurnWindow,
-    Objective,
-    Step,
-)
+from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
+from servescope.contract.bounds import COMPARED_TRAFFIC, DRAFT_TRAFFIC, PROMPT_TRAFFIC, REQUEST_TRAFFIC
+from servescope.contract.figures import FIGURES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import OWN_METRICS
+from servescope.contract.types import BurnWindow, Objective, Step
 from tests.support.alert_proofs import minutes
 from tests.support.prometheus import running
 

@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.display import series_style
 from app.selection import now_ms
-from servescope.contract.catalog import FIGURES
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.store.embedded import Store
 from tests.conftest import ROOT

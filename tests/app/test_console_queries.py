@@ -18,7 +18,7 @@ from app import display, queries
 from app.charts import lonely_points, value_domain
 from app.selection import PRESETS, TimeRange, default_range, parse_range
 from app.tables import read_ratio
-from servescope.contract.catalog import FIGURES
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.errors import UsageError
 from servescope.store.embedded import Store

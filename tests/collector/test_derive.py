@@ -16,12 +16,14 @@ from servescope.collector.grouping import Assembly, Layout
 from servescope.collector.program import Program, bucket_quantiles
 from servescope.collector.rates import read_rings
 from servescope.collector.ring import Ring
-from servescope.contract.catalog import FIGURES, METRICS, Metric
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Quantile, increase, level, rate
 from servescope.contract.extrapolation import Bounds, Range
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.readings import bucket_quantile, evaluate
 from servescope.contract.samples import Labels, Sample, Snapshot, make_labels
+from servescope.contract.types import Metric
 
 NOW = 1_800_000_000_000
 WINDOW_MS = 300_000

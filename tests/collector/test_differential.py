@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from alerts.recording import render_recording_rules
 from servescope.collector.rates import read_rings
 from servescope.collector.ring import Ring
-from servescope.contract.catalog import FIGURES, METRICS, Figure
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -40,9 +39,12 @@ from servescope.contract.expressions import (
 )
 from servescope.contract.extrapolation import LOOKBACK_MS, Bounds
 from servescope.contract.extrapolation import Range as TimeRange
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.readings import WindowReadings, compute, evaluate
 from servescope.contract.samples import Labels, Series, Snapshot, Window, make_labels
+from servescope.contract.types import Figure
 from tests.support.fake_targets import FakeTarget, Incident, serving
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.replay import Figures, replay

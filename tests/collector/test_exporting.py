@@ -22,9 +22,10 @@ from servescope.collector import exporting
 from servescope.collector.derive import count_targets, derive_figures
 from servescope.collector.ring import Ring
 from servescope.collector.targets import Target
-from servescope.contract.catalog import FIGURES, METRICS, figure_key
 from servescope.contract.expressions import Level
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, Snapshot, format_edge, make_labels
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store

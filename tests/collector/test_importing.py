@@ -16,8 +16,8 @@ import pytest
 from servescope.collector.config import CollectorSettings
 from servescope.collector.past import Import
 from servescope.collector.targets import Target
-from servescope.contract.catalog import FIGURES, figure_key
 from servescope.contract.expressions import promql
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.samples import Snapshot
 from servescope.sources.reader import Reader

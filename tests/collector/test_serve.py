@@ -20,7 +20,8 @@ from servescope.collector.openapi import describe
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.serve import make_application
 from servescope.collector.targets import Target
-from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS
 from servescope.store.embedded import Store
 from tests.support.loopback import running
 

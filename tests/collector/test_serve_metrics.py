@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.telemetry import Telemetry
-from servescope.contract.catalog import METRICS
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, format_series, make_labels
 from tests.collector.test_serve import Scene, play, scene
 from tests.support.fake_targets import FakeTarget

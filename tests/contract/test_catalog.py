@@ -10,20 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from servescope.contract.catalog import (
-    EFFICIENCY_BAND,
-    FIGURES,
-    GROUPS,
-    METRICS,
-    OUTCOMES,
-    PROCESS_RATIOS,
-    REPLICA_STATUSES,
-    SKEW_BAND,
-    SPECULATION_BAND,
-    Band,
-    Metric,
-    figure_key,
-)
+from servescope.contract import bounds
+from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
+from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -35,8 +24,11 @@ from servescope.contract.expressions import (
     Ratio,
     leaves,
 )
+from servescope.contract.figures import FIGURES, GROUPS, figure_key
 from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS, REPLICA_STATUSES
 from servescope.contract.own_metrics import own_family
+from servescope.contract.types import Band, Bound, Metric
 from tests.conftest import ROOT
 
 DOCUMENTED = (
@@ -212,6 +204,13 @@ def test_the_documented_readings_are_judged_as_documented() -> None:
     assert EFFICIENCY_BAND.judge(1.02).status == "good"
 
 
+def test_every_bound_is_among_those_an_operator_can_replace() -> None:
+    """By its name in lower case."""
+    constants = {name: value for name, value in vars(bounds).items() if isinstance(value, Bound)}
+
+    assert {name.lower(): bound for name, bound in constants.items()} == BOUNDS
+
+
 # --- Written once -----------------------------------------------------------------------------------------------------
 
 FUNCTIONS_OF_PROMQL = re.compile(r"\b(?:rate|increase|histogram_quantile|(?:sum|avg|max) by)\s*\(")
@@ -228,7 +227,10 @@ METRIC_LIKE = re.compile(r"[a-z][a-z0-9_]*_(?:total|bucket)")
 THRESHOLDS = {abs(step.start) for figure in FIGURES.values() if figure.band is not None for step in figure.band.steps}
 # Where they belong: the records, and their compilers.
 HOME = (
-    *(f"exporters/servescope/contract/{name}.py" for name in ("catalog", "own_metrics", "expressions")),
+    *(
+        f"exporters/servescope/contract/{name}.py"
+        for name in ("metrics", "figures", "bands", "own_metrics", "expressions")
+    ),
     "exporters/servescope/alerting/records.py",
     "dashboards/conditions.py",
     "dashboards/composed.py",

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.catalog import FIGURES
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -29,6 +28,7 @@ from servescope.contract.expressions import (
     rate,
 )
 from servescope.contract.extrapolation import LOOKBACK_MS, Bounds
+from servescope.contract.figures import FIGURES
 from servescope.contract.readings import bucket_quantile, evaluate, evaluate_increases
 from servescope.contract.samples import Sample, Series, Window, format_edge, make_labels
 from servescope.errors import ExpressionError

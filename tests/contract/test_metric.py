@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servescope.contract.catalog import Metric
+from servescope.contract.types import Metric
 from servescope.errors import UsageError
 
 GOOD: dict[str, Any] = {"name": "wait", "kind": "gauge", "unit": "seconds", "component": "engine", "help": "Waiting."}

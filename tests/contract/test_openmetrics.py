@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from servescope.contract.catalog import METRICS, Metric
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.openmetrics import head, with_exemplars
 from servescope.contract.samples import Labels
+from servescope.contract.types import Metric
 from servescope.exposition.exposition import PrometheusCollector, render, render_openmetrics, serve
 from servescope.instruments.engine import EngineInstruments
 from tests.support.prometheus import Prometheus, running

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.contract.catalog import FIGURES, FOREIGN_SERIES, METRICS
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
-from servescope.contract.own_metrics import OWN_METRICS, UNSCRAPED, OwnMetric, own_family
+from servescope.contract.metrics import METRICS
+from servescope.contract.own_metrics import FOREIGN_SERIES, OWN_METRICS, UNSCRAPED, OwnMetric, own_family
 from tests.collector.test_serve import Scene, play
 from tests.collector.test_serve_metrics import fetch, scrape_everything
 

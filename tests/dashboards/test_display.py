@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from dashboards.panels import STATUS_COLORS, UNITS
-from servescope.contract.catalog import FIGURES, METRICS, Figure
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS
+from servescope.contract.types import Figure
 from tests.dashboards.files import NAMES, panels, read_board
 
 pytestmark = pytest.mark.slow

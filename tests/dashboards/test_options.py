@@ -18,7 +18,8 @@ from dashboards.board import Board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, make_options, read_options
 from servescope.alerting.links import dashboard_path
-from servescope.contract.catalog import FIGURES, SPECULATION_BAND
+from servescope.contract.bands import SPECULATION_BAND
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import ConfigurationError
 from servescope.sources.maps import load_sources

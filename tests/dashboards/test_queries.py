@@ -19,8 +19,9 @@ from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE, compile_expression, co
 from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH, panel_title
-from servescope.contract.catalog import FIGURES, PROMPT_TRAFFIC, RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from tests.dashboards.emulated import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_stack
 from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
 from tests.support.prometheus import Prometheus

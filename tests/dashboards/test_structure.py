@@ -18,16 +18,9 @@ from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH, VARIABLES, panel_title
 from servescope.alerting.records import condition_promql
-from servescope.contract.catalog import (
-    BURN_WINDOWS,
-    FIGURES,
-    METRICS,
-    OBJECTIVES,
-    RECORDED_HISTOGRAMS,
-    REPLICA_STATUSES,
-    SAMPLE_FAMILIES,
-    record_buckets,
-)
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.metrics import METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import OWN_METRICS, own_family
 from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
 

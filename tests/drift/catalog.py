@@ -8,20 +8,13 @@ from dataclasses import fields, is_dataclass
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import Alert, Always, Badness, Compare, Gone, Measured, Own, Scaled, Shifted, Shown
-from servescope.contract import catalog
-from servescope.contract.catalog import (
-    BURN_WINDOWS,
-    FIGURES,
-    METRICS,
-    OBJECTIVES,
-    RECORDED_HISTOGRAMS,
-    Band,
-    Bound,
-    Figure,
-    record_buckets,
-)
+from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import Level, Rate, leaves
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.metrics import METRICS
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.types import Band, Figure
 from tests.drift.facts import PAGE, Facts, Key
 from tests.drift.promql import Derived
 
@@ -164,17 +157,12 @@ def numbers_of_the_catalog() -> dict[float, str]:
     for figure in FIGURES.values():
         for step in figure.band.steps if figure.band else ():
             found[step.start] = f"a step of {figure.name}"
-    for name, bound in bounds().items():
+    for name, bound in BOUNDS.items():
         found[bound.value] = name
     for objective in OBJECTIVES.values():
         for row in BURN_WINDOWS:
             found[round(row.factor * objective.budget, 12)] = f"{row.factor:g} times the budget of {objective.name}"
     return found
-
-
-def bounds() -> dict[str, Bound]:
-    """The catalog's bounds by name."""
-    return {name: value for name, value in vars(catalog).items() if isinstance(value, Bound)}
 
 
 # --- Runbooks ---------------------------------------------------------------------------------------------------------

@@ -12,20 +12,14 @@ import pytest
 
 from dashboards.queries import ALERTS as FIRING
 from servescope.alerting.alerts import ALERTS
-from servescope.contract.catalog import (
-    BURN_WINDOWS,
-    FIGURES,
-    METRICS,
-    OBJECTIVES,
-    PROCESS_RATIOS,
-    RECORDED_HISTOGRAMS,
-    SAMPLE_FAMILIES,
-    record_buckets,
-)
+from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import leaves
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SAMPLE_FAMILIES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import own_family
 from tests.conftest import ROOT
-from tests.drift.catalog import bounds, must_say, numbers_of_the_catalog, read_catalog
+from tests.drift.catalog import must_say, numbers_of_the_catalog, read_catalog
 from tests.drift.facts import BOARDS, PAGE, RULES, Facts, read_files, shown_series, tell_differences
 from tests.drift.promql import NotReadError, parse, read_expression
 
@@ -147,7 +141,7 @@ def test_alerts_compare_with_the_catalogs_numbers_alone(committed: Facts) -> Non
     known = numbers_of_the_catalog()
 
     assert {value for value in compared if value not in known and -value not in known} == set()
-    assert [name for name, bound in bounds().items() if bound.value not in compared] == []
+    assert [name for name, bound in BOUNDS.items() if bound.value not in compared] == []
     for figure in FIGURES.values():
         for step in figure.band.steps if figure.band else ():
             assert (step.start in compared) != ((figure.name, step.start) in NOT_ALERTED), (figure.name, step.start)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servescope.contract.catalog import OUTCOMES
+from servescope.contract.metrics import OUTCOMES
 from servescope.emulator.deployment import Deployment, Target
 from servescope.emulator.stack import V1, EmulatedStack
 from servescope.emulator.vllm_names import VllmPages

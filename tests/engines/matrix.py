@@ -15,17 +15,11 @@ from dashboards.panels import NoData
 from dashboards.queries import ALERTS, HISTOGRAMS
 from dashboards.watched import LIMIT
 from servescope.alerting.links import HEALTH
-from servescope.contract.catalog import (
-    BURN_WINDOWS,
-    FIGURES,
-    METRICS,
-    OBJECTIVES,
-    RECORDED_HISTOGRAMS,
-    SAMPLE_FAMILIES,
-    record_buckets,
-)
 from servescope.contract.expressions import Expression, Rate, promql
+from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from tests.dashboards.emulated import END_MS, RETENTION, SECONDS, fill, make_stack, scrape
 from tests.dashboards.files import panels, read_board, selectors
 from tests.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay

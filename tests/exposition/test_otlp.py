@@ -20,9 +20,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from servescope.contract.catalog import METRICS, OUTCOMES, Metric
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import Labels, Sample
+from servescope.contract.types import Metric
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.exposition import PrometheusCollector, render, render_openmetrics
 from servescope.exposition.otlp import UNITS, OtlpPusher, name_of, push

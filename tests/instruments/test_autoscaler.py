@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.catalog import METRICS, REPLICA_STATUSES
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, REPLICA_STATUSES
 from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.testing import value

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.catalog import METRICS, OUTCOMES
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.errors import UsageError
 from servescope.exposition.exposition import render
 from servescope.instruments.engine import EngineInstruments, Request

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.catalog import OUTCOMES
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import OUTCOMES
 from servescope.exposition.exposition import render
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments

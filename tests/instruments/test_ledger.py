@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from servescope.contract.catalog import METRICS
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, format_series, format_value
 from servescope.instruments.ledger import Distribution, Exemplar, Ledger, Scalar
 

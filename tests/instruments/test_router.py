@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.catalog import INDEX_STATES, METRICS
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import INDEX_STATES, METRICS
 from servescope.errors import UsageError
 from servescope.instruments.router import MAX_REASONS, Attempt, RouterInstruments
 from servescope.instruments.testing import FakeClock, value

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from servescope.contract.catalog import NEW_STACK, OLD_STACK
+from servescope.contract.identity import NEW_STACK, OLD_STACK
 
 REQUESTS_PER_SECOND: Final = 1.0
 """Of a deployment with a share of 1, on average; of the emulated time."""

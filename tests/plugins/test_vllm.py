@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from servescope.contract.catalog import METRICS, OUTCOMES
+from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import make_labels
 from servescope.exposition.exposition import serve
 from servescope.instruments.instrument import REFUSALS

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from servescope.contract.catalog import OUTCOMES
+from servescope.contract.metrics import OUTCOMES
 from tests.real.client import Counts, Exchange
 from tests.real.engines import BLOCK_SIZE, DYNAMO_WORKERS, PLUGIN
 

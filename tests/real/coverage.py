@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from servescope.contract.catalog import METRICS, PROCESS_RATIOS
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from tests.real.claims import Claim
 from tests.real.engines import Target
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from servescope.cli import main
-from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS
 from servescope.sources import inspection
 
 Answer = Callable[[BaseHTTPRequestHandler], None]

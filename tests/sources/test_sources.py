@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from servescope.contract.catalog import METRICS, PROCESS_RATIOS
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.errors import ConfigurationError
 from servescope.sources.maps import Source, identify, load_sources, read_source
 from servescope.sources.parse import parse_exposition

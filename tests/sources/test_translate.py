@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from servescope.contract.catalog import METRICS, OUTCOMES, PROCESS_RATIOS
 from servescope.contract.identity import IDENTITY_LABELS, Identity
+from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS
 from servescope.contract.samples import format_series
 from servescope.exposition.exposition import render
 from servescope.instruments.engine import EngineInstruments

@@ -17,8 +17,8 @@ import yaml
 from alerts.recording import recording_rule
 from servescope.collector.derive import Derivation, count_targets, derive_figures
 from servescope.collector.ring import Ring
-from servescope.contract.catalog import FIGURES
 from servescope.contract.expressions import Level
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, Window, make_labels
 from servescope.sources.reader import Reader

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.contract.catalog import METRICS
 from servescope.contract.identity import Deployment, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Snapshot, make_labels
 from servescope.store.codec import decode_block, decode_stamps, encode_block, encode_stamps
 from servescope.store.embedded import Store

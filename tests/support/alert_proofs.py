@@ -15,41 +15,39 @@ from urllib.parse import quote_plus
 from alerts.alerting import annotations_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import Alert
-from servescope.contract.catalog import (
+from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
+from servescope.contract.bounds import (
     ACTIVE_REPLICAS,
-    ALERTMANAGER_RELOADED,
-    ALERTS_UNSENT,
-    BURN_WINDOWS,
-    COLLECTOR_JOB,
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
-    EFFICIENCY_BAND,
     FAILURES_REPEATED,
-    FIGURES,
     HIT_RATE_KEPT,
     LATE_POSITION,
     LOOP_LAG,
-    METRICS,
-    NEW_STACK,
-    NOTIFICATIONS_FAILED,
-    OBJECTIVES,
-    OLD_STACK,
-    PROMETHEUS_RELOADED,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     REQUEST_TRAFFIC,
-    RULE_FAILURES,
-    RULES_MISSED,
     SCALE_CHANGES,
     SCRAPE_AGE,
-    SCRAPED_UP,
     SHARE_MARGIN,
-    SKEW_BAND,
-    SPECULATION_BAND,
     STORE_QUEUE_AGE,
     WORSE_ERRORS,
     WORSE_SPEED,
     WORSE_TIMES,
+)
+from servescope.contract.figures import FIGURES
+from servescope.contract.identity import NEW_STACK, OLD_STACK
+from servescope.contract.metrics import METRICS
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.own_metrics import (
+    ALERTMANAGER_RELOADED,
+    ALERTS_UNSENT,
+    COLLECTOR_JOB,
+    NOTIFICATIONS_FAILED,
+    PROMETHEUS_RELOADED,
+    RULE_FAILURES,
+    RULES_MISSED,
+    SCRAPED_UP,
 )
 
 DEPLOYMENT = {"model_name": "m", "deployment_id": "d", "inference_stack": "v2", "environment": "e"}

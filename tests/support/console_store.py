@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.catalog import METRICS, REPLICA_STATUSES, figure_key
+from servescope.contract.figures import figure_key
 from servescope.contract.identity import Deployment, Identity
+from servescope.contract.metrics import METRICS, REPLICA_STATUSES
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 
@@ -155,7 +156,7 @@ def _figures(plan: Plan, times: NDArray[np.int64], rng: np.random.Generator) -> 
 
 
 def _is_zero_when_idle(key: str) -> bool:
-    from servescope.contract.catalog import FIGURES
+    from servescope.contract.figures import FIGURES
 
     return FIGURES[key.partition("{")[0]].idle == "zero"
 

@@ -21,9 +21,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
-from servescope.contract.catalog import METRICS, Metric
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
+from servescope.contract.types import Metric
 
 Answer = Literal["slow", "500", "closed", "cut", "garbage"]
 """How a scrape fails: answered too late, with an error, not at all, in part, or with what is no exposition."""

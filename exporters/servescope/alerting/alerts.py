@@ -30,8 +30,10 @@ from servescope.alerting.records import (
 )
 from servescope.alerting.scaling import autoscaling_alerts, replica_alerts
 from servescope.alerting.telemetry import self_alerts, telemetry_alerts
-from servescope.contract.catalog import BURN_WINDOWS, QUEUE_FLOOR, REQUEST_TRAFFIC, BurnWindow, Objective
+from servescope.contract.bounds import QUEUE_FLOOR, REQUEST_TRAFFIC
 from servescope.contract.expressions import level, rate
+from servescope.contract.objectives import BURN_WINDOWS
+from servescope.contract.types import BurnWindow, Objective
 
 _LONGEST_TRAFFIC = "6h"
 _QUEUED = Shown("queued_requests")

@@ -17,16 +17,8 @@ from servescope.alerting.records import (
     Scaled,
     Shown,
 )
-from servescope.contract.catalog import (
-    DRAFT_TRAFFIC,
-    EFFICIENCY_BAND,
-    EVENT_GAPS,
-    HIT_RATE_KEPT,
-    LATE_POSITION,
-    PROMPT_TRAFFIC,
-    SKEW_BAND,
-    SPECULATION_BAND,
-)
+from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
+from servescope.contract.bounds import DRAFT_TRAFFIC, EVENT_GAPS, HIT_RATE_KEPT, LATE_POSITION, PROMPT_TRAFFIC
 from servescope.contract.expressions import Level, rate
 
 _SPECULATION_RATE = Shown("speculation_rate")

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from servescope.contract.catalog import COLLECTOR_JOB, FIGURES, NEW_STACK, OBJECTIVES, OLD_STACK, Band, Bound, Objective
+from servescope.contract.figures import FIGURES
+from servescope.contract.identity import NEW_STACK, OLD_STACK
+from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.own_metrics import COLLECTOR_JOB
+from servescope.contract.types import Band, Bound, Objective
 
 
 @dataclass(frozen=True, slots=True)

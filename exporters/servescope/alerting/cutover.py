@@ -25,7 +25,7 @@ from servescope.alerting.records import (
     Shifted,
     Shown,
 )
-from servescope.contract.catalog import (
+from servescope.contract.bounds import (
     COMPARED_TRAFFIC,
     SHARE_MARGIN,
     SHARE_TRAFFIC,

@@ -39,8 +39,8 @@ from servescope.alerting.records import (
     open_labels,
     terms,
 )
-from servescope.contract.catalog import FOREIGN_SERIES
 from servescope.contract.expressions import Vector
+from servescope.contract.own_metrics import FOREIGN_SERIES
 from servescope.contract.samples import Labels
 
 _RESTRICTED: Final = 1 << 15

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from servescope.alerting.records import Alert, All, Any, Badness, Compare, Condition, Except, Shown, Term, labels_of
-from servescope.contract.catalog import FIGURES
+from servescope.contract.figures import FIGURES
 
 DASHBOARD_PREFIX: Final = "servescope"
 """What the uid of every dashboard begins with, unless the dashboards' options say otherwise."""

@@ -21,9 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from servescope.contract.catalog import DEFAULT_WINDOW, FIGURES, FOREIGN_SERIES, BurnWindow, Objective
 from servescope.contract.expressions import Expression, Matchers, matchers_promql, promql
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.own_metrics import FOREIGN_SERIES
+from servescope.contract.types import DEFAULT_WINDOW, BurnWindow, Objective
 from servescope.errors import UsageError
 
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]

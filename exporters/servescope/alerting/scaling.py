@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from servescope.alerting.choices import Choices
 from servescope.alerting.records import NUMBER, WHO, Alert, All, Compare, Except, Over, Present, Runbook, Shown
-from servescope.contract.catalog import ACTIVE_REPLICAS, FAILURES_REPEATED, SCALE_CHANGES
+from servescope.contract.bounds import ACTIVE_REPLICAS, FAILURES_REPEATED, SCALE_CHANGES
 
 _WANTED = Shown("autoscaler_desired_scale")
 _SENT = Shown("autoscaler_rounded_desired_scale")

@@ -23,19 +23,17 @@ from servescope.alerting.records import (
     Vanished,
 )
 from servescope.alerting.scaling import NONE_WANTED_LATELY
-from servescope.contract.catalog import (
+from servescope.contract.bounds import LOOP_LAG, SCRAPE_AGE, STORE_QUEUE_AGE
+from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS, ROLES
+from servescope.contract.own_metrics import (
     ALERTMANAGER_RELOADED,
     ALERTS_UNSENT,
-    LOOP_LAG,
     NOTIFICATIONS_FAILED,
     PROMETHEUS_RELOADED,
     RULE_FAILURES,
     RULES_MISSED,
-    SCRAPE_AGE,
     SCRAPED_UP,
-    STORE_QUEUE_AGE,
 )
-from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS, ROLES
 
 _ENGINES = (("role", ENGINE_ROLES),)
 _OTHERS = (("role", tuple(role for role in ROLES if role not in ENGINE_ROLES)),)

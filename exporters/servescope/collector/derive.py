@@ -15,12 +15,14 @@ from servescope.collector.grouping import Assembly, Layout, Named
 from servescope.collector.program import Program
 from servescope.collector.rates import read_rings
 from servescope.collector.ring import Ring
-from servescope.contract.catalog import FIGURES, METRICS, Figure, figure_key
 from servescope.contract.expressions import Expression, Vector, leaves
 from servescope.contract.extrapolation import Bounds, Range
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.metrics import METRICS
 from servescope.contract.readings import WindowReadings, compute, evaluate_increases
 from servescope.contract.samples import Labels, Sample, Window, make_labels
+from servescope.contract.types import Figure
 
 REPLICAS: Final = METRICS["replica_count_by_status"]
 

@@ -19,9 +19,11 @@ import numpy as np
 
 from servescope.collector.importing import read_span
 from servescope.contract import openmetrics
-from servescope.contract.catalog import FIGURES, METRICS, Metric
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Series, Window, format_series, format_value, make_labels
+from servescope.contract.types import Metric
 from servescope.errors import UsageError
 from servescope.store.embedded import Store
 from servescope.store.observed import TARGET_UP

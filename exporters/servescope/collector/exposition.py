@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from servescope.collector.telemetry import Telemetry
 from servescope.contract import openmetrics
-from servescope.contract.catalog import FIGURES, METRICS, SAMPLE_FAMILIES
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.samples import Labels, Sample, Series, format_series, format_value
 from servescope.store.records import TargetStatus

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from servescope.collector.program import Derived, Program, bucket_quantiles, group_labels
 from servescope.collector.rates import Readings
 from servescope.collector.ring import Ring, Rows
-from servescope.contract.catalog import figure_key
 from servescope.contract.expressions import matches
 from servescope.contract.extrapolation import Floats, Range
+from servescope.contract.figures import figure_key
 from servescope.contract.readings import bucket_quantile
 from servescope.contract.samples import Labels, Series, make_labels
 

@@ -18,8 +18,10 @@ from servescope.collector.api.parameters import (
     MOST_SAMPLES_RANGE_MS,
 )
 from servescope.collector.paging.states import State as AlertState
-from servescope.contract.catalog import FIGURES, METRICS, Component, Kind, Status, Unit
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.contract.metrics import METRICS
+from servescope.contract.types import Component, Kind, Status, Unit
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.sources.maps import Status as CoverageStatus
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from servescope.collector.config import CollectorSettings
 from servescope.collector.derive import count_targets, derive_figures
 from servescope.collector.targets import Target
-from servescope.contract.catalog import METRICS
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import Deployment, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, Series, Snapshot, Window
 from servescope.sources.layers import Supply
 from servescope.sources.maps import load_sources

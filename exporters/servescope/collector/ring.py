@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.catalog import METRICS
 from servescope.contract.extrapolation import LOOKBACK_MS, Floats, Range
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Snapshot, Window
 
 MAX_HELD_SERIES: Final = 50_000

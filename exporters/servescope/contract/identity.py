@@ -18,6 +18,9 @@ ENGINE_ROLES = ("aggregated", "prefill", "decode")
 """The roles whose processes run the model."""
 ROLLOUT_PHASES = ("", "promoting", "stable")
 
+OLD_STACK, NEW_STACK = "v1", "v2"
+"""The stacks of a cutover, by their `inference_stack`."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deployment:

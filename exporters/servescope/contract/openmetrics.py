@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from servescope.contract.catalog import Metric
 from servescope.contract.samples import escape_label_value, format_value
+from servescope.contract.types import Metric
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Exemplar as PrometheusExemplar

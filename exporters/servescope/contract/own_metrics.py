@@ -11,17 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from servescope.contract.catalog import (
-    ALERTMANAGER_RELOADED,
-    ALERTS_UNSENT,
-    NOTIFICATIONS_FAILED,
-    PROMETHEUS_RELOADED,
-    RULE_FAILURES,
-    RULES_MISSED,
-    SCRAPED_UP,
-    Kind,
-)
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.contract.types import Kind
 
 Program = Literal["collector", "prometheus", "alertmanager"]
 OwnUnit = Literal[
@@ -31,6 +22,22 @@ OwnUnit = Literal[
 ]  # fmt: skip
 """Units of series about the monitoring; a `state` is 1 or 0."""
 
+
+COLLECTOR_JOB = "servescope"
+"""The `job` under which a Prometheus scrapes the collectors."""
+
+RULE_FAILURES = "prometheus_rule_evaluation_failures_total"
+RULES_MISSED = "prometheus_rule_group_iterations_missed_total"
+ALERTS_UNSENT = "prometheus_notifications_errors_total"
+PROMETHEUS_RELOADED = "prometheus_config_last_reload_successful"
+NOTIFICATIONS_FAILED = "alertmanager_notifications_failed_total"
+ALERTMANAGER_RELOADED = "alertmanager_config_last_reload_successful"
+SCRAPED_UP = "up"
+FOREIGN_SERIES = frozenset({
+    RULE_FAILURES, RULES_MISSED, ALERTS_UNSENT, PROMETHEUS_RELOADED, NOTIFICATIONS_FAILED, ALERTMANAGER_RELOADED,
+    SCRAPED_UP,
+})  # fmt: skip
+"""What Prometheus and Alertmanager say of themselves; a Prometheus that scrapes both has them."""
 
 UNSCRAPED = "the collector is not scraped"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from servescope.contract.catalog import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
+from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.emulator.composition import Effects
 from servescope.emulator.effects import (
     DeploymentEffects,

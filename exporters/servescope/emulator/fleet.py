@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from servescope.contract.catalog import REPLICA_STATUSES
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import REPLICA_STATUSES
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.disaggregation import WorkerRole
 from servescope.emulator.effects import DeploymentEffects

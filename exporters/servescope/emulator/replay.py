@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from servescope.contract.catalog import FIGURES, METRICS, Figure, figure_key
 from servescope.contract.expressions import leaves
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment as DeploymentIdentity
+from servescope.contract.metrics import METRICS
 from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Sample
+from servescope.contract.types import Figure
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.engine import EngineParameters

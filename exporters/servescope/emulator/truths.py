@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from servescope.contract.catalog import FIGURES, figure_key
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.errors import UsageError
 
 TARGETS_UP: Final = "servescope_targets_up_share"

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from servescope.contract import openmetrics
-from servescope.contract.catalog import Metric
+from servescope.contract.types import Metric
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.pages import CACHE_SECONDS, Answer, Pages, refusal

@@ -25,9 +25,9 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 from servescope import __version__
-from servescope.contract.catalog import Metric, Unit
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.samples import Labels, Sample
+from servescope.contract.types import Metric, Unit
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.exposition import require_distinct
 from servescope.instruments.engine import EngineInstruments

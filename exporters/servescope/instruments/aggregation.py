@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from servescope.contract.catalog import METRICS, OUTCOMES, PROCESS_RATIOS, Metric
+from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS
 from servescope.contract.samples import Labels, Sample, Series, make_labels
+from servescope.contract.types import Metric
 from servescope.instruments.instrument import Instruments
 
 MAX_SERIES = 50_000

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from servescope.contract.catalog import METRICS, OUTCOMES
+from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.errors import UsageError
 from servescope.instruments.gen_ai import Ended
 from servescope.instruments.instrument import (
@@ -92,7 +92,7 @@ class RecordRequest(Protocol):
     ) -> None:
         """Record a whole request that has ended, for engines that hold the numbers; it counts its start too.
 
-        `outcome` is one of `catalog.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
+        `outcome` is one of `metrics.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
         `duration` from arrival, `decode_seconds` from first to last token. They are not looked at when no token came;
         None means not known: decode seconds then end with the request, and without a time to first token the request
         is left out of the figures that need one. Draft tokens and those accepted are those of the whole request.
@@ -822,7 +822,7 @@ class Request:
             engine._refuse_error(error)
 
     def finish(self, outcome: str = "ok", output_tokens: int | None = None) -> None:
-        """The request ended now, exactly once, with one of `catalog.OUTCOMES`; stop, length and repetition are ok.
+        """The request ended now, exactly once, with one of `metrics.OUTCOMES`; stop, length and repetition are ok.
 
         `output_tokens` are all of the request; None when those told by `first_token` and `tokens` are all. With more,
         the last token came now.

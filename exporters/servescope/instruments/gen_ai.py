@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from servescope.contract.catalog import OUTCOMES
+from servescope.contract.metrics import OUTCOMES
 from servescope.instruments.exponential import ExponentialState
 from servescope.instruments.ledger import Distribution
 

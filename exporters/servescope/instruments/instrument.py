@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from servescope.contract.catalog import Metric
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample
+from servescope.contract.types import Metric
 from servescope.errors import UsageError
 from servescope.instruments.exponential import ExponentialState
 from servescope.instruments.journal import DROP_BEYOND, RESOLUTION, Journal, Mark

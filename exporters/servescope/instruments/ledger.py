@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from servescope.contract.catalog import Metric
 from servescope.contract.openmetrics import with_exemplars
 from servescope.contract.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
+from servescope.contract.types import Metric
 from servescope.instruments.exponential import Exponential, ExponentialState
 from servescope.instruments.journal import RESOLUTION, Mark
 

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servescope.contract.catalog import Metric
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Series, format_series, format_value, make_labels
+from servescope.contract.types import Metric
 from servescope.errors import ServescopeError, UsageError
 from servescope.instruments.aggregation import (
     GROUP_PROCESSES_ENDED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Protocol
 
-from servescope.contract.catalog import METRICS
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, format_edge, format_series
 from servescope.errors import UsageError
 
@@ -63,5 +63,5 @@ def _require_name(name: str) -> None:
     }
     if name in names or name.startswith("servescope_"):
         return
-    near = ", ".join(difflib.get_close_matches(name, sorted(names), n=3)) or "see servescope.contract.catalog.METRICS"
+    near = ", ".join(difflib.get_close_matches(name, sorted(names), n=3)) or "see servescope.contract.metrics.METRICS"
     raise UsageError(f"unknown sample name {name!r}, nearest: {near}")

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from servescope.contract.catalog import METRICS, OUTCOMES
+from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.instruments.engine import EngineInstruments, ResourceReader
 from servescope.instruments.instrument import MAX_SECONDS, Refused, member, shown, whole
 from servescope.instruments.ledger import Distribution, Trailing

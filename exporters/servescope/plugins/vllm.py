@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import vllm
 from vllm.v1.metrics import loggers
 
-from servescope.contract.catalog import OUTCOMES
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import OUTCOMES
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.exposition import MetricsServer, serve
 from servescope.instruments.resources import ResourceMeter, Resources

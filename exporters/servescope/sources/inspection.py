@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from servescope.contract.catalog import FIGURES, METRICS, PROCESS_RATIOS, Figure, Metric, figure_key
 from servescope.contract.expressions import Difference, Expression, Level, Quantile, Ratio, is_per_second, leaves
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Labels, Sample
+from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError, UsageError
 from servescope.sources.maps import SUPPLIED, Identification, Source, Status, identify, load_sources
 from servescope.sources.parse import Exposition, ParseError, parse_exposition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from servescope.contract.catalog import METRICS
+from servescope.contract.metrics import METRICS
 from servescope.sources.maps import LAYERS, Source
 
 ByDepth = Mapping[int, frozenset[str]]

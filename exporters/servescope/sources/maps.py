@@ -15,8 +15,9 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from servescope.contract.catalog import METRICS, PROCESS_RATIOS, Metric
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.samples import Labels, make_labels
+from servescope.contract.types import Metric
 from servescope.errors import ConfigurationError
 from servescope.sources.parse import Exposition, canonical_name
 

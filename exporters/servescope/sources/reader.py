@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.catalog import METRICS, PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series, Snapshot, format_series
 from servescope.errors import ServescopeError
 from servescope.sources.layers import ByDepth, Supply, tell_depth

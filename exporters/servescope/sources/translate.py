@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.catalog import METRICS, Metric
 from servescope.contract.identity import IDENTITY_LABELS, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, Series, format_edge, make_labels
+from servescope.contract.types import Metric
 from servescope.sources.maps import SUPPLIED, Alternative, MetricMap, Source, Status, Term, Values
 from servescope.sources.parse import Exposition, canonical_name
 

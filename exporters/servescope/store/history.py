@@ -16,10 +16,12 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.catalog import DEFAULT_WINDOW, FIGURES, SAMPLE_FAMILIES, Figure, figure_key
 from servescope.contract.expressions import Level, leaves, promql
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Window
+from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.errors import IdentityError
 from servescope.store.observed import CONTRACT_NAMES, TARGET_UP, UP, find_contract_targets, read_clock, recall
 from servescope.store.prometheus import MAX_STEPS, Point, Prometheus, TooMuchError, Track, escape, selector

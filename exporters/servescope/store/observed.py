@@ -19,8 +19,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from servescope.contract.catalog import PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, Window, format_edge, format_series, make_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus import Prometheus, TooMuchError, Track, selector

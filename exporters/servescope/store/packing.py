@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.catalog import SAMPLE_FAMILIES
+from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
 from servescope.store.codec import Matrix, encode_block, encode_stamps
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.catalog import METRICS
+from servescope.contract.metrics import METRICS
 from servescope.store.codec import Matrix
 from servescope.store.packing import Key, Keys, Places, Shape
 from servescope.store.records import TooLargeError

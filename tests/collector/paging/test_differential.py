@@ -19,8 +19,8 @@ from servescope.alerting.evaluation import Active, advance, is_told_here
 from servescope.alerting.records import Badness, condition_promql
 from servescope.collector.config import format_duration
 from servescope.collector.exporting import Selection, write_openmetrics
-from servescope.contract.catalog import METRICS
 from servescope.contract.expressions import Vector
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, format_series
 from servescope.emulator.faults import parse_fault
 from servescope.emulator.stack import V1, V2

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from servescope.collector.api.answers import RequestError, UnknownError
-from servescope.contract.catalog import FIGURES, METRICS
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.metrics import METRICS
 
 DEFAULT_RANGE_MS: Final = 3_600_000
 DEFAULT_SAMPLES_RANGE_MS: Final = 900_000

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.collector.api.answers import json_bytes
-from servescope.contract.catalog import FIGURES, METRICS, Band, Figure, Metric
 from servescope.contract.expressions import promql
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Window
+from servescope.contract.types import Band, Figure, Metric
 from servescope.store.records import FigureTable, TargetStatus
 
 

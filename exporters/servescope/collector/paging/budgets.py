@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.collector.paging.track import Track
-from servescope.contract.catalog import Objective
 from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
 from servescope.contract.extrapolation import Floats
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Series, Snapshot
+from servescope.contract.types import Objective
 from servescope.errors import UsageError
 
 Sums = Mapping[Deployment, Sequence[float]]

@@ -22,9 +22,9 @@ from servescope.collector.paging.settings import AlertingSettings
 from servescope.collector.paging.states import Key, Standing, State, States
 from servescope.collector.paging.view import CollectorView
 from servescope.collector.telemetry import Telemetry
-from servescope.contract.catalog import FIGURES, figure_key
 from servescope.contract.expressions import Vector
 from servescope.contract.extrapolation import Bounds
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Snapshot
 from servescope.store.embedded import Store

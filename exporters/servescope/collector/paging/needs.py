@@ -24,10 +24,11 @@ from servescope.alerting.records import (
     terms,
 )
 from servescope.collector.derive import Asked
-from servescope.contract.catalog import FOREIGN_SERIES, Objective
 from servescope.contract.expressions import Increase, Level, Rate
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.own_metrics import FOREIGN_SERIES
+from servescope.contract.types import Objective
 from servescope.errors import UsageError
 
 

@@ -15,11 +15,11 @@ from servescope.collector.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.needs import Needs, objectives_of
 from servescope.collector.paging.track import Track, reduced
-from servescope.contract.catalog import Objective
 from servescope.contract.expressions import Matchers, Vector, matches
 from servescope.contract.extrapolation import LOOKBACK_MS, Bounds, Range, sample_changes
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Labels, Series, make_labels
+from servescope.contract.types import Objective
 from servescope.store.records import FigureTable
 
 

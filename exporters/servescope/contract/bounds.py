@@ -1,0 +1,99 @@
+"""The numbers that alerts compare with and no band has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from servescope.contract.types import Bound
+
+DRAFT_TRAFFIC = Bound("draft_traffic", 1.0, "tokens/s", "fewer tokens drafted say nothing about the draft")
+LATE_POSITION = Bound(
+    "late_position",
+    0.10,
+    "ratio",
+    "a draft position accepted less often than this share of the first costs more than it brings",
+    most=1.0,
+)
+PROMPT_TRAFFIC = Bound("prompt_traffic", 100.0, "tokens/s", "fewer prompt tokens routed say nothing about the caches")
+HIT_RATE_KEPT = Bound(
+    "hit_rate_kept", 0.70, "ratio", "a hit rate below this share of what it was has dropped", most=1.0
+)
+EVENT_GAPS = Bound("event_gaps", 0.0, "events/s", "any gap that stays leaves the router's index wrong")
+SCALE_CHANGES = Bound(
+    "scale_changes",
+    6.0,
+    "events",
+    "as many changes of the desired scale within the hour are flapping",
+    least=1.0,
+)
+FAILURES_REPEATED = Bound(
+    "failures_repeated",
+    4.0,
+    "events",
+    "as many changes of the failed replicas within half an hour are a crash loop",
+    least=1.0,
+)
+ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active ones serve nobody", least=1.0)
+QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is no queue to speak of")
+REQUEST_TRAFFIC = Bound("request_traffic", 0.02, "requests/s", "fewer requests say nothing about an objective")
+STORE_QUEUE_AGE = Bound(
+    "store_queue_age", 60.0, "seconds", "scrapes that wait longer for the store would be lost with the process"
+)
+WORSE_TIMES = Bound(
+    "worse_times", 1.2, "ratio", "a latency as many times that of the stack it replaces is worse", least=1.0
+)
+WORSE_ERRORS = Bound(
+    "worse_errors",
+    0.01,
+    "ratio",
+    "a share of errors higher by this than that of the stack it replaces is worse",
+    most=1.0,
+)
+WORSE_SPEED = Bound(
+    "worse_speed",
+    0.8,
+    "ratio",
+    "tokens per second per request below this share of the replaced stack's are worse",
+    most=1.0,
+)
+COMPARED_TRAFFIC = Bound(
+    "compared_traffic", 0.1, "requests/s", "fewer requests of either stack do not tell which of the two is worse"
+)
+SHARE_MARGIN = Bound(
+    "share_margin",
+    0.10,
+    "ratio",
+    "a stack's share of the requests this far from the configured one is another",
+    most=1.0,
+)
+SHARE_TRAFFIC = Bound("share_traffic", 1.0, "requests/s", "shares of fewer requests differ by chance")
+SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape says nothing of the present")
+LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average does not keep its pace")
+
+BOUNDS: Mapping[str, Bound] = MappingProxyType(
+    {
+        bound.name: bound
+        for bound in (
+            DRAFT_TRAFFIC,
+            LATE_POSITION,
+            PROMPT_TRAFFIC,
+            HIT_RATE_KEPT,
+            EVENT_GAPS,
+            SCALE_CHANGES,
+            FAILURES_REPEATED,
+            ACTIVE_REPLICAS,
+            QUEUE_FLOOR,
+            REQUEST_TRAFFIC,
+            STORE_QUEUE_AGE,
+            WORSE_TIMES,
+            WORSE_ERRORS,
+            WORSE_SPEED,
+            COMPARED_TRAFFIC,
+            SHARE_MARGIN,
+            SHARE_TRAFFIC,
+            SCRAPE_AGE,
+            LOOP_LAG,
+        )
+    }
+)

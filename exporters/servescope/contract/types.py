@@ -1,0 +1,228 @@
+"""The record classes of the contract, and the checks a metric has to pass."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from servescope.contract.expressions import Expression, FractionAbove
+from servescope.contract.identity import IDENTITY_LABELS
+from servescope.errors import UsageError
+
+Kind = Literal["counter", "gauge", "histogram"]
+Component = Literal["engine", "router", "autoscaler"]
+Unit = Literal[
+    "bytes", "bytes/s", "cores", "decisions", "decisions/s", "events", "events/s", "preemptions", "preemptions/s",
+    "ratio", "recoveries", "replicas", "requests", "requests/s", "seconds", "tokens", "tokens/s", "workers",
+]  # fmt: skip
+Status = Literal["good", "warning", "critical"]
+
+DEFAULT_WINDOW = "5m"
+"""The window figures are derived and recorded over where none is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of the contract, as it is exposed.
+
+    `labels` are those beyond the identity labels; `label_values` gives the closed sets among them; `edges` the
+    finite bucket edges our instruments use (a source keeps its own); `absent` says what it means when the metric is
+    missing. Raises UsageError for what no exposition could hold.
+    """
+
+    name: str
+    kind: Kind
+    unit: Unit
+    component: Component
+    help: str
+    absent: str = "not observed"
+    labels: tuple[str, ...] = ()
+    label_values: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    edges: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_name(self)
+        _check_labels(self)
+        if self.edges is not None:
+            _check_edges(self)
+
+    @property
+    def documented(self) -> str:
+        """The name the metric has in the documents, without the exposition's suffix."""
+        return self.name.removesuffix("_total")
+
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_RESERVED_SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created", "_info")
+_RESERVED_LABELS = (*IDENTITY_LABELS, "le", "quantile")
+
+
+def _check_name(metric: Metric) -> None:
+    if metric.kind not in get_args(Kind):
+        raise UsageError(
+            f"metric {metric.name!r}: unknown kind {metric.kind!r}, supported: {', '.join(get_args(Kind))}"
+        )
+    if metric.unit not in get_args(Unit):
+        raise UsageError(
+            f"metric {metric.name!r}: unknown unit {metric.unit!r}, supported: {', '.join(get_args(Unit))}"
+        )
+    if not _NAME.match(metric.name):
+        raise UsageError(f"metric name {metric.name!r} is not allowed, expected letters, digits and underscores")
+    if metric.kind == "counter" and not metric.name.endswith("_total"):
+        raise UsageError(f"counter {metric.name!r} has no '_total', expected it at the end of a counter's name")
+    if metric.documented.endswith(_RESERVED_SUFFIXES) or (
+        metric.kind != "counter" and metric.name != metric.documented
+    ):
+        suffixes = ", ".join(_RESERVED_SUFFIXES)
+        raise UsageError(f"{metric.kind} {metric.name!r} ends with a suffix that means something else: {suffixes}")
+
+
+def _check_labels(metric: Metric) -> None:
+    for label in metric.labels:
+        if not _NAME.match(label) or label.startswith("__"):
+            raise UsageError(
+                f"metric {metric.name!r}: label {label!r} is not allowed, expected letters and underscores"
+            )
+        if label in _RESERVED_LABELS:
+            raise UsageError(
+                f"metric {metric.name!r}: label {label!r} is taken, reserved: {', '.join(_RESERVED_LABELS)}"
+            )
+    if len(set(metric.labels)) != len(metric.labels):
+        raise UsageError(f"metric {metric.name!r}: a label is named twice in {metric.labels!r}")
+    strangers = metric.label_values.keys() - set(metric.labels)
+    if strangers:
+        raise UsageError(
+            f"metric {metric.name!r}: values are given for {sorted(strangers)!r}, labels: {metric.labels!r}"
+        )
+
+
+def _check_edges(metric: Metric) -> None:
+    edges = metric.edges or ()
+    if metric.kind != "histogram":
+        raise UsageError(f"{metric.kind} {metric.name!r} has edges {edges!r}, expected them of a histogram only")
+    if not edges or not all(math.isfinite(edge) for edge in edges):
+        raise UsageError(f"histogram {metric.name!r} has edges {edges!r}, expected at least one, all finite")
+    for lower, upper in pairwise(edges):
+        if lower >= upper:
+            raise UsageError(f"histogram {metric.name!r}: edge {upper!r} follows {lower!r}, expected ascending edges")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where a value stands within its band: `label` says it in a few words, `advice` what to do."""
+
+    status: Status
+    label: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch of a band from `start` upwards; `inclusive` tells whether `start` itself belongs to it."""
+
+    start: float
+    inclusive: bool
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """How the values of a figure are read: `lowest` below the first step, then the steps in ascending order."""
+
+    lowest: Verdict
+    steps: tuple[Step, ...]
+
+    def judge(self, value: float) -> Verdict:
+        """The verdict on a value."""
+        verdict = self.lowest
+        for step in self.steps:
+            if value > step.start or (step.inclusive and value == step.start):
+                verdict = step.verdict
+        return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One derived figure: what is shown of a deployment, per deployment and per value of the labels in `by`.
+
+    `exposed` is its name on the collector's `/metrics`, beside a `window` label; None where it would only repeat the
+    sum of a contract gauge. `idle` says what an idle deployment shows: 0, or nothing.
+    """
+
+    name: str
+    title: str
+    group: str
+    unit: Unit
+    expression: Expression
+    help: str
+    better: Literal["higher", "lower"] | None
+    idle: Literal["zero", "absent"]
+    by: tuple[str, ...] = ()
+    band: Band | None = None
+    exposed: str | None = None
+    recorded: tuple[str, str] = ("", "")
+
+    def record(self, window: str = DEFAULT_WINDOW) -> str:
+        """The name of its recording rule, `deployment:metric:operation`."""
+        metric, operation = self.recorded
+        # Prometheus' own convention: a rate is no total any more.
+        return f"deployment:{metric.removesuffix('_total')}:{operation}{window if operation.endswith('rate') else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A number that an alert compares with and no band has; `meaning` says what is on its other side.
+
+    `least` and `most` are what an operator may put in its place.
+    """
+
+    name: str
+    value: float
+    unit: Unit
+    meaning: str
+    least: float = 0.0
+    most: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What users are promised: the share `goal` of requests, over 30 days, is not among `bad`.
+
+    `bad` is a share of requests or observations, 0 … 1, as an expression over a window.
+    """
+
+    name: str
+    title: str
+    goal: float
+    bad: Expression
+    promise: str
+
+    @property
+    def budget(self) -> float:
+        """The share that may be bad."""
+        # Rounded: 1 - 0.999 is not 0.001 in binary.
+        return round(1.0 - self.goal, 12)
+
+    @property
+    def edge_seconds(self) -> float | None:
+        """The latency that is promised, None where the promise is of another kind."""
+        return self.bad.edge if isinstance(self.bad, FractionAbove) else None
+
+    def record(self, window: str) -> str:
+        """The name of the recording rule of its bad share."""
+        return f"deployment:{self.name}_objective_bad:ratio_rate{window}"
+
+
+@dataclass(frozen=True, slots=True)
+class BurnWindow:
+    """A row of the table that tells a burning budget: over both windows more than `factor` times what it bears."""
+
+    severity: Literal["critical", "warning"]
+    short: str
+    long: str
+    factor: float

@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := install.py exporters app alerts benchmarks dashboards docs examples tests
 LOCKS := requirements.lock requirements-dev.lock
 FAST := -m 'not slow and not proof and not real'
+PYTEST := -m pytest -q -n auto --dist loadgroup --no-loadscope-reorder --durations=20
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check proofs lowest latest lock firstpage generate bench soak live real truth capture engines pictures clean
@@ -29,22 +30,22 @@ test: $(VENV)/.develop  ## install what the tests need, then run them all
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n auto --dist loadfile $(FAST)
+	$(BIN)/python $(PYTEST) $(FAST)
 
 lowest:  ## run the fast tests on the lowest versions that pyproject.toml declares
 	$(PYTHON) install.py --environment .cache/venvs/lowest --resolution lowest-direct
-	.cache/venvs/lowest/bin/python -m pytest -q -n auto --dist loadfile $(FAST)
+	.cache/venvs/lowest/bin/python $(PYTEST) $(FAST)
 
 latest:  ## run the fast tests on the newest versions there are, instead of the locked ones
 	$(PYTHON) install.py --environment .cache/venvs/latest --resolution highest
-	.cache/venvs/latest/bin/python -m pytest -q -n auto --dist loadfile $(FAST)
+	.cache/venvs/latest/bin/python $(PYTEST) $(FAST)
 
 lock:  ## lock the newest versions there are, for `make demo`, `make test` and the image
 	$(PYTHON) install.py --lock
@@ -60,7 +61,7 @@ generate: $(VENV)/.develop  ## write the files that are compiled from the catalo
 
 proofs: $(VENV)/.develop  ## run the repeats over seeds and the whole hours that `make test` leaves out
 	$(BIN)/python -m tests.tools
-	$(BIN)/python -m pytest -m proof
+	$(BIN)/python $(PYTEST) -m proof
 
 bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
 	$(BIN)/python -m benchmarks

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from tests import tools
 from tests.support.waiting import timeout_of_a_test
+from tests.support.workers import ByFile, slow_files_first
 
 # A machine that is busy fails no test.
 settings.register_profile("servescope", deadline=None)
@@ -23,6 +24,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give each test as long as this machine needs, unless --timeout is given."""
     if config.getoption("timeout") is None:
         config.option.timeout = timeout_of_a_test()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    items[:] = slow_files_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist, or with `-p no:xdist`, there is nothing to schedule
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | None:
+    """Spread whole files over the workers, and groups of tests."""
+    return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,128 @@
+"""How tests are written: none imports another, and none assumes how fast the machine is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
+
+# Modules that still wait or measure by themselves, by the room whose tests they are.
+EXCEPTIONS = {
+    "alerting": {"test_evaluation.py"},
+    "alerts": {
+        "test_alertmanager.py", "test_emulated.py", "test_notifications.py", "test_options.py", "test_recording.py",
+        "test_replayed.py",
+    },
+    "app": {"test_console.py", "test_console_faults.py"},
+    "collector": {
+        "paging/test_alertmanager.py", "paging/test_differential.py", "paging/test_live.py", "paging/test_paging.py",
+        "paging/test_post.py", "paging/test_receivers.py", "test_campaign.py", "test_collector.py",
+        "test_differential.py", "test_exporting.py", "test_faults.py", "test_fetch.py", "test_fleet.py",
+        "test_importing.py", "test_relabel.py", "test_reload.py", "test_scrape.py", "test_serve.py",
+        "test_serve_access.py", "test_serve_bounds.py", "test_serve_metrics.py", "test_serve_openapi.py",
+        "test_time_faults.py", "test_traffic_split.py",
+    },
+    "contract": {"test_openmetrics.py", "test_own_metrics.py"},
+    "dashboards": {"test_display.py", "test_health.py", "test_histograms.py"},
+    "deploy": {"test_compose.py", "test_compose_running.py"},
+    "emulator": {
+        "test_clock.py", "test_control.py", "test_engine_effects.py", "test_kv_events.py", "test_openai.py",
+        "test_server.py", "test_stack.py",
+    },
+    "exposition": {"test_exposition.py", "test_negotiation.py", "test_otlp.py", "test_web.py"},
+    "instruments": {
+        "test_autoscaler.py", "test_engine.py", "test_fork.py", "test_hostile.py", "test_processes.py",
+        "test_resources.py", "test_router.py", "test_testing.py",
+    },
+    "live": {"test_live.py"},
+    "plugins": {"test_vllm.py"},
+    "sources": {"test_inspection.py", "test_reading.py"},
+    "store": {
+        "test_faults.py", "test_history.py", "test_packing.py", "test_prometheus.py", "test_readers.py",
+        "test_store.py",
+    },
+    "": {"test_console_command.py", "test_demo.py", "test_examples.py", "test_package.py", "test_tools.py"},
+}  # fmt: skip
+_EXCEPTED = {Path(room, module).as_posix() for room, modules in EXCEPTIONS.items() for module in modules}
+_CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
+_WAITS = {"join", "wait", "communicate"}
+
+
+@pytest.mark.parametrize("path", [path.relative_to(ROOT / "tests").as_posix() for path in MODULES])
+def test_a_test_waits_for_conditions_and_shares_by_support(path: str) -> None:
+    """What tests share is in `tests/support/`, and so is the one deadline, which grows with the machine's slowness."""
+    found = list(offences((ROOT / "tests" / path).read_text(encoding="utf-8")))
+
+    assert path in _EXCEPTED or not found, found
+
+
+def test_each_offence_is_found() -> None:
+    """An import of a test module, a sleep, a clock that is read to measure, a deadline of its own."""
+    assert list(
+        offences(
+            "from tests.store.test_store import keep\n"
+            "import tests.test_demo\n"
+            "time.sleep(0.1)\n"
+            "await asyncio.sleep(1)\n"
+            "began = time.monotonic()\n"
+            "thread.join(5)\n"
+            "urlopen(url, timeout=10)\n"
+        )
+    ) == [
+        "line 1: imports tests.store.test_store",
+        "line 2: imports tests.test_demo",
+        "line 3: sleeps",
+        "line 4: sleeps",
+        "line 5: reads monotonic()",
+        "line 6: join() with a deadline of its own",
+        "line 7: urlopen() with a deadline of its own",
+    ]
+
+
+def test_what_resembles_an_offence_is_none() -> None:
+    """Shared modules, a turn of the event loop, words that are joined, a deadline that tests share."""
+    text = (
+        "from tests.support.waiting import deadline_seconds\n"
+        "from datetime import time\n"
+        "await asyncio.sleep(0)\n"
+        "', '.join(names)\n"
+        "thread.join(deadline_seconds(5))\n"
+        "Collector(timeout_seconds=0.5)\n"
+    )
+
+    assert list(offences(text)) == []
+
+
+def offences(text: str) -> Iterator[str]:
+    """What in a module of tests is not allowed, in the order of its lines."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt | ast.expr)]
+    found = [(node.lineno, what) for node in nodes for what in _offences(node)]
+    return (f"line {line}: {what}" for line, what in sorted(found))
+
+
+def _offences(node: ast.stmt | ast.expr) -> Iterator[str]:
+    match node:
+        case ast.ImportFrom(module=str(module)) if _is_test(module):
+            yield f"imports {module}"
+        case ast.Import(names=names):
+            yield from (f"imports {alias.name}" for alias in names if _is_test(alias.name))
+        case ast.Call(func=ast.Attribute(attr="sleep"), args=[ast.Constant(value=0)]):
+            return
+        case ast.Call(func=ast.Attribute(attr="sleep") | ast.Name(id="sleep")):
+            yield "sleeps"
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _CLOCKS:
+            yield f"reads {name}()"
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=arguments, keywords=keywords):
+            deadlines = [keyword.value for keyword in keywords if keyword.arg == "timeout"]
+            if any(isinstance(value, ast.Constant) for value in (*deadlines, *(arguments if name in _WAITS else ()))):
+                yield f"{name}() with a deadline of its own"
+
+
+def _is_test(module: str) -> bool:
+    return module.startswith("tests.") and module.rpartition(".")[2].startswith("test_")

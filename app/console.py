@@ -1,4 +1,4 @@
-"""The console's entry, for `streamlit run`: the pages and what they share. What they read is in the environment."""
+"""The console's script: its pages and what they share. Environment variables name what they read."""
 
 from __future__ import annotations
 

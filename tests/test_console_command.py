@@ -142,7 +142,7 @@ def test_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_checkout_has_its_pages_in_app() -> None:
     """In a checkout the pages of the working tree are shown."""
-    assert console.find_app() == ROOT / "app" / "console.py"
+    assert console.find_app() == ROOT / "app" / "server.py"
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_console_starts_from_the_wheel(empty: Path, tmp_path: Path) -> None:
         healthy = answer.status == 200
 
     assert healthy
-    assert found.stdout.strip() == str(installed / "servescope" / "_app" / "console.py")
+    assert found.stdout.strip() == str(installed / "servescope" / "_app" / "server.py")
     assert (installed / "servescope" / "_app" / ".streamlit" / "config.toml").is_file()
 
 

@@ -1,7 +1,7 @@
 """`servescope console`: the Streamlit console on a collector's store, or on a Prometheus, as a child process.
 
-It listens on 127.0.0.1 unless told otherwise. The pages are in `app/` of a checkout and in `servescope/_app` of an
-installed wheel.
+It listens on 127.0.0.1 by default, and serves only requests whose Host is an address, `localhost` or a configured name.
+The pages are in `app/` of a checkout and in `servescope/_app` of an installed wheel.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import argparse
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
@@ -30,12 +31,15 @@ from servescope.store.prometheus import configure as configure_access
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8501
 STORE_VARIABLE = "SERVESCOPE_STORE"
-"""The environment variable that tells the pages which store to read."""
+"""The environment variable with the path of the store that the pages read."""
+HOSTS_VARIABLE = "SERVESCOPE_CONSOLE_HOSTS"
+"""The environment variable with the host names, beside `localhost`, under which the console is served; spaced."""
 
 STORE_SECONDS = 5.0
 READY_SECONDS = 30.0
 END_SECONDS = 5.0
 _NEEDED = ("streamlit", "pandas", "altair")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 class ConsoleError(ServescopeError):
@@ -51,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_access(parser)
     parser.add_argument(
         "--emulator", metavar="URL",
-        help="have a page of faults, which switches those of the emulated stack there (see `servescope emulate`)",
+        help="add a page that switches the faults of the emulated stack at this address (see `servescope emulate`)",
     )  # fmt: skip
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="N",
@@ -59,8 +63,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--address", default=ADDRESS, metavar="HOST",
-        help="address to serve on; the console asks nobody who they are, so think before opening it "
+        help="address to serve on; the console has no authentication, so open it to others behind a proxy that has "
         "(default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME",
+        help="host name under which browsers reach the console, beside localhost and addresses; may be repeated",
     )  # fmt: skip
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
@@ -69,15 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve the console until Ctrl-C or SIGTERM."""
     _check_extra()
     pages = find_app()
-    place, variables = _choose_history(arguments)
-    variables |= _choose_emulator(arguments.emulator)
+    variables = _choose_hosts(arguments.allow_host) | _choose_emulator(arguments.emulator)
+    place, read = _choose_history(arguments)
+    variables |= read
     address, port = arguments.address, _free_port(arguments.address, arguments.port)
-    # A closed terminal ends us as Ctrl-C does; the child, in its own session, would not hear of it.
+    # A closed terminal ends us as Ctrl-C does; the child, in its own session, does not get its SIGHUP.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     child = _launch(pages, variables, address, port)
     try:
         _wait_until_ready(child, address, port)
-        url = f"http://{_reached_at(address)}:{port}"
+        url = _url(address, port)
         print(f"servescope: the console is at {url}, on {place}; Ctrl-C ends it", flush=True)
         if not arguments.no_browser:
             _open_browser(url)
@@ -88,9 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find_app() -> Path:
-    """The console's entry script: of the installed wheel, else of the checkout this package is in."""
+    """The script that Streamlit serves: of the installed wheel, else of the checkout this package is in."""
     package = Path(__file__).resolve().parent
-    places = (package / "_app" / "console.py", package.parents[1] / "app" / "console.py")
+    places = (package / "_app" / "server.py", package.parents[1] / "app" / "server.py")
     for place in places:
         if place.is_file():
             return place
@@ -104,7 +113,7 @@ def _check_extra() -> None:
 
 
 def _choose_history(arguments: argparse.Namespace) -> tuple[str, dict[str, str]]:
-    """What the pages shall read, in words and as the environment variables that tell them."""
+    """What the pages read: in words, and as the environment variables of their process."""
     if arguments.prometheus is None:
         for option in OPTIONS:
             if getattr(arguments, option):
@@ -120,14 +129,22 @@ def _choose_history(arguments: argparse.Namespace) -> tuple[str, dict[str, str]]
 
 
 def _choose_emulator(url: str | None) -> dict[str, str]:
-    """The environment variable that tells the pages of an emulator; of ours alone, whatever is in the environment."""
+    """The emulator whose faults the pages switch, as their environment variable; empty without one."""
     if url is not None:
-        ControlClient(url)
+        ControlClient(url)  # raises UsageError for what is no URL
     return {EMULATOR_VARIABLE: url or ""}
 
 
+def _choose_hosts(names: Sequence[str]) -> dict[str, str]:
+    """The host names to serve, as the environment variable of the pages' process; raises UsageError."""
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise UsageError(f"--allow-host {name!r} is no host name, expected one like 'console.example.com'")
+    return {HOSTS_VARIABLE: " ".join(names)}
+
+
 def _check_prometheus(url: str, options: Mapping[str, object]) -> None:
-    """Ask it once, so that what is wrong with it is said here, and what it lacks."""
+    """Query it once, so that an error is reported at the start; raises UsageError, and prints what it lacks."""
     try:
         found = PrometheusHistory(connect(url, options)).deployments()
     except NotPrometheusError as error:
@@ -140,7 +157,7 @@ def _check_prometheus(url: str, options: Mapping[str, object]) -> None:
 
 
 def _check_store(path: Path) -> None:
-    """Open the store once, so that what is wrong with it is said here and not on every page."""
+    """Open the store once, so that an error is reported at the start and not on every page."""
     from servescope.store.embedded import Store
 
     if not path.exists():
@@ -151,7 +168,7 @@ def _check_store(path: Path) -> None:
 
 
 def _wait_for_store(path: Path) -> None:
-    """Give a collector that was started just before the console the time to make its store."""
+    """Wait for the store of a collector that was started just before the console."""
     print(f"servescope: no store at {str(path)!r} yet, waiting {STORE_SECONDS:.0f} s for a collector", file=sys.stderr)
     deadline = time.monotonic() + STORE_SECONDS
     while not path.exists():
@@ -165,15 +182,20 @@ def _wait_for_store(path: Path) -> None:
 
 
 def _reached_at(address: str) -> str:
-    """The address that reaches a server from its own machine; one that listens everywhere is on loopback as well."""
-    return ADDRESS if address in ("0.0.0.0", "") else address  # noqa: S104 - compared, not listened on
+    """The address that reaches a server from its own machine: loopback for one that listens on every address."""
+    return {"0.0.0.0": ADDRESS, "": ADDRESS, "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
+
+
+def _url(address: str, port: int) -> str:
+    host = _reached_at(address)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _free_port(address: str, wanted: int) -> int:
     """The port wanted, or a free one for 0; raises UsageError when it is taken or is no port."""
     if not 0 <= wanted <= 65535:
         raise UsageError(f"port {wanted!r} is not within 0 … 65535")
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         # As the server will bind it: a port whose last connections are still closing is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -211,14 +233,14 @@ def _launch(pages: Path, variables: Mapping[str, str], address: str, port: int) 
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process when its parent does, though that be killed; Linux only."""
+    """Have the kernel end this process when its parent ends, killed or not; Linux only."""
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _wait_until_ready(child: subprocess.Popen[bytes], address: str, port: int) -> None:
     deadline = time.monotonic() + READY_SECONDS
-    while not _answers(_reached_at(address), port):
+    while not _answers(_url(address, port)):
         if child.poll() is not None:
             raise ConsoleError(f"streamlit ended with code {child.returncode} before it served a page")
         if time.monotonic() > deadline:
@@ -226,9 +248,9 @@ def _wait_until_ready(child: subprocess.Popen[bytes], address: str, port: int) -
         time.sleep(0.1)
 
 
-def _answers(address: str, port: int) -> bool:
+def _answers(url: str) -> bool:
     try:
-        with urlopen(f"http://{address}:{port}/_stcore/health", timeout=2) as answer:
+        with urlopen(f"{url}/_stcore/health", timeout=2) as answer:  # noqa: S310 - our own address
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False

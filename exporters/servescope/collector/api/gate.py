@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import ipaddress
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -24,6 +23,7 @@ from servescope.collector.api.tokens import Tokens
 from servescope.collector.telemetry import Telemetry
 from servescope.exposition.negotiation import wants_gzip
 from servescope.settings.access import is_loopback
+from servescope.settings.hosts import accepts_host
 from servescope.store.records import StoreError
 
 _logger = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class Gate:
     def _check_client(self, request: web.Request) -> None:
         # A browser always names a host; what does not is no browser.
         host = request.headers.get(hdrs.HOST)
-        if self._checks_host and host is not None and not _is_here(host):
+        if self._checks_host and host is not None and not accepts_host(host):
             self._refuse(
                 "host",
                 421,
@@ -263,18 +263,6 @@ class Reads:
 
     def _leave(self) -> None:
         self._pending -= 1
-
-
-def _is_here(host: str) -> bool:
-    """Whether a Host header is what a client of this machine, or of an address, sends; a name may lead anywhere."""
-    name = host.rpartition(":")[0] if host.rpartition("]")[2].startswith(":") or host.count(":") == 1 else host
-    if name.lower() == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _paths(request: web.Request) -> list[str]:

@@ -1,0 +1,27 @@
+"""Which Host headers a server of ours accepts: the protection against DNS rebinding.
+
+A web page whose name is rebound to this machine has the browser send that name as Host. An address, or `localhost`,
+cannot be rebound.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+
+
+def accepts_host(host: str, names: Collection[str] = ()) -> bool:
+    """Whether a Host header is `localhost`, an IP address, or one of the configured names; the port is ignored."""
+    name = _without_port(host)
+    if name == "localhost" or name in {each.lower() for each in names}:
+        return True
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _without_port(host: str) -> str:
+    has_port = host.rpartition("]")[2].startswith(":") or host.count(":") == 1
+    return (host.rpartition(":")[0] if has_port else host).lower()

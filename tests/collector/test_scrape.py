@@ -229,7 +229,7 @@ def test_redirects_are_followed_at_home_only() -> None:
     away, away_error = failed(scrape_once({"/metrics": redirecting("http://127.0.0.1:1/metrics")}))
     loop, loop_error = failed(scrape_once({"/metrics": redirecting("/metrics")}))
     assert (away, loop) == ("redirect", "redirect")
-    assert "redirects to another origin, 'http://127.0.0.1:1/metrics'; give that URL if it is meant" in away_error
+    assert "redirects to another origin, 'http://127.0.0.1:1/metrics'; configure that URL if intended" in away_error
     assert "more than 5 redirects" in loop_error
 
 

@@ -76,13 +76,17 @@ def endless(first: bytes, again: bytes) -> Serve:
     return serve
 
 
-async def trickle(writer: asyncio.StreamWriter) -> None:
-    """Sends a byte now and then, so that it is never quite silent."""
-    writer.write(head("Content-Length: 1000"))
-    while True:
-        writer.write(b"#")
-        await writer.drain()
-        await asyncio.sleep(0.02)
+def endless_slowly(first: bytes, again: bytes) -> Serve:
+    """Sends something, and a little more now and then, so that it is never quite silent."""
+
+    async def serve(writer: asyncio.StreamWriter) -> None:
+        writer.write(first)
+        while True:
+            writer.write(again)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    return serve
 
 
 async def reset(writer: asyncio.StreamWriter) -> None:
@@ -102,7 +106,9 @@ _BOMB = gzip.compress(b"\n" * 50_000_000)
 FAULTS: Mapping[str, Fault] = {
     "silent": Fault(sending(then_hang=True), "timeout", "no complete answer within 0.4 s"),
     "hanging mid-body": Fault(sending(head("Content-Length: 900"), PAGE, then_hang=True), "timeout", "no complete"),
-    "trickling": Fault(trickle, "timeout", "no complete answer within 0.4 s"),
+    "trickling": Fault(
+        endless_slowly(head("Content-Length: 1000"), b"#"), "timeout", "no complete answer within 0.4 s"
+    ),
     "endless body": Fault(endless(head("Connection: close"), b"# comment\n" * 1000), "too_large", "exceeds 100000 by"),
     "endless chunks": Fault(endless(head(_CHUNKED), chunk(b"# x\n" * 1000)), "too_large", "exceeds 100000 bytes"),
     "endless compressed nothing": Fault(
@@ -140,19 +146,42 @@ FAULTS: Mapping[str, Fault] = {
         "redirect",
         "redirects to another origin, 'http://127.0.0.1:1/metrics'",
     ),
+    "redirect to no valid URL": Fault(
+        sending(whole(b"", r"Location: http://h:p\@other/", status="302 Found")),
+        "redirect",
+        r"redirects to 'http://h:p\\@other/', which is not a URL",
+    ),
+    "redirect to a long URL": Fault(
+        sending(whole(b"", f"Location: http://other/{'x' * 7_000}", status="302 Found")),
+        "redirect",
+        "xxx…'; configure that URL if intended",
+    ),
     "redirect to no URL": Fault(
         sending(whole(b"", "Location: file:///etc/passwd", status="302 Found")), "redirect", "to another origin"
     ),
-    "redirect nowhere": Fault(sending(whole(b"", status="302 Found")), "redirect", "without saying where to"),
+    "redirect nowhere": Fault(sending(whole(b"", status="302 Found")), "redirect", "redirects without a Location"),
     "reset": Fault(reset, "unreachable", "connection lost: "),
     "hanging up": Fault(sending(), "unreachable", "connection lost: "),
     "error": Fault(
         sending(whole(b"", status="500 Internal Server Error")), "status", "HTTP status 500 Internal Server"
     ),
+    "long reason": Fault(sending(whole(b"", status=f"500 {'x' * 5_000}")), "status", "HTTP status 500 xxx"),
     "not found": Fault(sending(whole(b"", status="404 Not Found")), "status", "HTTP status 404 Not Found"),
     "huge header": Fault(sending(whole(PAGE, f"X-Huge: {'x' * 100_000}")), "protocol", "not HTTP: "),
     "endless headers": Fault(endless(b"HTTP/1.1 200 OK\r\n", b"X-More: again\r\n" * 100), "protocol", "not HTTP: "),
     "invalid header": Fault(sending(head("X-Bad\x01Name: \x00")), "protocol", "not HTTP: "),
+    "interim responses without end": Fault(
+        endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000), "protocol", "more than 16 interim responses (1xx)"
+    ),
+    "early hints without end": Fault(
+        endless(b"", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"), "protocol", "more than 16 interim responses"
+    ),
+    "interim responses, then silence": Fault(
+        sending(b"HTTP/1.1 100 Continue\r\n\r\n" * 16, then_hang=True), "timeout", "no complete answer within 0.4 s"
+    ),
+    "trickling head": Fault(
+        endless_slowly(b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"), "timeout", "no complete answer within 0.4 s"
+    ),
     "half a status line": Fault(sending(b"HTTP/1.1 20"), "unreachable", "before the head of an answer was complete"),
     "no HTTP": Fault(sending(b"SSH-2.0-OpenSSH_9.6\r\n"), "protocol", "not HTTP: "),
     "rate limited": Fault(
@@ -177,7 +206,7 @@ async def answering(serve: Serve, *, tls: ssl.SSLContext | None = None) -> Async
                 while True:
                     await reader.readuntil(b"\r\n\r\n")
                     await serve(writer)
-                    if serve not in _KEEPING_ALIVE:
+                    if not isinstance(serve, _Repeating):
                         return
         except asyncio.CancelledError:
             # The server is closed; a cancelled handler would be logged as a fault.
@@ -196,10 +225,20 @@ async def answering(serve: Serve, *, tls: ssl.SSLContext | None = None) -> Async
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _answer_well(writer: asyncio.StreamWriter) -> None:
-    writer.write(whole(PAGE))
-    await writer.drain()
+class _Repeating:
+    """Sends the same to each request, all on one connection."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    async def __call__(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(self._answer)
+        await writer.drain()
 
 
-HEALTHY: Serve = _answer_well
-_KEEPING_ALIVE = (HEALTHY,)
+def repeating(answer: bytes) -> Serve:
+    """Sends this answer to each request and keeps the connection."""
+    return _Repeating(answer)
+
+
+HEALTHY: Serve = repeating(whole(PAGE))

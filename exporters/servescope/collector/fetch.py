@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
-import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp import StreamReader
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_parser import RawResponseMessage
 from yarl import URL
 
 from servescope import __version__
 from servescope.collector.deployments import HttpDiscoverySettings
+from servescope.collector.resolver import Resolver
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.targets import Target
 from servescope.settings.access import Access, AccessError, Certificates, Keyring, Tls
@@ -47,24 +49,54 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Connections are kept for longer than most targets' intervals, so that a scrape rarely opens one.
 _KEEP_ALIVE_SECONDS = 75.0
-_MOST_LOOKUPS = 256
 _MOST_KEYRINGS = 10_000
 # aiohttp's own timeouts would cost timers for every request; the one around the whole scrape is enough.
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 _LONGEST_RETRY_SECONDS = 3600.0
+_MOST_INTERIM = 16
+_MOST_SHOWN = 160  # characters of what a server sent, in an error
 
 
 @asynccontextmanager
 async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A session for all that is fetched: servers share it, but not each other's cookies, and wait for nobody's name.
+    """A session for all fetches: no cookies are kept, and no name look-up delays another server.
 
     Connections are bounded by one scrape per target.
     """
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, resolver=Resolver())
+    connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, resolver=Resolver())
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=_NO_TIMEOUT
     ) as session:
         yield session
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Opens connections on which interim responses are counted, those of proxies included."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = cast("partial[ResponseHandler]", partial(_Handler, loop=self._loop))
+
+
+class _Handler(ResponseHandler):
+    """Fails a request that is answered with too many interim responses (1xx).
+
+    aiohttp skips any number of them without returning to the event loop, where the deadline would be noticed.
+    """
+
+    _interim = 0
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        is_interim = 100 <= data[0].code < 200
+        self._interim = self._interim + 1 if is_interim else 0
+        if self._interim <= _MOST_INTERIM:
+            super().feed_data(data, size)
+        elif self.exception() is None:
+            self.set_exception(
+                ScrapeError("protocol", f"more than {_MOST_INTERIM} interim responses (1xx) before an answer")
+            )
+            if self.transport is not None:
+                self.transport.abort()
 
 
 class _Bounds(NamedTuple):
@@ -159,7 +191,7 @@ class HttpFetch:
                 if response.status not in _REDIRECTS:
                     return await _read_body(response, bounds)
                 url = _follow(url, response.headers.get("Location"), origin)
-        raise ScrapeError("redirect", f"more than {_MAX_REDIRECTS} redirects, the last to {str(url)!r}")
+        raise ScrapeError("redirect", f"more than {_MAX_REDIRECTS} redirects, the last to {_quoted(url)}")
 
     def _way_to(self, origin: URL, access: Access, keyring: Keyring, headers: dict[str, str]) -> dict[str, Any]:
         """How aiohttp is to reach a server: TLS and proxy, whose authorization may have to be among the headers."""
@@ -181,11 +213,15 @@ class HttpFetch:
 
 def _follow(url: URL, location: str | None, origin: URL) -> URL:
     if not location:
-        raise ScrapeError("redirect", f"{str(url)!r} redirects without saying where to")
-    target = url.join(URL(location))
-    # Headers may be secrets of this origin, so they go to no other.
-    if target.scheme not in ("http", "https") or target.origin() != origin:
-        raise ScrapeError("redirect", f"redirects to another origin, {str(target)!r}; give that URL if it is meant")
+        raise ScrapeError("redirect", f"{_quoted(url)} redirects without a Location")
+    try:
+        target = url.join(URL(location))
+        # Headers may hold secrets of this origin, so they are sent to no other.
+        stays = target.scheme in ("http", "https") and target.origin() == origin
+    except ValueError:
+        raise ScrapeError("redirect", f"redirects to {_quoted(location)}, which is not a URL") from None
+    if not stays:
+        raise ScrapeError("redirect", f"redirects to another origin, {_quoted(target)}; configure that URL if intended")
     return target
 
 
@@ -194,7 +230,7 @@ async def _read_body(response: aiohttp.ClientResponse, bounds: _Bounds) -> bytes
         raise _bad_status(response)
     encoding = response.headers.get("Content-Encoding", "identity").lower()
     if encoding not in ("gzip", "identity"):
-        raise ScrapeError("malformed", f"unknown Content-Encoding {encoding!r}, supported: gzip, identity")
+        raise ScrapeError("malformed", f"unknown Content-Encoding {_quoted(encoding)}, supported: gzip, identity")
     if (response.content_length or 0) > bounds.max_bytes:
         raise _too_large(bounds)
     body = _Body(bounds, compressed=encoding == "gzip")
@@ -254,7 +290,7 @@ def _too_large(bounds: _Bounds) -> ScrapeError:
 
 
 def _bad_status(response: aiohttp.ClientResponse) -> ScrapeError:
-    message = f"HTTP status {response.status} {response.reason or ''}".rstrip()
+    message = f"HTTP status {response.status} {_shortened(response.reason or '')}".rstrip()
     retry = _retry_after(response.headers)
     if response.status == 429 or (response.status == 503 and retry is not None):
         return ScrapeError("rate_limited", message, retry_after_seconds=retry)
@@ -292,7 +328,9 @@ def _failure(error: Exception) -> ScrapeError:
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         return ScrapeError("proxy", f"cannot connect to the proxy: {_os_cause(error.os_error)}")
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return ScrapeError("proxy", f"the proxy answers with HTTP status {error.status} {error.message}".rstrip())
+        return ScrapeError(
+            "proxy", f"the proxy answers with HTTP status {error.status} {_shortened(error.message)}".rstrip()
+        )
     tls = _tls_cause(error)
     if tls is not None:
         return ScrapeError("tls", tls)
@@ -333,79 +371,10 @@ def _os_cause(error: OSError) -> str:
     return os.strerror(number) if number > 0 else error.strerror or str(error) or type(error).__name__
 
 
-def _shortened(text: str, limit: int = 160) -> str:
+def _quoted(sent: object) -> str:
+    return repr(_shortened(str(sent)))
+
+
+def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= limit else line[:limit] + "…"
-
-
-# --- Names ------------------------------------------------------------------------------------------------------------
-
-
-class Resolver(AbstractResolver):
-    """Looks host names up, each in a thread of its own and once at a time.
-
-    A name server that hangs holds up the targets it is asked for and nobody else: neither other names, nor what else
-    runs in threads, nor the end of the program.
-    """
-
-    def __init__(self) -> None:
-        self._pending: dict[tuple[str, int, int], asyncio.Future[list[ResolveResult]]] = {}
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        """The addresses of a host; raises OSError."""
-        key = (host, port, int(family))
-        future = self._pending.get(key)
-        if future is None:
-            if len(self._pending) >= _MOST_LOOKUPS:
-                raise OSError(None, f"{_MOST_LOOKUPS} other names are being looked up without an answer")
-            loop = asyncio.get_running_loop()
-            future = self._pending[key] = loop.create_future()
-            future.add_done_callback(lambda done: self._forget(key, done))
-            threading.Thread(target=_look_up, args=(*key, loop, future), name=f"look up {host}", daemon=True).start()
-        # Whoever asks may give up; the look-up goes on, and is there for who asks next.
-        return await asyncio.shield(future)
-
-    async def close(self) -> None:
-        """Nothing to wait for."""
-
-    def _forget(self, key: tuple[str, int, int], done: asyncio.Future[list[ResolveResult]]) -> None:
-        self._pending.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # nobody may be waiting for it any more
-
-
-def _look_up(
-    host: str, port: int, family: int, loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[ResolveResult]]
-) -> None:
-    found: list[ResolveResult] | OSError
-    try:
-        found = [
-            ResolveResult(
-                hostname=host,
-                host=str(address[0]),
-                port=int(address[1]),
-                family=kind,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _, protocol, _, address in socket.getaddrinfo(
-                host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-            )
-        ]
-    except (OSError, UnicodeError) as error:
-        found = error if isinstance(error, OSError) else OSError(None, f"no host can be called so: {error}")
-
-    def settle() -> None:
-        if future.done():
-            return
-        if isinstance(found, OSError):
-            future.set_exception(found)
-        else:
-            future.set_result(found)
-
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        return  # the loop has ended meanwhile, and with it all who asked
+    return line if len(line) <= _MOST_SHOWN else line[:_MOST_SHOWN] + "…"

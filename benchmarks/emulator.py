@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._dynamo import find_dynamo, replay_with_dynamo
-from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.router.configuration import KvRouterParameters
 
 _TRACE = "traces/conversation_trace.jsonl"
 _MIB = 1 << 20

@@ -339,8 +339,8 @@ def _hardware() -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
-    from servescope.emulator.workload import PRESETS
     from servescope.emulator.workload.portraits import portray
+    from servescope.emulator.workload.presets import PRESETS
 
     portraits = {name: portray(mix) for name, mix in PRESETS.items()}
     yield from _table(
@@ -378,7 +378,7 @@ def _differences(mix: object) -> Iterator[tuple[str, str]]:
     """The fields of a mix that are not a chat's, as a scenario would write them."""
     from dataclasses import fields
 
-    from servescope.emulator.workload import Mix
+    from servescope.emulator.workload.mixes import Mix
 
     for field in fields(Mix):
         value = getattr(mix, field.name)

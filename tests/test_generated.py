@@ -17,7 +17,8 @@ from docs.generate import DESCRIPTION, EMULATOR, PAGE, render_description, rende
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.emulator.workload import Mix, ReplayedTraffic
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import ReplayedTraffic
 from tests.conftest import ROOT
 
 

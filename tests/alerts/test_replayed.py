@@ -25,7 +25,8 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels
 from servescope.emulator.faults import Faults, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
-from servescope.emulator.workload import GeneratedTraffic, Mix
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.exposition import render
 from tests.alerts.test_recording import RECORDING_FILES, RULES
 from tests.support.alert_proofs import minutes

@@ -14,7 +14,8 @@ from alerts.__main__ import GENERATED as RULES
 from alerts.recording import INTERVAL
 from servescope.contract.identity import Deployment
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
-from servescope.emulator.workload import GeneratedTraffic, Mix
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.exposition import render
 from tests.support.prometheus import Prometheus, running
 

@@ -18,7 +18,8 @@ from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
 from servescope.emulator.faults import Faults, make_fault
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
-from servescope.emulator.workload import GeneratedTraffic, Mix
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from tests.dashboards.emulated import RETENTION, START_SECONDS, add_samples, fill, scrape
 from tests.support.prometheus import Prometheus, running
 

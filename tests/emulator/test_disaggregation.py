@@ -23,10 +23,12 @@ from servescope.emulator.costs import TransferCost
 from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, RouterEffects
-from servescope.emulator.router import RouterRuntime
+from servescope.emulator.router.configuration import RouterRuntime
 from servescope.emulator.server import format_configuration, format_file_sd
 from servescope.emulator.stack import V2, EmulatedStack
-from servescope.emulator.workload import Cancel, GeneratedTraffic, Mix, Request
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
+from servescope.emulator.workload.requests import Cancel, Request
 from servescope.errors import UsageError
 from servescope.exposition.exposition import render
 from servescope.store.embedded import Store

@@ -18,7 +18,7 @@ from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.speculation import Speculation
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
 

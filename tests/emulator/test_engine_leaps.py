@@ -19,7 +19,7 @@ from servescope.emulator.engine import Engine, EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.speculation import Speculation
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.instruments.engine import EngineInstruments
 
 # Numbers of which no sums meet, so that no step ends at the very moment at which something else happens.

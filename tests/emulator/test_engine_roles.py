@@ -12,7 +12,7 @@ from servescope.emulator.costs import StepCost
 from servescope.emulator.engine import Engine, EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
 

@@ -15,7 +15,8 @@ from servescope.emulator.engine import Engine
 from servescope.emulator.fault_kinds import KINDS
 from servescope.emulator.faults import Fault, Faults, make_fault, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
-from servescope.emulator.workload import GeneratedTraffic, Mix
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError
 from servescope.exposition.exposition import render
 

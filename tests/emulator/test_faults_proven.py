@@ -18,7 +18,8 @@ from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.fault_kinds import GROUPS, KINDS
 from servescope.emulator.faults import Fault, make_fault, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
-from servescope.emulator.workload import GeneratedTraffic, Mix
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from tests.support.observed_stack import ObservedStack, tell_broken
 
 HEALTHY_SECONDS = 120.0

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
-from servescope.emulator.workload import PRESETS, Finished, GeneratedTraffic, Mix, Request, Traffic, find_preset
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.portraits import portray
+from servescope.emulator.workload.presets import PRESETS, find_preset
+from servescope.emulator.workload.requests import Finished, Request
+from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
 
 BLOCK_TOKENS = 32

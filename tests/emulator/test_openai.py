@@ -24,7 +24,7 @@ from servescope.emulator.openai_requests import ApiLimits
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.stack import MODEL, V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.tokens import tokenize
-from servescope.emulator.workload import GeneratedTraffic
+from servescope.emulator.workload.plans import GeneratedTraffic
 
 pytestmark = pytest.mark.slow
 

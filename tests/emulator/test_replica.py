@@ -16,7 +16,7 @@ from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import BackOff, ColdStart, PhaseOfStart, Start
 from servescope.emulator.stack import V2
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
 
 FIXED = replace(V2, scaling=TokenScaling(min_replica=3, initial_replicas=3, max_replica=3))

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from servescope.emulator.effects import RouterEffects
-from servescope.emulator.router import Placed, Placement
 from servescope.emulator.router.least_load import MAX_WAITING
+from servescope.emulator.router.placement import Placed, Placement
 from tests.support.routers import kv_router, least_load_router, place, prompt, read, stored
 
 

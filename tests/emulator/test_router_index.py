@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
-from servescope.emulator.router import BlockIndex, Recovery, RouterRuntime
+from servescope.emulator.router.configuration import Recovery, RouterRuntime
+from servescope.emulator.router.index import BlockIndex
 from servescope.emulator.router.snapshots import IndexSnapshot, SnapshotError, WorkerSnapshot, decode, encode
 from servescope.errors import UsageError
 from tests.support.routers import (

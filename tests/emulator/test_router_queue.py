@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.router import DecisionCost, KvRouter, Placed, Placement, RouterRuntime, WorkerCapacity
+from servescope.emulator.router.configuration import DecisionCost, RouterRuntime, WorkerCapacity
+from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.loads import InFlight
-from servescope.emulator.workload import Request
+from servescope.emulator.router.placement import Placed, Placement
+from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
 from tests.support.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
 

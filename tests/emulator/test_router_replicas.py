@@ -9,9 +9,11 @@ import pytest
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment
-from servescope.emulator.router import DecisionCost, KvRouterParameters, Placement, RouterReplicas, RouterRuntime
+from servescope.emulator.router.configuration import DecisionCost, KvRouterParameters, RouterRuntime
+from servescope.emulator.router.placement import Placement
+from servescope.emulator.router.replicas import RouterReplicas
 from servescope.emulator.stack import V2
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
 from servescope.instruments.router import RouterInstruments
 from tests.support.routers import AT_ONCE, BLOCK, identity, prompt, stored

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from servescope.emulator.deployment import DeploymentPlan
-from servescope.emulator.router import KvRouterParameters, parse_routing
+from servescope.emulator.router.configuration import KvRouterParameters, parse_routing
 from servescope.emulator.scenario import make_scenario
 from servescope.errors import ConfigurationError, UsageError
 

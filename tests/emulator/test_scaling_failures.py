@@ -15,7 +15,7 @@ from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import ColdStart, HealthCheck
 from servescope.emulator.stack import V2
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.instruments.testing import value
 
 ENGINE = replace(V2.engine, error_share=0.0, max_queue=1000)

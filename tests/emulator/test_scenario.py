@@ -14,9 +14,9 @@ from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.faults import Faults
 from servescope.emulator.replica import ColdStart, HealthCheck
-from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.scenario import Scenario, make_scenario, read_scenario
-from servescope.emulator.workload import GeneratedTraffic
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import ConfigurationError
 from servescope.exposition.exposition import render
 from tests.conftest import ROOT

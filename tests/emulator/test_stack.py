@@ -16,7 +16,8 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment
 from servescope.emulator.replica import ColdStart
 from servescope.emulator.stack import V1, V2, EmulatedStack
-from servescope.emulator.workload import Mix, Request
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
 from servescope.exposition.exposition import render
 

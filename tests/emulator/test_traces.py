@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
-from servescope.emulator.workload import Finished, ReplayedTraffic, Request, Traffic, read_trace, survey_trace
+from servescope.emulator.workload.plans import ReplayedTraffic
+from servescope.emulator.workload.requests import Finished, Request
+from servescope.emulator.workload.traces import read_trace, survey_trace
+from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import TraceError, UsageError
 
 TRACES = Path(__file__).parent / "traces"

@@ -13,15 +13,10 @@ import pytest
 from servescope.emulator.sizing import fit_to_trace
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
-from servescope.emulator.workload import (
-    PRESETS,
-    GeneratedTraffic,
-    Mix,
-    ReplayedTraffic,
-    TrafficPlan,
-    parse_traffic,
-    survey_trace,
-)
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic, ReplayedTraffic, TrafficPlan, parse_traffic
+from servescope.emulator.workload.presets import PRESETS
+from servescope.emulator.workload.traces import survey_trace
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import Table
 

@@ -12,7 +12,7 @@ from servescope.contract.metrics import OUTCOMES
 from servescope.emulator.deployment import Deployment, Target
 from servescope.emulator.stack import V1, EmulatedStack
 from servescope.emulator.vllm_names import VllmPages
-from servescope.emulator.workload import Mix
+from servescope.emulator.workload.mixes import Mix
 from servescope.exposition.exposition import render
 from servescope.sources.inspection import Report, inspect
 from servescope.sources.maps import load_sources

@@ -8,7 +8,10 @@ from itertools import pairwise
 import pytest
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.workload import Cancel, Finished, GeneratedTraffic, Mix, Request, Traffic
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
+from servescope.emulator.workload.requests import Cancel, Finished, Request
+from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
 
 QUIET = Mix(abort_share=0.0, oversized_share=0.0)

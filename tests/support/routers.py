@@ -8,21 +8,18 @@ from pathlib import Path
 from servescope.contract.identity import Identity
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.router import (
+from servescope.emulator.router.configuration import (
     UNBOUNDED,
-    BlockEvent,
     DecisionCost,
-    EventPublisher,
-    Inventory,
-    KvRouter,
     KvRouterParameters,
-    LeastLoadRouter,
-    Placement,
-    Router,
     RouterRuntime,
     WorkerCapacity,
 )
-from servescope.emulator.workload import Request
+from servescope.emulator.router.events import BlockEvent, EventPublisher, Inventory
+from servescope.emulator.router.kv import KvRouter
+from servescope.emulator.router.least_load import LeastLoadRouter
+from servescope.emulator.router.placement import Placement, Router
+from servescope.emulator.workload.requests import Request
 from servescope.instruments.router import RouterInstruments
 
 BLOCK = 16

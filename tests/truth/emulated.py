@@ -10,9 +10,11 @@ from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
 from servescope.emulator.deployment import Deployment, DeploymentPlan
-from servescope.emulator.router import KvRouter, KvRouterParameters, Router
+from servescope.emulator.router.configuration import KvRouterParameters
+from servescope.emulator.router.kv import KvRouter
+from servescope.emulator.router.placement import Router
 from servescope.emulator.stack import V2
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from tests.truth.figures import Figures
 from tests.truth.settings import (
     BLOCK_TOKENS,

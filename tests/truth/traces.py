@@ -8,10 +8,11 @@ from pathlib import Path
 from benchmarks._dynamo import replay_with_dynamo
 from servescope.emulator.deployment import Deployment
 from servescope.emulator.replay import ReplaySettings, plan_workers
-from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.sizing import EngineSettings
 from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import ReplayedTraffic, survey_trace
+from servescope.emulator.workload.plans import ReplayedTraffic
+from servescope.emulator.workload.traces import survey_trace
 from tests.truth.emulated import COST, clamp_costs, read_figures
 from tests.truth.settings import TraceSetting
 

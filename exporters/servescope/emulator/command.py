@@ -16,7 +16,8 @@ from servescope.emulator.faults import Fault, Faults, parse_fault
 from servescope.emulator.sizing import fit_to_trace
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
-from servescope.emulator.workload import ReplayedTraffic, TrafficPlan, survey_trace
+from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
+from servescope.emulator.workload.traces import survey_trace
 from servescope.errors import UsageError
 
 if TYPE_CHECKING:

@@ -29,20 +29,14 @@ from servescope.emulator.engine import Engine, EngineParameters
 from servescope.emulator.fleet import Fleet, FleetHooks
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica
-from servescope.emulator.router import (
-    BlockEvent,
-    EventPublisher,
-    KvRouter,
-    KvRouterParameters,
-    LeastLoadRouter,
-    Placement,
-    Router,
-    RouterReplicas,
-    RouterRuntime,
-    WorkerCapacity,
-)
+from servescope.emulator.router.configuration import KvRouterParameters, RouterRuntime, WorkerCapacity
+from servescope.emulator.router.events import BlockEvent, EventPublisher
+from servescope.emulator.router.kv import KvRouter
+from servescope.emulator.router.least_load import LeastLoadRouter
+from servescope.emulator.router.placement import Placement, Router
+from servescope.emulator.router.replicas import RouterReplicas
 from servescope.emulator.serving import Serving
-from servescope.emulator.workload import Cancel, Finished, Request
+from servescope.emulator.workload.requests import Cancel, Finished, Request
 from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments

@@ -16,7 +16,7 @@ from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, parse_disaggregation
 from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, parse_engine
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck
-from servescope.emulator.router import KvRouterParameters, Recovery, RouterRuntime, parse_routing
+from servescope.emulator.router.configuration import KvRouterParameters, Recovery, RouterRuntime, parse_routing
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table, format_duration, parse_duration
 

@@ -17,7 +17,7 @@ from servescope.emulator.serving import Prefilled, Serving
 from servescope.emulator.speculation import Speculation
 from servescope.emulator.stretch import Stretch, count_by_position, plan_stretch
 from servescope.emulator.token_counts import InFlightTokens, TokenCounts
-from servescope.emulator.workload import Finished, Request
+from servescope.emulator.workload.requests import Finished, Request
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
 

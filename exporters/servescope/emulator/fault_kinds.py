@@ -16,7 +16,7 @@ from servescope.emulator.effects import (
     RouterEffects,
     TrafficEffects,
 )
-from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.truths import DUPLICATES, TARGETS_UP, Truth
 from servescope.errors import UsageError
 

@@ -17,7 +17,7 @@ from servescope.emulator.openai_errors import ApiError
 from servescope.emulator.openai_requests import Embedding, Generation
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.tokens import Answer, chain_blocks, compose_answer
-from servescope.emulator.workload import Cancel, Request
+from servescope.emulator.workload.requests import Cancel, Request
 
 # How long an answer is that ends by itself, in tokens: log-normal, as that of the generated chat.
 _MEAN_TOKENS = 190.0

@@ -23,12 +23,12 @@ from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import Deployment, DeploymentPlan
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models
-from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.sizing import EngineSettings, size_for_trace
 from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import ReplayedTraffic, TraceSurvey, read_trace, survey_trace
+from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.reuse import UNLIMITED, Reuse, measure_reuse
-from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS
+from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurvey, read_trace, survey_trace
 from servescope.errors import UsageError
 
 ROUTERS: Final = ("kv", "least-load")

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.engine import Engine
-from servescope.emulator.router import EventPublisher
+from servescope.emulator.router.events import EventPublisher
 from servescope.errors import UsageError
 
 Status = Literal["starting", "active", "draining", "unhealthy", "failed"]

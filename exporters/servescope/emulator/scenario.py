@@ -11,7 +11,7 @@ from typing import Final
 from servescope.emulator.deployment_settings import DEPLOYMENT_SETTINGS, DescribedDeployment, parse_deployment
 from servescope.emulator.faults import FAULT_SETTINGS, Fault, parse_faults
 from servescope.emulator.stack import EmulatedStack
-from servescope.emulator.workload import TrafficPlan, parse_traffic
+from servescope.emulator.workload.plans import TrafficPlan, parse_traffic
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import Table
 

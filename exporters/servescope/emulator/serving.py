@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from servescope.emulator.cache import Lease
-from servescope.emulator.workload import Finished, Request
+from servescope.emulator.workload.requests import Finished, Request
 from servescope.instruments.engine import HandedOver
 from servescope.instruments.engine import Request as ObservedRequest
 

@@ -9,8 +9,7 @@ from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.engine import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, size_engine
-from servescope.emulator.workload import TraceSurvey
-from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS
+from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurvey
 
 # Where a trace names no blocks, any size will do; this is the demo's.
 _AZURE_BLOCK_TOKENS: Final = 32

@@ -11,9 +11,11 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.engine import EngineParameters
-from servescope.emulator.router import KvRouterParameters
+from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.speculation import speculate
-from servescope.emulator.workload import GeneratedTraffic, Mix, Traffic, TrafficPlan
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic, TrafficPlan
+from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
 
 MODEL = "llama-3.3-70b"

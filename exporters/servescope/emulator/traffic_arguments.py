@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from servescope.emulator.workload import PRESETS, GeneratedTraffic, Mix, ReplayedTraffic, TrafficPlan, find_preset
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic, ReplayedTraffic, TrafficPlan
+from servescope.emulator.workload.presets import PRESETS, find_preset
 from servescope.errors import UsageError
 
 _OF_A_TRACE: Final = {

@@ -24,7 +24,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, format_series
 from servescope.emulator.faults import parse_fault
 from servescope.emulator.stack import V1, V2
-from servescope.emulator.workload import Mix
+from servescope.emulator.workload.mixes import Mix
 from servescope.store.embedded import Store
 from tests.emulator.test_faults_proven import observed
 from tests.support.observed_stack import START_SECONDS, ObservedStack

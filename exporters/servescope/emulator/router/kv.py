@@ -25,7 +25,7 @@ from servescope.emulator.router.loads import InFlight, Prompt, WorkerLoad
 from servescope.emulator.router.placement import Placed, Placement, check_name
 from servescope.emulator.router.snapshots import SnapshotFile
 from servescope.emulator.router.waiting import SaturationQueue, Waiting
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.instruments.router import RouterInstruments
 
 

@@ -10,7 +10,7 @@ from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.placement import Placed, Placement, check_name
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.instruments.router import RouterInstruments
 
 MAX_WAITING = 256

@@ -8,7 +8,7 @@ from typing import Protocol
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
 from servescope.instruments.router import Attempt, RouterInstruments
 

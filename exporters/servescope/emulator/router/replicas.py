@@ -14,7 +14,7 @@ from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, check_name
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 from servescope.instruments.router import RouterInstruments
 
 

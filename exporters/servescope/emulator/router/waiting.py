@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from servescope.emulator.router.placement import Placed
-from servescope.emulator.workload import Request
+from servescope.emulator.workload.requests import Request
 
 
 class Waiting:

@@ -7,11 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -19,8 +17,7 @@ import pytest
 
 from servescope.cli import main
 from servescope.store.embedded import Store
-
-T = TypeVar("T")
+from tests.support.waiting import deadline_seconds, wait_for
 
 
 def free_port() -> int:
@@ -45,14 +42,6 @@ def demo(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill() if process.poll() is None else None
         process.communicate()
-
-
-def wait_for(what: Callable[[], T | None], seconds: float) -> T:
-    deadline = time.monotonic() + seconds
-    while (found := what()) is None:
-        assert time.monotonic() < deadline, f"{what} took more than {seconds} s"
-        time.sleep(0.2)
-    return found
 
 
 def answers(port: int) -> bool | None:
@@ -87,14 +76,14 @@ def live_figures(store: Path) -> dict[str, dict[str, float]] | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_demo_shows_both_stacks_and_ends_whole(tmp_path: Path, ending: signal.Signals) -> None:
-    """Both deployments show figures within a minute; Ctrl-C, SIGTERM or a closed terminal ends each process started."""
+    """Both deployments show figures; Ctrl-C, SIGTERM or a closed terminal ends each process started."""
     port = free_port()
     with demo(tmp_path, port) as process:
-        wait_for(lambda: answers(port), seconds=60)
-        figures = wait_for(lambda: live_figures(tmp_path / "servescope.db"), seconds=60)
+        wait_for(lambda: answers(port), "the console", process=process)
+        figures = wait_for(lambda: live_figures(tmp_path / "servescope.db"), "figures of both", process=process)
         started = children_of(process.pid)
         process.send_signal(ending)
-        process.wait(timeout=20)
+        process.wait(timeout=deadline_seconds())
 
     assert figures.keys() == {"chat-v1", "chat-v2"}
     assert len(started) >= 3
@@ -102,14 +91,14 @@ def test_demo_shows_both_stacks_and_ends_whole(tmp_path: Path, ending: signal.Si
 
 
 @pytest.mark.slow
-def test_demo_tells_which_part_failed(tmp_path: Path) -> None:
+def test_demo_names_the_part_that_failed(tmp_path: Path) -> None:
     """A port that is taken ends the demo with the part, the port and no traceback."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with demo(tmp_path, port) as process:
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=deadline_seconds())
 
     assert process.returncode == 1
     assert f"{port}" in output

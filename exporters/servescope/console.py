@@ -36,7 +36,7 @@ HOSTS_VARIABLE = "SERVESCOPE_CONSOLE_HOSTS"
 """The environment variable with the host names, beside `localhost`, under which the console is served; spaced."""
 
 STORE_SECONDS = 5.0
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
 END_SECONDS = 5.0
 _NEEDED = ("streamlit", "pandas", "altair")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")

@@ -22,7 +22,8 @@ from pathlib import Path
 from servescope.errors import ServescopeError, UsageError
 
 _CONSOLE_PORT, _COLLECTOR_PORT, _EMULATOR_PORT = 8501, 9900, 9800
-READY_SECONDS = 60
+# Generous: a part that ended is noticed at once, and the first start on a slow machine compiles what it imports.
+READY_SECONDS = 180
 END_SECONDS = 10
 
 
@@ -101,22 +102,28 @@ def _port_near(wanted: int) -> int:
 
 
 def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> None:
-    """Start emulator, collector and console, each once what it reads is there."""
+    """Start emulator, console and collector, as early as each can start, and wait until the console answers.
+
+    Their imports take most of that time, so they run side by side: the store is made here, not by the collector, and
+    the collector is the only one that waits, for the configuration that the emulator writes.
+    """
+    from servescope.store import Store
+
     configuration, store = folder / "servescope.toml", folder / "servescope.db"
     configuration.unlink(missing_ok=True)
-
     emulator = _port_near(_EMULATOR_PORT)
     parts.append(_launch("emulate", ["--directory", str(folder), "--port", str(emulator)], folder))
-    _wait_until(configuration.exists, parts, "the emulator wrote no configuration")
+    Store.begin(store).close()
+    words = ["--store", str(store), "--port", str(port), "--emulator", f"http://127.0.0.1:{emulator}"]
+    if no_browser:
+        words.append("--no-browser")
+    console = _launch("console", words, folder)
+    parts.append(console)
+    _wait_until(configuration.exists, parts, parts[0], "the emulator wrote no configuration")
     listen = f"127.0.0.1:{_port_near(_COLLECTOR_PORT)}"
     words = ["--config", str(configuration), "--store", str(store), "--listen", listen]
     parts.append(_launch("collect", words, folder))
-    _wait_until(store.exists, parts, "the collector made no store")
-    console = ["--store", str(store), "--port", str(port), "--emulator", f"http://127.0.0.1:{emulator}"]
-    if no_browser:
-        console.append("--no-browser")
-    parts.append(_launch("console", console, folder))
-    _wait_until(lambda: _answers(port), parts, "the console did not answer")
+    _wait_until(lambda: _answers(port), parts, console, "the console did not answer")
 
 
 def _launch(command: str, words: Sequence[str], folder: Path) -> _Part:
@@ -143,12 +150,12 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _wait_until(ready: Callable[[], bool], parts: Sequence[_Part], complaint: str) -> None:
+def _wait_until(ready: Callable[[], bool], parts: Sequence[_Part], awaited: _Part, complaint: str) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while not ready():
         _raise_if_ended(parts)
         if time.monotonic() > deadline:
-            raise ServescopeError(f"{complaint} within {READY_SECONDS} s: {_tail(parts[-1].log)}")
+            raise ServescopeError(f"{complaint} within {READY_SECONDS} s: {_tail(awaited.log)}")
         time.sleep(0.1)
 
 

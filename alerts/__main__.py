@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from alerts.alerting import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
 from alerts.alertmanager import render_alertmanager
 from alerts.histograms import render_histogram_rules
 from alerts.options import DEFAULTS, Options, read_options
+from alerts.rules import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
 from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
 from servescope.errors import ServescopeError

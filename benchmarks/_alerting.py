@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from benchmarks._deriving import Fleet, Shape, contract_size
 from servescope.collector.derive import Derivation, Deriver
 from servescope.collector.exposition import TARGET_GAUGES
-from servescope.collector.paging.desk import AlertDesk
+from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.settings import AlertingSettings
 from servescope.collector.telemetry import Telemetry
 from servescope.contract.expressions import Vector
@@ -69,13 +69,13 @@ def run() -> None:
     targets = _DEPLOYMENTS * _REPLICAS
     fleet = _WellFleet(Shape(targets, _DEPLOYMENTS), targets * contract_size())
     telemetry = Telemetry()
-    desk = AlertDesk(
+    alerts = AlertManager(
         AlertingSettings(), window_ms=_WINDOW_MS, bounds="closed", telemetry=telemetry, post=None,
         submit=lambda _: None, on_fault=_raise,
     )  # fmt: skip
-    deriver, members = Deriver(_WINDOW_MS, asked=desk.view.needs.asked), fleet.members()
+    deriver, members = Deriver(_WINDOW_MS, asked=alerts.view.requirements.asked), fleet.members()
     own = _own(fleet)
-    names = {*desk.view.needs.own, *desk.view.needs.counters}
+    names = {*alerts.view.requirements.own, *alerts.view.requirements.counters}
     took: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     print(f"evaluating all alerts of {_DEPLOYMENTS} deployments of {_REPLICAS} replicas, milliseconds an evaluation")
     targets_by_id = [str(number) for number in range(targets)]
@@ -84,12 +84,12 @@ def run() -> None:
         fleet.scrape()
         for number, target in enumerate(targets_by_id):
             snapshot = Snapshot(fleet._series[number], fleet._values[number])
-            desk.count(target, fleet._deployments[number], fleet.at_ms, snapshot)
+            alerts.count(target, fleet._deployments[number], fleet.at_ms, snapshot)
         began = time.perf_counter()
         derived = deriver.derive(members, fleet.now_ms)
         between = time.perf_counter()
         figures = {each: found for each, found in derived.items() if isinstance(found, Derivation)}
-        desk.evaluate(
+        alerts.evaluate(
             fleet.now_ms, figures, {**telemetry.read(names), **own}, interval_ms=_INTERVAL_MS,
             targets=set(targets_by_id),
         )  # fmt: skip
@@ -100,7 +100,7 @@ def run() -> None:
         share = alerting / deriving
         target = "" if share < _MOST_SHARE else f"  above the {_MOST_SHARE} it may be"
         print(f"  {name:<46} {alerting:7.2f} ms  {share:.2f} of deriving the figures ({deriving:.2f} ms){target}")
-    print(f"  {sum(count for _, count in desk.counts()):.0f} alerts at the end")
+    print(f"  {sum(count for _, count in alerts.counts()):.0f} alerts at the end")
 
 
 def _own(fleet: Fleet) -> dict[str, Vector]:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from alerts.alerting import alert_groups, alert_rule
+from alerts.rules import alert_groups, alert_rule
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import Alert
 from servescope.contract.identity import ENGINE_ROLES, ROLES

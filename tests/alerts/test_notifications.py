@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from alerts.alerting import annotations_of
+from alerts.rules import annotations_of
 from alerts.alertmanager import configuration
 from alerts.options import Options, make_options
 from alerts.receivers import RECEIVERS

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, render
-from alerts.alerting import alert_groups, render_bundle
+from alerts.rules import alert_groups, render_bundle
 from alerts.alertmanager import configuration
 from alerts.options import ALERT_SETTINGS, DEFAULTS, Options, make_options, read_options
 from alerts.receivers import KINDS, RECEIVER_SETTINGS

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from alerts.alerting import alert_rule, annotations_of, objective_group, render_bundle
+from alerts.rules import alert_rule, annotations_of, objective_group, render_bundle
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.options import DEFAULTS
 from alerts.runbooks import queries_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote_plus
 
-from alerts.alerting import annotations_of
+from alerts.rules import annotations_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import Alert
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND

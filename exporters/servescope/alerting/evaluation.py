@@ -65,7 +65,7 @@ class View(Protocol):
         """An objective's bad share over its window."""
 
 
-def is_told_here(alert: Alert) -> bool:
+def is_evaluated_by_collector(alert: Alert) -> bool:
     """Whether a collector can tell of it: not of what others say of themselves, nor of its own end."""
     read = {term.name for term in terms(alert.condition) if isinstance(term, Own)}
     return read.isdisjoint(FOREIGN_SERIES) and not isinstance(alert.condition, Gone)

@@ -17,8 +17,8 @@ from servescope.collector.deployments import HttpDiscoverySettings, slowest_inte
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets
 from servescope.collector.exposition import TARGET_GAUGES, Gauges
 from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
-from servescope.collector.paging.desk import AlertDesk
-from servescope.collector.paging.sending import Post
+from servescope.collector.paging.manager import AlertManager
+from servescope.collector.paging.notifier import Post
 from servescope.collector.ring import Ring
 from servescope.collector.scrape import Fetch, Scrape, ScrapeError, scrape_target
 from servescope.collector.targets import Discovery, ListKey, Target, check_targets
@@ -127,7 +127,7 @@ class Collector:
         self._leaving: dict[str, Watched] = {}
         self._supplies: dict[Deployment, Supply] = {}
         self._lexicon = Lexicon()
-        self.alerts = AlertDesk(
+        self.alerts = AlertManager(
             configuration.alerting,
             window_ms=self.settings.window_ms,
             bounds=self.settings.window_bounds,
@@ -136,7 +136,7 @@ class Collector:
             submit=lambda round_: self._writer.submit(round_),
             on_fault=lambda message: self._on_fault("alert", message),
         )
-        needs = self.alerts.view.needs
+        needs = self.alerts.view.requirements
         self._deriver = Deriver(self.settings.window_ms, self.settings.window_bounds, needs.asked)
         # The targets that the store has been told of, without which it takes no scrape.
         self._introduced: set[str] = set()
@@ -445,7 +445,7 @@ class Collector:
         async with self._discovering:
             self.discovery = Discovery(configuration, self.discovery)
             self.settings, self._shares, self._gone_by = settings, configuration.shares, None
-            self.alerts.go_by(configuration.alerting)
+            self.alerts.apply(configuration.alerting)
             await self._go_by_lists()
         self.loading = Loading(self.now_ms, None, needs_restart)
 
@@ -587,7 +587,7 @@ class Collector:
 
     def _evaluate_alerts(self, evaluation: Evaluation, failed: Collection[Deployment]) -> None:
         try:
-            needs = self.alerts.view.needs
+            needs = self.alerts.view.requirements
             self.alerts.evaluate(
                 evaluation.at_ms,
                 evaluation.deployments,

@@ -284,7 +284,7 @@ class _Pages:
             "evaluated_ms": evaluation.at_ms if evaluation is not None else None,
             "evaluated": alerts.evaluated,
             "alerts": [asdict(each) for each in alerts.shown],
-            "receivers": alerts.sender.problems(),
+            "receivers": alerts.notifier.problems(),
         }
         return json_answer(await self._reads.run(json_bytes, shown))
 

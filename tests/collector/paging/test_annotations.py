@@ -1,4 +1,4 @@
-"""What a notification says reads as Prometheus' own rendering of the same templates."""
+"""Annotations are rendered as Prometheus renders the same templates."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts.alerting import annotations_of
+from alerts.rules import annotations_of
 from servescope.alerting.alerts import ALERTS
 from servescope.collector.paging.annotations import Links, annotate, render
-from servescope.collector.paging.notices import Notice
+from servescope.collector.paging.payloads import AlertPayload
 from servescope.errors import UsageError
 
 FORMS = ("humanize", "humanizePercentage", "humanizeDuration")
@@ -56,7 +56,7 @@ def test_values_read_as_by_prometheus(promtool: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_every_alert_has_the_annotations_of_its_rule(name: str) -> None:
-    """With their places filled in, of links too, and nothing of a template left."""
+    """All placeholders are rendered, also those of links."""
     alert = ALERTS[name]
     labels = {"deployment_id": "chat & more", "model_name": "llama"}
     told = annotate(alert, labels, 0.25, Links())
@@ -70,11 +70,11 @@ def test_every_alert_has_the_annotations_of_its_rule(name: str) -> None:
     "template", ["{{ $value }}", "{{ $value | title }}", "{{ printf }}", "{{ $labels.x", "{{$labels.x}}"]
 )
 def test_other_templates_are_refused(template: str) -> None:
-    """Rather than told to people as they stand."""
+    """Rather than sent to people unrendered."""
     with pytest.raises(UsageError, match="unknown template"):
         render(f"x {template}", {}, 1.0)
 
 
 def test_a_fingerprint_is_alertmanagers() -> None:
-    """By which it knows an alert; the empty set's is the offset of FNV-1a."""
-    assert Notice(("", ()), {}, {}, 0, None).fingerprint == "cbf29ce484222325"
+    """That of no labels at all is the offset basis of FNV-1a."""
+    assert AlertPayload(("", ()), {}, {}, 0, None).fingerprint == "cbf29ce484222325"

@@ -1,4 +1,4 @@
-"""Bad shares over windows of days: how far they may be from what a store of all scrapes would give."""
+"""Bad shares over windows of days: how far they may differ from those of a store of all scrapes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def share(found: Mapping[Objective, Vector]) -> float | None:
 @pytest.mark.slow
 @settings(max_examples=4)
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.3))
-def test_a_share_is_that_of_a_window_hardly_longer(seed: int, resets: float) -> None:
+def test_a_share_is_that_of_a_window_at_most_slightly_longer(seed: int, resets: float) -> None:
     """Exactly the share of all increases since an instant that is at most 1/120 of the window before its start.
 
     Traffic comes in bursts, so that a window of another length would have another share; counters start again.
@@ -80,7 +80,7 @@ def _check(found: float | None, counted: Floats, step: int, window_ms: int) -> N
 
 
 def test_an_objective_without_its_bucket_has_no_share() -> None:
-    """As in Prometheus: where no bucket has the edge there is nothing to say, rather than everything bad."""
+    """As in Prometheus: without a bucket of that edge there is no share, rather than one of 100%."""
     budgets = Budgets((LATENCY,), DAY)
     count, bucket = "time_to_first_token_seconds_count", "time_to_first_token_seconds_bucket"
     series = (Series(count, ()), Series(bucket, (("le", "1"),)))
@@ -93,15 +93,15 @@ def test_an_objective_without_its_bucket_has_no_share() -> None:
     assert budgets.shares(3_600_000, START)[LATENCY] == {CHAT.labels(): 1 - 10 / 40}
 
 
-def test_sums_go_on_after_a_restart() -> None:
-    """What was kept is taken up, and what a scrape before it counted is not counted again."""
+def test_sums_continue_after_a_restart() -> None:
+    """Stored sums are restored, and increases before the restart are not counted again."""
     first = Budgets((REQUESTS,), DAY)
     kept = []
     for step in range(100):
         first.count("chat/r0", CHAT, Snapshot(SERIES, np.array([9.0, 1.0, 0.0]) * step))
         kept.append((START + step * STEP, first.keep(START + step * STEP)))
     second = Budgets((REQUESTS,), DAY)
-    known_ms = second.recall([(at_ms, sums) for at_ms, sums in kept if sums is not None])
+    known_ms = second.restore([(at_ms, sums) for at_ms, sums in kept if sums is not None])
     assert known_ms == START + 99 * STEP
     second.count("chat/r0", CHAT, Snapshot(SERIES, np.array([9.0, 1.0, 0.0]) * 99), is_known=True)
     second.count("chat/r0", CHAT, Snapshot(SERIES, np.array([9.0, 11.0, 0.0]) * 100))
@@ -119,8 +119,8 @@ def test_a_target_that_shows_other_series_is_compared_with_what_it_showed_before
 
 
 @pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
-def test_a_counter_that_is_no_number_for_a_while_is_not_counted(wrong: float) -> None:
-    """A sum that was infinite once would be so for ever, and the share be none."""
+def test_a_counter_without_a_finite_value_is_not_counted(wrong: float) -> None:
+    """An infinite sum would stay infinite, and there would be no share any more."""
     budgets = Budgets((REQUESTS,), DAY)
     for errors in (0.0, wrong, 10.0, 20.0):
         budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array([90.0, errors, 0.0])))
@@ -128,15 +128,15 @@ def test_a_counter_that_is_no_number_for_a_while_is_not_counted(wrong: float) ->
     assert share(budgets.shares(3_600_000, START)) == pytest.approx(20 / 110)
 
 
-def test_sums_of_other_objectives_are_passed_over() -> None:
-    """Another release may have had them; what is counted from now on is not mixed with them."""
+def test_stored_sums_of_other_objectives_are_skipped() -> None:
+    """As another release may have stored; new increases are not mixed with them."""
     former = Budgets((LATENCY, REQUESTS), DAY)
     former.count("chat/r0", CHAT, Snapshot(SERIES, np.array([0.0, 0.0, 0.0])))
     former.count("chat/r0", CHAT, Snapshot(SERIES, np.array([50.0, 50.0, 0.0])))
     kept = former.keep(START)
     budgets = Budgets((REQUESTS,), DAY)
     assert kept is not None
-    assert budgets.recall([(START, kept)]) == START
+    assert budgets.restore([(START, kept)]) == START
     for step in range(2):
         budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array([90.0, 10.0, 0.0]) * step))
     assert share(budgets.shares(3_600_000, START + STEP)) == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""The collector's alerts beside those of a real Prometheus on the same samples."""
+"""The collector's alerts have the states that a real Prometheus gives them on the same samples."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts.alerting import render_objective_rules
 from alerts.recording import render_recording_rules
+from alerts.rules import render_objective_rules
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, advance, is_told_here
+from servescope.alerting.evaluation import Active, advance, is_evaluated_by_collector
 from servescope.alerting.records import Badness, condition_promql
 from servescope.collector.config import format_duration
 from servescope.collector.exporting import Selection, write_openmetrics
@@ -50,16 +50,16 @@ SAME = 1e-9
 # Shares over longer windows are of all that was counted, not extrapolated to the window's ends.
 NEARLY_SAME = 0.02
 
-States = Mapping[tuple[str, Labels], str]
+AlertStates = Mapping[tuple[str, Labels], str]
 
 
 @dataclass
 class Played:
-    """What a collector said at each evaluation: how alerts stood, its own series, and budgets; and its window."""
+    """A collector's alert states, own series and budgets at each evaluation, and its window."""
 
     window: str
     instants: list[int] = field(default_factory=list)
-    states: list[States] = field(default_factory=list)
+    states: list[AlertStates] = field(default_factory=list)
     own: list[Mapping[str, Vector]] = field(default_factory=list)
     counted: list[Sequence[Sample]] = field(default_factory=list)
     shares: list[Mapping[Badness, Vector]] = field(default_factory=list)
@@ -72,8 +72,8 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_alerts_stand_alike_at_every_evaluation(prometheus: Path, promtool: Path, tmp_path: Path) -> None:
-    """Faults come and go: the same alerts wait, fire, are kept and are over, at the same evaluations."""
+def test_alerts_have_the_same_state_at_every_evaluation(prometheus: Path, promtool: Path, tmp_path: Path) -> None:
+    """Faults come and go: the same alerts are pending, firing, kept firing and resolved at the same evaluations."""
     with observed(tmp_path, TRAFFIC, V1, V2) as stack:
         played = _play(stack)
     scraped = _scraped(tmp_path, played)
@@ -86,7 +86,8 @@ def test_alerts_stand_alike_at_every_evaluation(prometheus: Path, promtool: Path
 
 def _play(stack: ObservedStack) -> Played:
     played = Played(format_duration(stack.collector.settings.window_ms))
-    desk = stack.collector.alerts
+    alerts = stack.collector.alerts
+    requirements = alerts.view.requirements
     on: dict[str, int] = {}
     for step in range(STEPS):
         for fault, (start, end) in FAULTS.items():
@@ -99,11 +100,11 @@ def _play(stack: ObservedStack) -> Played:
         played.counted.append([sample for each in evaluation.deployments.values() for sample in each.counted])
         played.instants.append(stack.collector.now_ms)
         played.states.append({
-            (each.alert, each.labels): each.state for each in desk.states.standings() if each.resolved_ms is None
+            (each.alert, each.labels): each.state for each in alerts.states.instances() if each.resolved_ms is None
         })  # fmt: skip
-        played.own.append(stack.collector._read_own({*desk.view.needs.own, *desk.view.needs.counters}))
+        played.own.append(stack.collector._read_own({*requirements.own, *requirements.counters}))
         played.shares.append(
-            {term: dict(desk.view.badness(term)) for term in (*desk.view.needs.budgets, *desk.view.needs.badness)}
+            {term: dict(alerts.view.badness(term)) for term in (*requirements.budgets, *requirements.badness)}
         )
     return played
 
@@ -165,7 +166,7 @@ def _compare(server: Prometheus, played: Played) -> None:
     compared = 0
     fired = set()
     for name, alert in ALERTS.items():
-        if not is_told_here(alert):
+        if not is_evaluated_by_collector(alert):
             continue
         held: dict[int, Vector] = {at_ms: {} for at_ms in played.instants}
         for found in _range(server, condition_promql(alert.condition, played.window), played):

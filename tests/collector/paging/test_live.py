@@ -1,6 +1,6 @@
-"""A real Prometheus evaluates the alerts by its own clock; the collector, given what it scraped, has them stand alike.
+"""A real Prometheus evaluates the alerts on its own clock; the collector, replaying its scrapes, finds the same states.
 
-Minutes are seconds here and less: what is waited for and kept, not what conditions look at.
+Five minutes of `for` and `keep_firing_for` are a second here; the windows of conditions are not shortened.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import yaml
 
-from alerts.alerting import objective_group
 from alerts.recording import recording_group
+from alerts.rules import objective_group
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import is_told_here
+from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.alerting.records import Alert, Own, condition_promql, terms
 from servescope.collector.collector import Collector
 from servescope.contract.samples import Labels, Series, Window, make_labels
@@ -39,7 +39,7 @@ APART_MS = 120
 IDENTITY = 'model_name="llama",deployment_id="chat",inference_stack="v1",replica="r0",role="router"'
 _FIVE_MINUTES = re.compile(r"(\d+)m")
 
-States = dict[tuple[str, Labels], str]
+AlertStates = dict[tuple[str, Labels], str]
 
 
 def _hastened(alert: Alert) -> Alert:
@@ -55,7 +55,7 @@ HASTENED: Mapping[str, Alert] = MappingProxyType({name: _hastened(alert) for nam
 COMPARED = [
     alert
     for alert in HASTENED.values()
-    if is_told_here(alert) and not any(isinstance(term, Own) for term in terms(alert.condition))
+    if is_evaluated_by_collector(alert) and not any(isinstance(term, Own) for term in terms(alert.condition))
 ]
 
 
@@ -136,10 +136,10 @@ def target() -> Iterator[Target]:
     found.close()
 
 
-def test_alerts_stand_as_by_a_prometheus_that_evaluates_itself(
+def test_alerts_have_the_states_of_a_prometheus_that_evaluates_them(
     prometheus: Path, tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pending, firing, kept and over at the same evaluations: failing scrapes, a restart, what returns."""
+    """Pending, firing, kept firing and resolved at the same evaluations: failing scrapes, a restart."""
     config = {
         "rule_files": [str(tmp_path / "rules.yml")],
         "scrape_configs": [{
@@ -158,15 +158,15 @@ def test_alerts_stand_as_by_a_prometheus_that_evaluates_itself(
             window, theirs = _read(server)
             break
 
-    seen: list[States] = []
+    seen: list[AlertStates] = []
 
     def see(collector: Collector) -> None:
         names = {alert.name for alert in COMPARED}
-        standings = collector.alerts.states.standings()
-        seen.append({(each.alert, each.labels): each.state for each in standings
+        instances = collector.alerts.states.instances()
+        seen.append({(each.alert, each.labels): each.state for each in instances
                      if each.resolved_ms is None and each.alert in names})  # fmt: skip
 
-    monkeypatch.setattr("servescope.collector.paging.desk.ALERTS", HASTENED)
+    monkeypatch.setattr("servescope.collector.paging.manager.ALERTS", HASTENED)
     replay([window], list(theirs), tmp_path, window_ms=WINDOW_MS, see=see)
     differ = [
         f"at {at_ms - int(window.times[0])} ms: {ours}, in Prometheus {expected}"
@@ -206,7 +206,7 @@ def _is_apart(server: Prometheus) -> bool:
     return APART_MS <= after <= INTERVAL_MS - APART_MS
 
 
-def _read(server: Prometheus) -> tuple[Window, dict[int, States]]:
+def _read(server: Prometheus) -> tuple[Window, dict[int, AlertStates]]:
     """What Prometheus scraped, failed scrapes included, and how its alerts stood at each of its evaluations."""
     now_ms = int(time.time() * 1000)
     everything = server.read_samples('{__name__!=""}', end_ms=now_ms, range_ms=int(SECONDS * 1000) + 5_000)
@@ -222,7 +222,7 @@ def _read(server: Prometheus) -> tuple[Window, dict[int, States]]:
     series = tuple(Series(_name(found), _without(found.labels, "__name__", "instance", "job")) for found in shown)
     (watchdog,) = [found for found in alerts if dict(found.labels)["alertname"] == "ServescopeWatchdog"]
     # The last one may still be under way.
-    theirs: dict[int, States] = {at_ms: {} for at_ms in watchdog.times[:-1]}
+    theirs: dict[int, AlertStates] = {at_ms: {} for at_ms in watchdog.times[:-1]}
     for found in alerts:
         labels = dict(found.labels)
         key = (labels["alertname"], _without(found.labels, "__name__", "alertname", "alertstate", "of"))

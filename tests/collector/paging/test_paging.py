@@ -1,12 +1,9 @@
-"""The collector alone calls people: what it evaluates, whom it tells, and what it remembers over a restart."""
+"""A collector alone notifies receivers: what it evaluates, whom it notifies, and what it keeps over a restart."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,147 +11,24 @@ from servescope.alerting import evaluation as alert_evaluation
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import View
 from servescope.alerting.records import Condition
-from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target
 from servescope.contract.expressions import Vector
 from servescope.errors import ConfigurationError
-from servescope.settings.access import Access
-from servescope.store.embedded import Store
-
-START = 1_800_000_000
-_CONFIGURATION = """
-[collector]
-listen = "127.0.0.1:0"
-[[deployments]]
-deployment_id = "chat"
-model_name = "llama"
-inference_stack = "v1"
-[[deployments.targets]]
-url = "http://a:80"
-replica = "a"
-{alerting}
-"""
-ALERTMANAGER = """
-[[alerting.alertmanagers]]
-url = "http://am:9093"
-"""
-WEBHOOK = """
-[[alerting.webhooks]]
-url = "http://hook:80/secret-path"
-"""
-
-
-class Receivers:
-    """What receivers were told, by URL; those in `down` fail, those in `hung` never answer."""
-
-    def __init__(self) -> None:
-        self.posts: list[tuple[str, Any]] = []
-        self.down: set[str] = set()
-        self.hung: set[str] = set()
-
-    async def __call__(self, url: str, _: Access, body: bytes, seconds: float, /) -> None:
-        if url in self.hung:
-            await asyncio.sleep(3600)
-        if url in self.down:
-            raise ScrapeError("unreachable", "cannot connect: Connection refused")
-        self.posts.append((url, json.loads(body)))
-
-    def told(self, name: str) -> list[tuple[str, str, Any]]:
-        """Of an alert, in order: whom it was told, a webhook's status or an Alertmanager's end, and all of it."""
-        found = []
-        for url, body in self.posts:
-            alerts = body["alerts"] if isinstance(body, dict) else body
-            for alert in alerts:
-                if alert["labels"]["alertname"] == name:
-                    found.append((url, alert.get("status", alert["endsAt"]), alert))
-        return found
-
-
-class Scene:
-    """A collector of one target whose page is told, on a clock of its own."""
-
-    def __init__(self, folder: Path, alerting: str = ALERTMANAGER) -> None:
-        self.folder, self.seconds = folder, float(START)
-        self.receivers = Receivers()
-        self.failed = 0.0
-        self.up = True
-        self.configure(alerting)
-        self.open()
-
-    def configure(self, alerting: str) -> None:
-        (self.folder / "servescope.toml").write_text(_CONFIGURATION.format(alerting=alerting))
-
-    def open(self) -> None:
-        configuration = read_configuration(self.folder / "servescope.toml")
-        path = self.folder / "servescope.db"
-        self.collector = Collector(
-            configuration, Store(path), Store(path, read_only=True), self._fetch, clock=lambda: self.seconds,
-            reread=lambda: read_configuration(self.folder / "servescope.toml"), post=self.receivers,
-        )  # fmt: skip
-
-    async def _fetch(self, target: Target, _: Limits, /) -> bytes:
-        if not self.up:
-            raise ScrapeError("unreachable", "cannot connect: Connection refused")
-        return (
-            'replica_count_by_status{deployment_id="x",status="active"} 1\n'
-            f'replica_count_by_status{{deployment_id="x",status="failed"}} {self.failed}\n'
-            f'requests_total{{deployment_id="x",outcome="ok"}} {self.seconds - START}\n'
-        ).encode()
-
-    async def step(self, seconds: float = 15.0) -> None:
-        """Let time pass, scrape, evaluate, and let receivers be told."""
-        self.seconds += seconds
-        await self.collector.discover()
-        for watched in self.collector.watched:
-            await self.collector.scrape(watched)
-        self.collector.evaluate(self.collector.now_ms)
-        for _ in range(20):
-            await asyncio.sleep(0)
-
-    async def steps(self, count: int) -> None:
-        for _ in range(count):
-            await self.step()
-
-    async def restart(self, seconds: float = 15.0) -> None:
-        """Another collector goes on after so long a time; what the former had in memory is gone."""
-        await self.close()
-        self.seconds += seconds
-        self.open()
-
-    async def close(self) -> None:
-        await self.collector.alerts.close()
-        self.collector.close()
-
-    def states(self) -> dict[str, str]:
-        """Every alert but the one that always fires, and its state."""
-        shown = self.collector.alerts.shown
-        return {each.name: each.state for each in shown if each.name != "ServescopeWatchdog"}
-
-
-def play(scene: Scene, act: Callable[[Scene], Awaitable[None]]) -> None:
-    async def run() -> None:
-        try:
-            await act(scene)
-        finally:
-            await scene.close()
-
-    asyncio.run(run())
+from tests.support.paging import ALERTMANAGER, CONFIGURATION, WEBHOOK, Scene, play
 
 
 def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
-    """`for` is five minutes, `keep_firing_for` as many; an Alertmanager is told of neither before it fires."""
+    """`for` and `keep_firing_for` are five minutes; an Alertmanager is sent nothing before the alert fires."""
 
     async def act(scene: Scene) -> None:
         await scene.steps(3)
         scene.failed = 1
         await scene.steps(20)
         assert scene.states() == {"ServescopeReplicasFailed": "pending"}
-        assert scene.receivers.told("ServescopeReplicasFailed") == []
+        assert scene.receivers.sent("ServescopeReplicasFailed") == []
         await scene.step()
         assert scene.states() == {"ServescopeReplicasFailed": "firing"}
-        (told,) = scene.receivers.told("ServescopeReplicasFailed")
+        (told,) = scene.receivers.sent("ServescopeReplicasFailed")
         assert told[2]["startsAt"] == "2027-01-15T08:06:00.000Z"
         assert told[2]["endsAt"] == "2027-01-15T08:10:00.000Z"
         assert told[2]["labels"]["severity"] == "warning"
@@ -165,7 +39,7 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
         assert scene.states() == {"ServescopeReplicasFailed": "firing"}
         await scene.step()
         assert scene.states() == {"ServescopeReplicasFailed": "resolved"}
-        assert scene.receivers.told("ServescopeReplicasFailed")[-1][1] == "2027-01-15T08:11:15.000Z"
+        assert scene.receivers.sent("ServescopeReplicasFailed")[-1][1] == "2027-01-15T08:11:15.000Z"
         await scene.steps(61)
         assert scene.states() == {}
 
@@ -173,19 +47,19 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_alertmanager_is_told_again_every_minute_and_of_the_end_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
-    """As by Prometheus: at the first evaluation after the interval, with an end that lies ahead, later in the past."""
+def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_for_fifteen(tmp_path: Path) -> None:
+    """As by Prometheus: at the first evaluation after the interval; endsAt is in the future, then in the past."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
         await scene.steps(21 + 10)
-        starts = {told["startsAt"] for _, _, told in scene.receivers.told("ServescopeReplicasFailed")}
-        ends = [end for _, end, _ in scene.receivers.told("ServescopeReplicasFailed")]
+        starts = {told["startsAt"] for _, _, told in scene.receivers.sent("ServescopeReplicasFailed")}
+        ends = [end for _, end, _ in scene.receivers.sent("ServescopeReplicasFailed")]
         assert starts == {"2027-01-15T08:05:15.000Z"}
         assert [end[11:19] for end in ends] == ["08:09:15", "08:10:30", "08:11:45"]
         scene.failed = 0
         await scene.steps(21 + 70)
-        later = scene.receivers.told("ServescopeReplicasFailed")[len(ends) :]
+        later = scene.receivers.sent("ServescopeReplicasFailed")[len(ends) :]
         over = [end for _, end, _ in later if end == later[-1][1]]
         assert 12 <= len(over) <= 14
         assert {told["startsAt"] for _, _, told in later} == starts
@@ -193,18 +67,18 @@ def test_an_alertmanager_is_told_again_every_minute_and_of_the_end_for_a_quarter
     play(Scene(tmp_path), act)
 
 
-def test_the_alert_that_always_fires_is_told_too(tmp_path: Path) -> None:
-    """Whoever waits for it knows by its absence that nothing arrives."""
+def test_the_watchdog_is_sent(tmp_path: Path) -> None:
+    """A service that expects it notices its absence."""
 
     async def act(scene: Scene) -> None:
         await scene.step()
-        assert [url for url, _, _ in scene.receivers.told("ServescopeWatchdog")] == ["http://am:9093/api/v2/alerts"]
+        assert [url for url, _, _ in scene.receivers.sent("ServescopeWatchdog")] == ["http://am:9093/api/v2/alerts"]
 
     play(Scene(tmp_path), act)
 
 
-def test_a_webhook_is_told_once_of_each_and_again_after_hours(tmp_path: Path) -> None:
-    """In Alertmanager's words for webhooks, version 4."""
+def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path: Path) -> None:
+    """The body is that of Alertmanager's webhooks, version 4."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -219,20 +93,20 @@ def test_a_webhook_is_told_once_of_each_and_again_after_hours(tmp_path: Path) ->
         assert fires["commonLabels"]["deployment_id"] == "chat"
         assert fires["alerts"][0]["endsAt"] == "0001-01-01T00:00:00Z"
         await scene.step(4 * 3600)
-        assert len(scene.receivers.told("ServescopeWatchdog")) == 2
+        assert len(scene.receivers.sent("ServescopeWatchdog")) == 2
 
     play(Scene(tmp_path, WEBHOOK), act)
 
 
-def test_a_receiver_that_hangs_delays_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Another is told at the same evaluation; one that fails is told once it is back, of what holds by then."""
+def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another receiver is notified at the same evaluation."""
 
     async def act(scene: Scene) -> None:
         scene.receivers.hung.add("http://hook:80/secret-path")
         scene.failed = 1
         await scene.steps(21)
         assert scene.states() == {"ServescopeReplicasFailed": "firing"}
-        assert [url for url, _, _ in scene.receivers.told("ServescopeReplicasFailed")] == [
+        assert [url for url, _, _ in scene.receivers.sent("ServescopeReplicasFailed")] == [
             "http://am:9093/api/v2/alerts"
         ]
 
@@ -241,46 +115,46 @@ def test_a_receiver_that_hangs_delays_nobody(tmp_path: Path, caplog: pytest.LogC
 
 
 @pytest.mark.slow
-def test_what_fails_is_counted_told_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log names the receiver by its host, never by a path that may be a secret."""
+def test_a_failed_notification_is_counted_logged_and_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the receiver by its host, without the path, which may be a secret."""
 
     async def act(scene: Scene) -> None:
         scene.receivers.down.add("http://hook:80/secret-path")
         await scene.steps(2)
-        problems = scene.collector.alerts.sender.problems()
+        problems = scene.collector.alerts.notifier.problems()
         assert problems == {"hook:80": "cannot connect: Connection refused"}
         scene.receivers.down.clear()
         await asyncio.sleep(1.1)
-        assert [status for _, status, _ in scene.receivers.told("ServescopeWatchdog")] == ["firing"]
-        assert scene.collector.alerts.sender.problems() == {"hook:80": None}
+        assert [status for _, status, _ in scene.receivers.sent("ServescopeWatchdog")] == ["firing"]
+        assert scene.collector.alerts.notifier.problems() == {"hook:80": None}
         counted = scene.collector.telemetry.read(["servescope_notifications_total"])["servescope_notifications_total"]
         assert {dict(labels)["result"]: count for labels, count in counted.items()} == {
             "sent": 1, "failed": 1, "dropped": 0
         }  # fmt: skip
 
     play(Scene(tmp_path, WEBHOOK), act)
-    assert "receiver hook:80 could not be told: cannot connect: Connection refused; tried again" in caplog.text
+    assert "receiver hook:80: notification failed, will retry: cannot connect: Connection refused" in caplog.text
     assert "secret-path" not in caplog.text
 
 
-def test_a_restart_calls_nobody_twice_and_tells_the_end(tmp_path: Path) -> None:
-    """What fired goes on firing since the same instant; what ended meanwhile is over once targets were scraped."""
+def test_a_restart_notifies_nobody_twice_and_sends_the_end(tmp_path: Path) -> None:
+    """A firing alert keeps its start; one whose condition ended meanwhile resolves once targets were scraped."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
         await scene.steps(21)
-        (before,) = scene.receivers.told("ServescopeReplicasFailed")
+        (before,) = scene.receivers.sent("ServescopeReplicasFailed")
         await scene.restart()
         await scene.step()
         assert scene.states() == {"ServescopeReplicasFailed": "firing"}
-        assert len(scene.receivers.told("ServescopeReplicasFailed")) == 1
+        assert len(scene.receivers.sent("ServescopeReplicasFailed")) == 1
 
         scene.failed = 0
         await scene.restart(seconds=1200)
         await scene.steps(3)
         assert scene.states() == {"ServescopeReplicasFailed": "firing"}
         await scene.steps(24)
-        told = scene.receivers.told("ServescopeReplicasFailed")
+        told = scene.receivers.sent("ServescopeReplicasFailed")
         assert [status for _, status, _ in told] == ["firing", "resolved"]
         assert told[1][2]["startsAt"] == before[2]["startsAt"]
         assert told[1][2]["fingerprint"] == before[2]["fingerprint"]
@@ -288,15 +162,15 @@ def test_a_restart_calls_nobody_twice_and_tells_the_end(tmp_path: Path) -> None:
     play(Scene(tmp_path, WEBHOOK), act)
 
 
-def test_one_alert_that_cannot_be_evaluated_stops_no_other(
+def test_an_alert_whose_evaluation_fails_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is counted and told, and stands as it stood."""
+    """The error is counted and logged, and the alert keeps its state."""
     real = alert_evaluation.holding
 
     def fails(condition: Condition, view: View) -> Vector:
         if condition is ALERTS["ServescopeReplicaCrashLoop"].condition:
-            raise RuntimeError("a mistake")
+            raise RuntimeError("a bug")
         return real(condition, view)
 
     async def act(scene: Scene) -> None:
@@ -312,8 +186,8 @@ def test_one_alert_that_cannot_be_evaluated_stops_no_other(
     assert "alert ServescopeReplicaCrashLoop: not evaluated" in caplog.text
 
 
-def test_a_reload_changes_what_is_evaluated_and_who_is_told(tmp_path: Path) -> None:
-    """An alert that is disabled is over; a receiver that is new is told of what fires."""
+def test_a_reload_changes_alerts_and_receivers(tmp_path: Path) -> None:
+    """A disabled alert resolves; a new receiver is sent what fires."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -323,15 +197,15 @@ def test_a_reload_changes_what_is_evaluated_and_who_is_told(tmp_path: Path) -> N
         await scene.collector.reload()
         await scene.step()
         assert scene.states() == {"ServescopeReplicasFailed": "resolved"}
-        told = scene.receivers.told("ServescopeWatchdog")
+        told = scene.receivers.sent("ServescopeWatchdog")
         assert told[-1][0] == "http://hook:80/secret-path"
         assert told[-1][2]["labels"]["cluster"] == "eu"
 
     play(Scene(tmp_path), act)
 
 
-def test_a_deployment_that_left_is_over(tmp_path: Path) -> None:
-    """Its figures are gone, and so is what they were told for."""
+def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> None:
+    """Its figures are gone; the alert on its target fires."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -355,16 +229,16 @@ def test_a_deployment_that_left_is_over(tmp_path: Path) -> None:
         ('[alerting]\ndisable = ["Other"]', "alerting.disable: unknown alert 'Other'; known: Servescope"),
         ("[alerting]\nalertmanager = []", "unknown key 'alerting.alertmanager'; did you mean 'alertmanagers'?"),
         ('[alerting]\nresend_interval = "0s"', "alerting.resend_interval: '0s' is wrong, expected a duration above 0"),
-        ('[alerting]\nexternal_labels = { severity = "x" }', "alerts have a label 'severity' of their own"),
+        ('[alerting]\nexternal_labels = { severity = "x" }', "alerts already have a label 'severity'"),
         ('[alerting]\nexternal_labels = { "a-b" = "x" }', "'a-b' is not a label's name"),
         ('[alerting]\nwebhooks = ["http://x"]', "alerting.webhooks: ['http://x'] is wrong, expected tables"),
         (
             '[alerting]\nonly = ["ServescopeCollectorGone"]',
-            "alerting.only: a collector cannot tell of 'ServescopeCollectorGone' itself, expected others: Servescope",
+            "alerting.only: a collector cannot evaluate 'ServescopeCollectorGone', expected some of: Servescope",
         ),
         (
             '[alerting]\nonly = ["ServescopeWatchdog"]\ndisable = ["ServescopeWatchdog"]',
-            "alerting.disable: holds all that 'alerting.only' names, expected one to be left: ServescopeWatchdog",
+            "alerting.disable: disables every alert of 'alerting.only', expected one to be left: ServescopeWatchdog",
         ),
         ('[alerting]\nexternal_url = "collector"', "alerting.external_url: 'collector' is wrong, expected a URL"),
         ('[alerting]\ngrafana = "grafana:3000"', "alerting.grafana: 'grafana:3000' is wrong, expected a URL such as"),
@@ -374,7 +248,7 @@ def test_a_deployment_that_left_is_over(tmp_path: Path) -> None:
         ),
         (
             '[[alerting.alertmanagers]]\nurl = "http://x"\n[[alerting.alertmanagers]]\nurl = "http://x/"',
-            "alerting.alertmanagers: a url stands twice, expected each once",
+            "alerting.alertmanagers: the same url is listed twice",
         ),
         (
             '[[alerting.webhooks]]\nurl = "http://x"\nseverities = ["page"]',
@@ -390,9 +264,9 @@ def test_a_deployment_that_left_is_over(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, alerting: str, error: str) -> None:
-    """With file, key, value and what would have been right; nothing of a secret."""
+    """The message names file, key, value and what was expected, and shows no secret."""
     path = tmp_path / "servescope.toml"
-    path.write_text(_CONFIGURATION.format(alerting=alerting))
+    path.write_text(CONFIGURATION.format(alerting=alerting))
     with pytest.raises(ConfigurationError) as raised:
         read_configuration(path)
     assert error in str(raised.value)

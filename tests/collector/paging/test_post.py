@@ -1,4 +1,4 @@
-"""Notices on the wire: with the receiver's credentials, to where it was said and nowhere else."""
+"""Notifications over HTTP: with the receiver's credentials, to its URL and nowhere else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "t0ken-of-the-tests"
 def posting(
     answer: Callable[[web.Request], Awaitable[web.Response]], access: Access, *, seconds: float = 5.0
 ) -> list[tuple[str, str, bytes]]:
-    """What a server got of one post: path, Authorization and body; raises what the post raised."""
+    """The requests that a server got from one post: path, Authorization and body; raises what the post raised."""
     got: list[tuple[str, str, bytes]] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -62,8 +62,8 @@ def test_a_post_carries_the_credentials_of_its_receiver(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "outcome"), [(302, "status"), (400, "status"), (500, "status"), (429, "rate_limited")]
 )
-def test_what_is_not_taken_has_failed(tmp_path: Path, status: int, outcome: str) -> None:
-    """A redirect too: nothing is sent on, least of all a secret."""
+def test_a_status_other_than_2xx_fails(tmp_path: Path, status: int, outcome: str) -> None:
+    """A redirect too: it is not followed, so that no credentials leave for another URL."""
     (tmp_path / "token").write_text(TOKEN)
     asked: list[str] = []
 
@@ -78,8 +78,8 @@ def test_what_is_not_taken_has_failed(tmp_path: Path, status: int, outcome: str)
     assert TOKEN not in str(raised.value)
 
 
-def test_a_receiver_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
-    """After the time it has; so is one whose secret is gone."""
+def test_a_receiver_that_does_not_answer_fails(tmp_path: Path) -> None:
+    """After the timeout; one whose secret file is gone fails at once."""
 
     async def hang(_: web.Request) -> web.Response:
         await asyncio.sleep(60)

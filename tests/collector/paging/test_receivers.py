@@ -1,4 +1,4 @@
-"""What becomes of pages when receivers, clocks, releases and numbers are not as they ought to be."""
+"""Notifications while receivers, clocks, releases or numbers misbehave."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from servescope.settings.access import Access
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from servescope.store.writer import Round, StoreWriter
-from tests.collector.paging.test_paging import ALERTMANAGER, WEBHOOK, Receivers, Scene, play
+from tests.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene, play
 
 NAME = "ServescopeReplicasFailed"
 _HOOK = "http://hook:80/secret-path"
 
 
 class Choosy(Receivers):
-    """Receivers that refuse what tells of one alert, as one does that finds it too large or wrong."""
+    """Receivers that refuse notifications of one alert, as one that finds it too large or malformed."""
 
     refused = ""
 
@@ -33,16 +33,16 @@ class Choosy(Receivers):
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("servescope.collector.paging.sending._FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("servescope.collector.paging.notifier._FIRST_PAUSE_SECONDS", 0.0)
 
 
 def _statuses(scene: Scene) -> list[str]:
-    return [status for _, status, _ in scene.receivers.told(NAME)]
+    return [status for _, status, _ in scene.receivers.sent(NAME)]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_webhook_that_was_down_for_hours_is_told_of_an_end_meanwhile(tmp_path: Path, restarts: bool) -> None:
-    """It took the alert to fire all the while; so it does when the collector was restarted in between."""
+def test_a_webhook_that_was_down_for_hours_is_sent_the_end(tmp_path: Path, restarts: bool) -> None:
+    """Also when the collector was restarted in between."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -65,8 +65,8 @@ def test_a_webhook_that_was_down_for_hours_is_told_of_an_end_meanwhile(tmp_path:
     play(Scene(tmp_path, WEBHOOK), act)
 
 
-def test_one_that_fired_twice_while_a_webhook_was_down_ends_there_too(tmp_path: Path) -> None:
-    """The webhook knows the first time only, under the same fingerprint."""
+def test_an_alert_that_fired_twice_while_a_webhook_was_down_resolves_there(tmp_path: Path) -> None:
+    """The webhook knows the first of the two only, under the same fingerprint."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -82,8 +82,8 @@ def test_one_that_fired_twice_while_a_webhook_was_down_ends_there_too(tmp_path: 
     play(Scene(tmp_path, WEBHOOK), act)
 
 
-def test_an_alertmanager_is_told_of_an_end_for_a_quarter_of_an_hour_whatever_a_webhook_is_owed(tmp_path: Path) -> None:
-    """As by Prometheus, also while a webhook that is down keeps the end from being forgotten."""
+def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_still_needs(tmp_path: Path) -> None:
+    """As by Prometheus, also while the resolved alert is kept for a webhook that is down."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -93,41 +93,39 @@ def test_an_alertmanager_is_told_of_an_end_for_a_quarter_of_an_hour_whatever_a_w
         for _ in range(40):
             await scene.step(60)
         assert scene.states() == {NAME: "resolved"}
-        told = len(scene.receivers.told(NAME))
+        told = len(scene.receivers.sent(NAME))
         for _ in range(10):
             await scene.step(60)
-        assert len(scene.receivers.told(NAME)) == told
+        assert len(scene.receivers.sent(NAME)) == told
 
     play(Scene(tmp_path, ALERTMANAGER + WEBHOOK), act)
 
 
 @pytest.mark.parametrize("receiver", [WEBHOOK, ALERTMANAGER], ids=["webhook", "alertmanager"])
-def test_what_a_receiver_refuses_keeps_nothing_else_from_it(
-    tmp_path: Path, receiver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither the alerts behind it, now and later; what is wrong with it stays visible."""
-    monkeypatch.setattr("servescope.collector.paging.sending.BATCH", 1)
+def test_a_refused_notification_delays_no_other(tmp_path: Path, receiver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither now nor later; the reason stays visible."""
+    monkeypatch.setattr("servescope.collector.paging.notifier.MAX_ALERTS_PER_REQUEST", 1)
 
     async def act(scene: Scene) -> None:
-        scene.receivers = scene.collector.alerts.sender._post = Choosy()
+        scene.receivers = scene.collector.alerts.notifier._post = Choosy()
         scene.receivers.refused = NAME
         scene.failed = 1
         await scene.steps(25)
         assert scene.states()[NAME] == "firing"
-        assert len(scene.receivers.told("ServescopeWatchdog")) >= 1
-        (problem,) = scene.collector.alerts.sender.problems().values()
+        assert len(scene.receivers.sent("ServescopeWatchdog")) >= 1
+        (problem,) = scene.collector.alerts.notifier.problems().values()
         assert problem == "HTTP status 400 Bad Request"
         scene.receivers.refused = ""
         await scene.steps(1)
-        assert len(scene.receivers.told(NAME)) == 1
-        assert list(scene.collector.alerts.sender.problems().values()) == [None]
+        assert len(scene.receivers.sent(NAME)) == 1
+        assert list(scene.collector.alerts.notifier.problems().values()) == [None]
 
     scene = Scene(tmp_path, receiver)
     play(scene, act)
 
 
 def test_another_url_of_the_same_host_is_another_receiver(tmp_path: Path) -> None:
-    """Whoever is behind it knows nothing yet of what fires; also after a restart."""
+    """It is sent everything that fires; also after a restart."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -135,19 +133,19 @@ def test_another_url_of_the_same_host_is_another_receiver(tmp_path: Path) -> Non
         scene.configure(WEBHOOK.replace("secret-path", "another"))
         await scene.collector.reload()
         await scene.step()
-        assert [url for url, _, _ in scene.receivers.told(NAME)] == [_HOOK, "http://hook:80/another"]
+        assert [url for url, _, _ in scene.receivers.sent(NAME)] == [_HOOK, "http://hook:80/another"]
         scene.configure(WEBHOOK.replace("secret-path", "third"))
         await scene.restart()
         await scene.step()
-        assert scene.receivers.told(NAME)[-1][0] == "http://hook:80/third"
-        assert list(scene.collector.alerts.sender.problems()) == ["hook:80"]
+        assert scene.receivers.sent(NAME)[-1][0] == "http://hook:80/third"
+        assert list(scene.collector.alerts.notifier.problems()) == ["hook:80"]
 
     play(Scene(tmp_path, WEBHOOK), act)
     assert b"secret-path" not in (tmp_path / "servescope.db").read_bytes()
 
 
-def test_an_alert_that_another_release_had_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The others stand as they stood, and receivers are told of them."""
+def test_a_stored_alert_of_another_release_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The other alerts keep their states, and receivers are sent them."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -159,7 +157,7 @@ def test_an_alert_that_another_release_had_is_passed_over(tmp_path: Path, caplog
         scene.open()
         await scene.steps(3)
         assert scene.states() == {NAME: "firing"}
-        assert len(scene.receivers.told("ServescopeWatchdog")) == 2
+        assert len(scene.receivers.sent("ServescopeWatchdog")) == 2
         assert _statuses(scene) == ["firing"]
 
     play(Scene(tmp_path, WEBHOOK), act)
@@ -167,8 +165,8 @@ def test_an_alert_that_another_release_had_is_passed_over(tmp_path: Path, caplog
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_an_alert_of_a_value_that_is_no_number_is_remembered(tmp_path: Path, value: float) -> None:
-    """It must not keep all others from the store."""
+def test_an_alert_whose_value_is_not_finite_is_stored(tmp_path: Path, value: float) -> None:
+    """It must not prevent the others from being stored."""
     kept = KeptAlert(NAME, (("deployment_id", "chat"),), 1, 2, None, None, {"x": (2, "firing", 2)}, value)
     with Store(tmp_path / "servescope.db") as store:
         with store.transaction():
@@ -178,8 +176,8 @@ def test_an_alert_of_a_value_that_is_no_number_is_remembered(tmp_path: Path, val
     assert repr(found.value) == repr(value)
 
 
-def test_a_clock_that_is_set_back_neither_silences_nor_refuses(tmp_path: Path) -> None:
-    """What fires began before it ends, as Alertmanager asks; what waits, and what is kept, does so no longer."""
+def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
+    """An alert starts before it ends, as Alertmanager requires; neither `for` nor `keep_firing_for` gets longer."""
 
     async def act(scene: Scene) -> None:
         scene.seconds += 86_400
@@ -188,7 +186,7 @@ def test_a_clock_that_is_set_back_neither_silences_nor_refuses(tmp_path: Path) -
         assert scene.states() == {NAME: "firing"}
         scene.seconds -= 86_400
         await scene.steps(2)
-        told = scene.receivers.told(NAME)[-1][2]
+        told = scene.receivers.sent(NAME)[-1][2]
         assert told["startsAt"] < told["endsAt"] < "2027-01-15T09"
         scene.failed = 0
         await scene.step()
@@ -197,7 +195,7 @@ def test_a_clock_that_is_set_back_neither_silences_nor_refuses(tmp_path: Path) -
         assert scene.states() == {NAME: "resolved"}
         scene.seconds -= 86_400
         await scene.steps(2)
-        told = scene.receivers.told(NAME)[-1][2]
+        told = scene.receivers.sent(NAME)[-1][2]
         assert told["startsAt"] <= told["endsAt"] < "2027-01-15T09"
 
         scene.failed = 1
@@ -210,8 +208,8 @@ def test_a_clock_that_is_set_back_neither_silences_nor_refuses(tmp_path: Path) -
     play(Scene(tmp_path), act)
 
 
-def test_figures_that_could_not_be_derived_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake of ours is no end: what fires goes on firing until figures say otherwise."""
+def test_figures_that_could_not_be_derived_resolve_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an internal error what fires goes on firing until there are figures again."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -219,7 +217,7 @@ def test_figures_that_could_not_be_derived_end_nothing(tmp_path: Path, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(
                 "servescope.collector.derive.Deriver.derive",
-                lambda _, members, at_ms: {each: RuntimeError("a mistake") for each in members},
+                lambda _, members, at_ms: {each: RuntimeError("a bug") for each in members},
             )
             await scene.steps(45)
             assert scene.states()[NAME] == "firing"
@@ -231,8 +229,8 @@ def test_figures_that_could_not_be_derived_end_nothing(tmp_path: Path, monkeypat
     play(Scene(tmp_path, WEBHOOK), act)
 
 
-def test_slow_targets_have_their_time_after_a_restart(tmp_path: Path) -> None:
-    """What held before an outage is taken to hold until the slowest of them can have been scraped twice."""
+def test_alerts_of_slow_targets_stay_after_a_restart(tmp_path: Path) -> None:
+    """What held before an outage is assumed to hold until the slowest target can have been scraped twice."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1
@@ -250,8 +248,8 @@ def test_slow_targets_have_their_time_after_a_restart(tmp_path: Path) -> None:
     play(scene, act)
 
 
-def test_a_webhook_is_told_of_its_severities_only(tmp_path: Path) -> None:
-    """One for a service that waits for the Watchdog is told of nothing else; one for pages not of warnings."""
+def test_a_webhook_is_sent_its_severities_only(tmp_path: Path) -> None:
+    """One for the Watchdog gets nothing else; one for critical alerts gets no warnings."""
     webhooks = """
 [[alerting.webhooks]]
 url = "http://watchdog:80"
@@ -268,14 +266,14 @@ severities = ["warning", "info"]
     async def act(scene: Scene) -> None:
         scene.failed = 1
         await scene.steps(21)
-        assert {url for url, _, _ in scene.receivers.told("ServescopeWatchdog")} == {"http://watchdog:80"}
-        assert len(scene.receivers.told("ServescopeWatchdog")) == 6
-        assert [url for url, _, _ in scene.receivers.told(NAME)] == ["http://ticket:80"]
+        assert {url for url, _, _ in scene.receivers.sent("ServescopeWatchdog")} == {"http://watchdog:80"}
+        assert len(scene.receivers.sent("ServescopeWatchdog")) == 6
+        assert [url for url, _, _ in scene.receivers.sent(NAME)] == ["http://ticket:80"]
         scene.configure(webhooks.replace('["warning", "info"]', '["info"]'))
         await scene.collector.reload()
         scene.failed = 0
         await scene.steps(21)
-        assert [(url, status) for url, status, _ in scene.receivers.told(NAME)] == [
+        assert [(url, status) for url, status, _ in scene.receivers.sent(NAME)] == [
             ("http://ticket:80", "firing"), ("http://ticket:80", "resolved")
         ]  # fmt: skip
 
@@ -283,7 +281,7 @@ severities = ["warning", "info"]
 
 
 def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often they change meanwhile: the oldest are given up, and the last is written."""
+    """However often they change meanwhile: the oldest are dropped, and the last is written."""
     writing, answers = threading.Event(), threading.Event()
     write = Round.write
 
@@ -314,8 +312,8 @@ def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, mon
         assert reader.read_alerts() == alerts
 
 
-def test_a_clock_that_was_set_back_over_a_restart_ends_nothing(tmp_path: Path) -> None:
-    """All that is stored is of a time that lies ahead: what fired fires, and its end is told."""
+def test_a_clock_that_was_set_back_over_a_restart_resolves_nothing(tmp_path: Path) -> None:
+    """Everything stored has a time in the future: what fired still fires, and its end is sent."""
 
     async def act(scene: Scene) -> None:
         scene.failed = 1

@@ -1,4 +1,4 @@
-"""What becomes of alerts over a restart, and how many there may be."""
+"""Alert states over a restart, and the limits on their number."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from servescope.collector.paging.states import (
     OUTAGE_TOLERATED_MS,
     RESOLVED_KEPT_MS,
     RESOLVED_OWED_MS,
-    Standing,
-    States,
+    AlertInstance,
+    AlertStates,
 )
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
@@ -30,7 +30,7 @@ CHAT: Labels = (("deployment_id", "chat"),)
 GAPS = ALERTS["ServescopeCacheEventGaps"]
 
 
-class Told:
+class OneFigure:
     """A view in which one figure has these values."""
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ def _fail(message: str) -> None:
     raise AssertionError(message)
 
 
-def _state(states: States) -> list[tuple[str, Active]]:
-    return [(each.state, each.active) for each in states.standings()]
+def _state(states: AlertStates) -> list[tuple[str, Active]]:
+    return [(each.state, each.active) for each in states.instances()]
 
 
 alerts = st.builds(
@@ -68,35 +68,35 @@ alerts = st.builds(
 
 @given(alerts, st.lists(st.booleans(), min_size=1, max_size=80), st.integers(0, 79))
 def test_a_restart_without_an_outage_changes_nothing_of_what_fires(alert: Alert, held: list[bool], at: int) -> None:
-    """From the restart on, an alert that fired goes on as if there had been none, since the same instant."""
-    view, whole = Told(), States([alert], _fail)
-    again = States([alert], _fail)
+    """After a restart a firing alert goes on as if there had been none, with the same start."""
+    view, whole = OneFigure(), AlertStates([alert], _fail)
+    again = AlertStates([alert], _fail)
     for number, holds in enumerate(held):
         at_ms = START + number * STEP_MS
         view.values = {CHAT: 1.0} if holds else {}
         whole.evaluate(view, at_ms)
         if number == min(at, len(held) - 1):
-            # What is stored of an alert that waits is another matter.
-            if any(each.state == "pending" for each in whole.standings()):
+            # Pending alerts are tested on their own below.
+            if any(each.state == "pending" for each in whole.instances()):
                 return
-            again.recall(whole.standings(), down_ms=at_ms, at_ms=at_ms, settle_ms=0)
+            again.restore(whole.instances(), down_ms=at_ms, at_ms=at_ms, settle_ms=0)
         elif number > at:
             again.evaluate(view, at_ms)
     assert _state(again) == _state(whole)
 
 
 @given(alerts, st.integers(0, 120), st.integers(0, 2 * OUTAGE_TOLERATED_MS))
-def test_what_waited_waits_on_as_in_prometheus(alert: Alert, steps: int, outage_ms: int) -> None:
-    """The outage does not count; it fires no sooner than the grace after it, unless it begins anew."""
+def test_a_pending_alert_goes_on_as_in_prometheus(alert: Alert, steps: int, outage_ms: int) -> None:
+    """The outage does not count; it fires at the earliest after the grace, unless its `for` starts over."""
     waits_ms = duration_ms(alert.wait)
     since_ms, down_ms = START, START + steps * STEP_MS
     if down_ms - since_ms >= waits_ms:
         return
     at_ms = down_ms + outage_ms
-    states = States([alert], _fail)
-    standing = Standing(alert.name, CHAT, Active(1.0, since_ms))
-    states.recall([standing], down_ms=down_ms, at_ms=at_ms, settle_ms=0)
-    view = Told()
+    states = AlertStates([alert], _fail)
+    instance = AlertInstance(alert.name, CHAT, Active(1.0, since_ms))
+    states.restore([instance], down_ms=down_ms, at_ms=at_ms, settle_ms=0)
+    view = OneFigure()
     view.values = {CHAT: 1.0}
     fires_ms = None
     for number in range(2 + waits_ms // STEP_MS):
@@ -111,79 +111,79 @@ def test_what_waited_waits_on_as_in_prometheus(alert: Alert, steps: int, outage_
     assert 0 <= fires_ms - at_ms - expected_ms < STEP_MS
 
 
-def test_right_after_a_restart_what_held_is_taken_to_hold() -> None:
-    """Rates need two scrapes: until there can be those, silence is no end; afterwards it is one."""
-    states, view = States([replace(GAPS, keep="")], _fail), Told()
-    fired = Standing(GAPS.name, CHAT, Active(3.0, START - 900_000, START - 300_000))
-    states.recall([fired], down_ms=START - STEP_MS, at_ms=START, settle_ms=60_000)
+def test_what_held_is_assumed_to_hold_right_after_a_restart() -> None:
+    """Rates need two scrapes: until there can be two, a condition without a value does not resolve the alert."""
+    states, view = AlertStates([replace(GAPS, keep="")], _fail), OneFigure()
+    fired = AlertInstance(GAPS.name, CHAT, Active(3.0, START - 900_000, START - 300_000))
+    states.restore([fired], down_ms=START - STEP_MS, at_ms=START, settle_ms=60_000)
     for offset_ms in range(0, 60_000, STEP_MS):
         states.evaluate(view, START + offset_ms)
         assert _state(states) == [("firing", fired.active)]
     states.evaluate(view, START + 60_000)
-    assert [each.state for each in states.standings()] == ["resolved"]
+    assert [each.state for each in states.instances()] == ["resolved"]
 
 
-def test_what_was_seen_again_and_ended_is_over_at_once() -> None:
-    """Once the condition was seen to hold, its end is believed, were it right after a restart."""
-    states, view = States([replace(GAPS, keep="")], _fail), Told()
-    fired = Standing(GAPS.name, CHAT, Active(3.0, START - 900_000, START - 300_000))
-    states.recall([fired], down_ms=START - STEP_MS, at_ms=START, settle_ms=60_000)
+def test_what_held_again_and_ended_resolves_at_once() -> None:
+    """Once the condition was seen to hold after the restart, its end counts."""
+    states, view = AlertStates([replace(GAPS, keep="")], _fail), OneFigure()
+    fired = AlertInstance(GAPS.name, CHAT, Active(3.0, START - 900_000, START - 300_000))
+    states.restore([fired], down_ms=START - STEP_MS, at_ms=START, settle_ms=60_000)
     view.values = {CHAT: 2.0}
     states.evaluate(view, START)
     view.values = {}
     states.evaluate(view, START + STEP_MS)
-    assert [each.state for each in states.standings()] == ["resolved"]
+    assert [each.state for each in states.instances()] == ["resolved"]
 
 
-def test_more_alerts_than_may_be_are_left_out_and_counted() -> None:
-    """Those that are there stay; there is room again when some are over."""
-    states, view = States([replace(GAPS, wait="", keep="", severity="critical")], _fail), Told()
+def test_alerts_above_the_limit_are_left_out_and_counted() -> None:
+    """Those that are active stay; there is room again when some resolve."""
+    states, view = AlertStates([replace(GAPS, wait="", keep="", severity="critical")], _fail), OneFigure()
     view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE + 7)}
     states.evaluate(view, START)
-    assert (len(states.standings()), states.left_out) == (MOST_ACTIVE, 7)
+    assert (len(states.instances()), states.left_out) == (MOST_ACTIVE, 7)
     view.values = dict(list(view.values.items())[7:])
     states.evaluate(view, START + STEP_MS)
     states.evaluate(view, START + 2 * STEP_MS)
-    assert sum(each.state == "firing" for each in states.standings()) == MOST_ACTIVE
+    assert sum(each.state == "firing" for each in states.instances()) == MOST_ACTIVE
     assert states.left_out == 0
 
 
-def test_warnings_leave_room_for_pages() -> None:
+def test_warnings_leave_room_for_critical_alerts() -> None:
     """However many of them there are: an outage of everything has a warning per target, and a page per deployment."""
     page = replace(GAPS, name="Page", wait="", keep="", severity="critical")
-    states, view = States([replace(GAPS, wait="", keep=""), page], _fail), Told()
+    states, view = AlertStates([replace(GAPS, wait="", keep=""), page], _fail), OneFigure()
     view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE)}
     states.evaluate(view, START)
-    fired = [each.alert for each in states.standings()]
+    fired = [each.alert for each in states.instances()]
     assert (fired.count(GAPS.name), fired.count("Page")) == (MOST_ACTIVE - KEPT_FREE, KEPT_FREE)
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_a_resolved_alert_is_told_for_a_quarter_of_an_hour(back: bool) -> None:
+def test_a_resolved_alert_is_kept_for_fifteen_minutes(back: bool) -> None:
     """Or until it fires again."""
-    states, view = States([replace(GAPS, wait="", keep="")], _fail), Told()
+    states, view = AlertStates([replace(GAPS, wait="", keep="")], _fail), OneFigure()
     view.values = {CHAT: 1.0}
     states.evaluate(view, START)
     view.values = {}
     states.evaluate(view, START + STEP_MS)
     view.values = {CHAT: 1.0} if back else {}
     states.evaluate(view, START + STEP_MS + RESOLVED_KEPT_MS)
-    assert [each.state for each in states.standings()] == (["firing"] if back else ["resolved"])
+    assert [each.state for each in states.instances()] == (["firing"] if back else ["resolved"])
     states.evaluate(view, START + 2 * STEP_MS + RESOLVED_KEPT_MS)
-    assert [each.state for each in states.standings()] == (["firing"] if back else [])
+    assert [each.state for each in states.instances()] == (["firing"] if back else [])
 
 
-def test_the_end_of_what_somebody_takes_to_fire_is_remembered_for_a_day() -> None:
-    """Beyond the quarter of an hour of all others; bounded all the same, and then the oldest go."""
-    states, view = States([replace(GAPS, wait="", keep="")], _fail), Told()
+def test_a_resolved_alert_is_kept_for_a_day_where_a_receiver_needs_it() -> None:
+    """Their number is limited as well, and the oldest are dropped first."""
+    states, view = AlertStates([replace(GAPS, wait="", keep="")], _fail), OneFigure()
     view.values = {CHAT: 1.0}
     states.evaluate(view, START)
     view.values = {}
     owed = {(GAPS.name, CHAT)}
     for after_ms, expected in ((STEP_MS, 1), (RESOLVED_OWED_MS + STEP_MS, 1), (RESOLVED_OWED_MS + 2 * STEP_MS, 0)):
         states.evaluate(view, START + after_ms, owed=owed)
-        assert len(states.standings()) == expected
+        assert len(states.instances()) == expected
     for round_ in range(3):
         view.values = {(("deployment_id", f"chat-{round_}-{number}"),): 1.0 for number in range(MOST_ACTIVE - 1)}
         states.evaluate(view, START + round_ * STEP_MS)
-    assert len(states.standings()) <= 2 * MOST_ACTIVE
+    assert len(states.instances()) <= 2 * MOST_ACTIVE

@@ -1,1 +1,1 @@
-"""The collector's own alerting: rules over its figures, what becomes of alerts, and telling those who are to know."""
+"""The collector's own alerting: evaluates alert rules on its figures, keeps their state, notifies receivers."""

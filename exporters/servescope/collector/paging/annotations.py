@@ -1,4 +1,4 @@
-"""What a notification says: an alert's templates with the labels and the value of the moment, as Prometheus renders."""
+"""Annotations: an alert's templates rendered with its labels and value, as Prometheus renders them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where a notification leads: the folder of the runbooks, and Grafana."""
+    """Base URLs of the links in notifications: the runbooks and Grafana."""
 
     runbooks: str = "runbooks"
     grafana: str = "http://localhost:3000"
@@ -37,9 +37,9 @@ def annotate(alert: Alert, labels: Mapping[str, str], value: float, links: Links
 
 
 def render(template: str, labels: Mapping[str, str], value: float) -> str:
-    """A template with `{{ $labels.x }}` and `{{ $value | humanize… }}` filled in; a label that is absent is "".
+    """Render `{{ $labels.x }}` and `{{ $value | humanize… }}`; an absent label is "".
 
-    `{{ $labels.x | urlquery }}` is the label as a part of an address.
+    `{{ $labels.x | urlquery }}` escapes the label for a URL.
 
     Raises UsageError for any other `{{ … }}`.
     """

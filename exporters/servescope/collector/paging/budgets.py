@@ -1,10 +1,9 @@
-"""How much of an objective's budget was used, over windows far longer than scrapes are held.
+"""Error budgets: the bad share of an objective over windows much longer than scrapes are held.
 
-What counters counted is added up scrape by scrape, per deployment, and those sums are kept at instants that lie the
-further apart the older they are. Over a window the share is then a quotient of differences: exactly that of all
-increases between two scrapes of each target, the first of them at most 1/120 of the window, or 15 s and an interval of
-evaluations, and a scrape before its start. Extrapolation to the window's ends, which Prometheus does, cancels where
-all targets were there throughout.
+The increases of counters are summed per deployment, and the sums are kept at instants that are the further apart the
+older they are. The share over a window is the quotient of two differences of sums. It is exact for a window whose start
+is earlier by at most 1/120 of its length, or by 15 s and an evaluation interval, and one scrape. Prometheus'
+extrapolation to the window's ends cancels out where all targets were there throughout.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.paging.track import Track
+from servescope.collector.paging.recent_values import RecentValues
 from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
 from servescope.contract.extrapolation import Floats
 from servescope.contract.identity import Deployment
@@ -27,23 +26,23 @@ from servescope.contract.types import Objective
 from servescope.errors import UsageError
 
 Sums = Mapping[Deployment, Sequence[float]]
-"""By deployment what its counters counted since it was first seen, per part, and then how often each was compared.
+"""By deployment, the increase of each part since it was first seen, then the number of comparisons of each.
 
-As they are stored, a number that stands for the parts is before them.
+Stored sums begin with a checksum of the parts.
 """
 
 SPACING_MS: Final = 15_000
-"""Sums are kept at instants at least so far apart."""
+"""The least time between instants that are kept."""
 
 FULL_MS: Final = 3_600_000
-"""For as long every instant is kept; then every second one for as long again, then every fourth for twice as long …"""
+"""Every instant is kept for this long, then every second one for as long again, every fourth for twice as long …"""
 
 _THINNED_EVERY: Final = 64
 _MOST_SERIES: Final = 1_000
 
 
 class _Part(NamedTuple):
-    """Counters that are added up: those of a name that match, and of one bucket's edge where `edge` is not None."""
+    """Counters that are summed: those of a name that match, and one bucket's `le` where `edge` is not None."""
 
     name: str
     where: Matchers
@@ -57,7 +56,7 @@ class _Part(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """The parts that an objective's share is made of; with `is_rest` it is what the quotient leaves of 1."""
+    """An objective's share as a quotient of two parts; with `is_rest` it is 1 minus that quotient."""
 
     above: int
     below: int
@@ -66,14 +65,14 @@ class _Shares(NamedTuple):
 
 @dataclass(slots=True)
 class _Counted:
-    """What is known of a target's counters: where they stand in a scrape, into which parts they go, their values."""
+    """A target's counters: their indexes in a scrape, the parts they add to, and their values."""
 
     deployment: Deployment
     series: tuple[Series, ...]
     places: NDArray[np.intp]
     into: Floats
     values: Floats
-    # The last value of every counter, those that are not shown now too.
+    # The last value of counters that the target does not expose at the moment.
     last: dict[Series, float]
 
 
@@ -84,15 +83,15 @@ class Budgets:
         parts: dict[_Part, int] = {}
         self._shares = {each: _shares_of(each, parts) for each in objectives}
         self._parts = tuple(parts)
-        # What is stored by another release, of other objectives, is known by it.
+        # Recognizes sums that another release stored for other objectives.
         self._mark = float(zlib.crc32(repr(self._parts).encode()))
         self._longest_ms = longest_ms
         self._counted: dict[str, _Counted] = {}
         self._sums: dict[Deployment, Floats] = {}
         self._labels: dict[Deployment, Labels] = {}
-        # A row per instant that is kept; a column per deployment, part, and what is kept of it.
-        self._kept: Track[int] = Track(2 * longest_ms)
-        # What the columns of a deployment begin with; numbers, as they are looked up at every evaluation.
+        # A row per kept instant; a column per deployment and part, for the sum and for the number of comparisons.
+        self._kept: RecentValues[int] = RecentValues(2 * longest_ms)
+        # The first column key of each deployment.
         self._firsts: dict[Deployment, int] = {}
         self._next_first = 0
         self._since_thinned = 0
@@ -100,14 +99,14 @@ class Budgets:
     # --- Counting -----------------------------------------------------------------------------------------------------
 
     def count(self, target_id: str, deployment: Deployment, snapshot: Snapshot, *, is_known: bool = False) -> None:
-        """Add what a target counted since its last scrape; with `is_known` its values are only taken note of."""
+        """Add a target's increases since its last scrape; with `is_known` only remember its values."""
         counted = self._counted.get(target_id)
         if counted is None or counted.series is not snapshot.series or counted.deployment != deployment:
             counted = self._counted[target_id] = self._place(deployment, snapshot.series, counted)
         if not counted.places.size:
             return
         values = snapshot.values[counted.places]
-        # A number that is none must not be in the sums, which it would never leave.
+        # An infinite value would stay in the sums for ever.
         values = np.where(np.isfinite(values), values, np.nan)
         if not is_known:
             with np.errstate(invalid="ignore"):
@@ -126,7 +125,7 @@ class Budgets:
             del self._counted[target_id]
 
     def _place(self, deployment: Deployment, series: tuple[Series, ...], former: _Counted | None) -> _Counted:
-        """Where a target's counters stand now; those it showed before are compared with what they were then."""
+        """The indexes of a target's counters; those it exposed before are compared with their last values."""
         last: dict[Series, float] = {}
         if former is not None and former.deployment == deployment:
             shown = (former.series[place] for place in former.places.tolist())
@@ -147,7 +146,7 @@ class Budgets:
     # --- Keeping ------------------------------------------------------------------------------------------------------
 
     def keep(self, at_ms: int) -> Sums | None:
-        """Keep the sums of an instant, unless it is too close to the last one that is kept; returns what to store."""
+        """Keep the sums of an instant unless it is too close to the last one; returns what to store."""
         times = self._kept.times
         if len(times) and 0 <= at_ms - int(times[-1]) < SPACING_MS:
             return None
@@ -156,9 +155,9 @@ class Budgets:
         return {deployment: [self._mark, *own] for deployment, own in sums.items()}
 
     def thin(self, at_ms: int, deployments: Collection[Deployment]) -> list[int] | None:
-        """Now and then forget instants that are closer together than they need be, and deployments of the past.
+        """Every 64th time, drop instants that are closer together than needed, and deployments that are gone.
 
-        Returns the instants that are forgotten, None when it is not the time for it.
+        Returns the dropped instants; None the other times.
         """
         self._since_thinned += 1
         if self._since_thinned < _THINNED_EVERY:
@@ -171,10 +170,10 @@ class Budgets:
         self._forget_past(deployments)
         return forgotten
 
-    def recall(self, rows: Iterable[tuple[int, Sums]]) -> int | None:
-        """Take up what was stored before a restart, ascending; returns until when it was counted.
+    def restore(self, rows: Iterable[tuple[int, Sums]]) -> int | None:
+        """Restore stored sums, ascending by time; returns the time of the last.
 
-        What was stored of other objectives than there are now is passed over.
+        Sums of other objectives than the current ones are skipped.
         """
         last_ms: int | None = None
         sums: Sums = {}
@@ -195,21 +194,21 @@ class Budgets:
         self._kept.append(at_ms, values)
 
     def _forget_past(self, deployments: Collection[Deployment]) -> None:
-        """Forget the deployments that are gone and counted nothing in all the time that is kept."""
+        """Forget deployments that are gone and whose sums did not change in all the kept time."""
         oldest = self._kept.latest(int(self._kept.times[0])) if len(self._kept.times) else None
         if oldest is None:
             return
-        first = self._kept.told(oldest[1])
+        first = self._kept.by_key(oldest[1])
         for deployment in [each for each in self._sums if each not in deployments]:
             sums, start = self._sums[deployment].tolist(), self._firsts.get(deployment, -1)
             if all(first.get(start + part) == value for part, value in enumerate(sums)):
                 del self._sums[deployment], self._firsts[deployment]
                 self._kept.drop(range(start, start + len(sums)))
 
-    # --- Asking -------------------------------------------------------------------------------------------------------
+    # --- Reading ------------------------------------------------------------------------------------------------------
 
     def shares(self, window_ms: int, at_ms: int) -> dict[Objective, Vector]:
-        """The bad share of every objective over the window that ends now, absent where nothing was compared."""
+        """The bad share of every objective over the window that ends now, absent where nothing was counted."""
         if not self._sums:
             return {each: {} for each in self._shares}
         now = np.array([*self._sums.values()])
@@ -232,7 +231,7 @@ class Budgets:
         return found
 
     def _row(self, values: Floats) -> Floats:
-        """The sums of a kept instant, (deployments, parts); 0 for a deployment that was not there then."""
+        """The sums of a kept instant, (deployments, parts); 0 for a deployment that did not exist then."""
         width = 2 * len(self._parts)
         columns = self._kept.columns
         if list(columns)[::width] == [self._firsts.get(deployment) for deployment in self._sums]:
@@ -247,15 +246,15 @@ class Budgets:
 
 
 def _spaced(times: NDArray[np.int64], at_ms: int, longest_ms: int) -> NDArray[np.bool_]:
-    """Which instants stay: the first in each cell of time, whose cells grow with age; none that nobody can ask for."""
+    """Which instants to keep: the first in each cell of time, growing with age, within the longest window."""
     ages = np.maximum(at_ms - times, 0)
     tiers = np.floor(np.log2(np.maximum(ages / FULL_MS, 1.0))).astype(np.int64)
     widths = SPACING_MS << tiers
-    # A tier's cells are cells of the next one too, so that what stays today stays until its tier ends.
+    # A tier's cells align with those of the next one, so that an instant is kept until its tier ends.
     cells = times // widths
     kept = np.ones(len(times), dtype=np.bool_)
     kept[1:] = (cells[1:] != cells[:-1]) | (tiers[1:] != tiers[:-1])
-    # One that is older than all windows is where the longest begins.
+    # One instant older than the longest window is its start.
     spent = int(np.searchsorted(times, at_ms - longest_ms, side="right")) - 1
     kept[: max(spent, 0)] = False
     if spent >= 0:

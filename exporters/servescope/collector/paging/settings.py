@@ -1,4 +1,4 @@
-"""The table `[alerting]` of the configuration: which alerts are evaluated, and who is told of them."""
+"""The table `[alerting]` of the configuration: which alerts are evaluated, and which receivers are notified."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import is_told_here
+from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.alerting.records import Severity
 from servescope.collector.deployments import check_url
 from servescope.collector.paging.annotations import Links
@@ -40,16 +40,15 @@ ALERTING_SETTINGS = {
 }
 """The keys of `[alerting]` and of the tables in it."""
 
-# A label of an alert that others go by: a receiver could not tell alerts apart, or would tell the wrong people.
+# Labels of alerts that routes and receivers rely on.
 _TAKEN = ("alertname", "severity", "component", "family", "team")
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSettings:
-    """Who is told, and how it is reached.
+    """A receiver's URL and access.
 
-    A webhook is told again of what still fires after `repeat_ms`, and of alerts of these `severities`, of all when that
-    is empty.
+    A webhook is sent alerts of these `severities` (all when empty), and those that still fire again after `repeat_ms`.
     """
 
     url: str = field(repr=False)
@@ -60,9 +59,9 @@ class ReceiverSettings:
 
 @dataclass(frozen=True, slots=True)
 class AlertingSettings:
-    """Which alerts are evaluated, and who is told of them; times in milliseconds.
+    """Which alerts are evaluated, and which receivers are notified; times in milliseconds.
 
-    `only` are the alerts there are, all of them when it is empty, and `disable` those that are not evaluated.
+    `only` are the alerts to evaluate (all when empty), without those of `disable`.
     """
 
     only: tuple[str, ...] = ()
@@ -75,7 +74,7 @@ class AlertingSettings:
     webhooks: tuple[ReceiverSettings, ...] = ()
 
     def names(self) -> list[str]:
-        """The alerts that are evaluated, as far as a collector can tell of them."""
+        """The chosen alerts, including those that a collector cannot evaluate."""
         return [name for name in self.only or ALERTS if name not in self.disable]
 
 
@@ -109,17 +108,17 @@ def _read_names(table: Table, key: str) -> tuple[str, ...]:
 
 
 def _check_any_left(table: Table, only: Sequence[str], disable: Sequence[str]) -> None:
-    """Silence is to be asked for by name, not come of a list."""
+    """A configuration that evaluates no alert at all must be refused."""
     for name in only:
-        if not is_told_here(ALERTS[name]):
+        if not is_evaluated_by_collector(ALERTS[name]):
             raise ConfigurationError(
-                f"{table.origin}: {table.key('only')}: a collector cannot tell of {name!r} itself, expected others: "
-                f"{', '.join(each for each, alert in ALERTS.items() if is_told_here(alert))}"
+                f"{table.origin}: {table.key('only')}: a collector cannot evaluate {name!r}, expected some of: "
+                f"{', '.join(each for each, alert in ALERTS.items() if is_evaluated_by_collector(alert))}"
             )
     if only and not set(only) - set(disable):
         raise ConfigurationError(
-            f"{table.origin}: {table.key('disable')}: holds all that {table.key('only')!r} names, expected one to be "
-            f"left: {', '.join(only)}"
+            f"{table.origin}: {table.key('disable')}: disables every alert of {table.key('only')!r}, expected "
+            f"one to be left: {', '.join(only)}"
         )
 
 
@@ -130,7 +129,7 @@ def _read_labels(table: Table) -> Labels:
             raise ConfigurationError(f"{table.origin}: {table.key('external_labels')}: {name!r} is not a label's name")
         if name in _TAKEN:
             raise ConfigurationError(
-                f"{table.origin}: {table.key('external_labels')}: alerts have a label {name!r} of their own, expected "
+                f"{table.origin}: {table.key('external_labels')}: alerts already have a label {name!r}, expected "
                 f"another name"
             )
     return make_labels(labels)
@@ -144,7 +143,7 @@ def _read_base(table: Table, key: str, default: str) -> str:
 
 
 def _read_url(table: Table, key: str, default: str) -> str:
-    """A base URL; an Alertmanager takes no alert whose link is none."""
+    """A base URL; Alertmanager refuses alerts whose links are not URLs."""
     base = _read_base(table, key, default)
     if base and not re.fullmatch(r"https?://[^/?#]+[^?#]*", base):
         raise table.wrong(key, "a URL such as 'https://host.example.com'")
@@ -155,7 +154,7 @@ def _receivers(table: Table, key: str) -> Sequence[Table]:
     tables = table.tables(key, ALERTING_SETTINGS[f"alerting.{key}"])
     urls = [str(each.values["url"]).rstrip("/") for each in tables]
     if len(set(urls)) < len(urls):
-        raise ConfigurationError(f"{table.origin}: {table.key(key)}: a url stands twice, expected each once")
+        raise ConfigurationError(f"{table.origin}: {table.key(key)}: the same url is listed twice")
     if key == "alertmanagers":
         for each, url in zip(tables, urls, strict=True):
             if "?" in url or "/api/" in f"{url}/":
@@ -171,7 +170,7 @@ def _read_receiver(table: Table) -> ReceiverSettings:
     try:
         url = check_url(url, path="")
     except ValueError as error:
-        # Those of webhooks hold secrets.
+        # URLs of webhooks hold secrets, so the message leaves them out.
         raise ConfigurationError(f"{table.origin}: {table.key('url')}: the URL {error}") from None
     repeat_ms = table.duration("repeat_interval", ReceiverSettings(url).repeat_ms)
     severities = table.strings("severities", [])

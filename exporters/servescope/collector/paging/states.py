@@ -15,30 +15,30 @@ from servescope.contract.samples import Labels
 State = Literal["pending", "firing", "resolved"]
 
 MOST_ACTIVE: Final = 2_000
-"""So many alerts are pending or firing at a time; more are left out, and counted. So many that are over are kept."""
+"""The most alerts that are pending or firing; more are left out and counted. Also the most resolved ones kept."""
 
 KEPT_FREE: Final = 500
-"""So many of these are for pages only: a warning per target must not leave out the page they add up to."""
+"""Reserved for critical alerts: a warning per target must not leave out the page they add up to."""
 
 RESOLVED_KEPT_MS: Final = 15 * 60_000
-"""For so long it is told that an alert is resolved, as by Prometheus."""
+"""A resolved alert is sent for this long, as by Prometheus."""
 
 RESOLVED_OWED_MS: Final = 24 * 3_600_000
-"""For so long it is remembered that an alert is resolved where somebody still takes it to fire."""
+"""A resolved alert is kept for this long while a receiver was only sent that it fires."""
 
 OUTAGE_TOLERATED_MS: Final = 60 * 60_000
-"""An alert that was pending goes on waiting after an outage of at most this, as in Prometheus."""
+"""A pending alert stays pending over an outage of at most this, as in Prometheus."""
 
 GRACE_MS: Final = 10 * 60_000
-"""Right after an outage nothing fires sooner than this that was pending, but for what waits less, as in Prometheus."""
+"""A pending alert fires at the earliest this long after an outage, unless its `for` is shorter, as in Prometheus."""
 
 Key = tuple[str, Labels]
 """An alert's name and the labels of its condition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How an alert of one set of labels stands; `resolved_ms` is when it was over, None while it is not."""
+class AlertInstance:
+    """The state of an alert for one set of labels; `resolved_ms` is None while it is pending or firing."""
 
     alert: str
     labels: Labels
@@ -47,40 +47,40 @@ class Standing:
 
     @property
     def key(self) -> Key:
-        """By what it is known."""
+        """The alert's name and labels."""
         return self.alert, self.labels
 
     @property
     def state(self) -> State:
-        """Whether it waits, fires, or is over."""
+        """Pending, firing or resolved."""
         if self.resolved_ms is not None:
             return "resolved"
         return "pending" if self.active.fired_ms is None else "firing"
 
 
-class States:
-    """How all alerts stand. `on_fault(message)` is called for one that cannot be evaluated. Not thread safe."""
+class AlertStates:
+    """The states of all alerts. `on_fault(message)` is called for one whose evaluation fails. Not thread safe."""
 
     def __init__(self, alerts: Iterable[Alert], on_fault: Callable[[str], None]) -> None:
         self._on_fault = on_fault
         self._alerts: dict[str, Alert] = {}
         self._active: dict[str, dict[Labels, Active]] = {}
-        self._resolved: dict[Key, Standing] = {}
-        # Those of before a restart, until scrapes can have told again what holds.
+        self._resolved: dict[Key, AlertInstance] = {}
+        # Active before a restart, assumed to hold until targets can have been scraped twice.
         self._trusted: dict[str, set[Labels]] = {}
         self._trusted_until_ms = 0
         self._unknown: set[Labels] = set()
         self.left_out = 0
-        self.go_by(alerts)
+        self.apply(alerts)
 
-    def go_by(self, alerts: Iterable[Alert]) -> None:
-        """Evaluate these from now on; what is active of others is over at the next evaluation."""
+    def apply(self, alerts: Iterable[Alert]) -> None:
+        """Evaluate these from now on; active ones of others resolve at the next evaluation."""
         self._alerts = {alert.name: alert for alert in alerts}
 
-    def standings(self) -> list[Standing]:
-        """Every alert that is pending, firing, or was resolved lately."""
+    def instances(self) -> list[AlertInstance]:
+        """Every alert that is pending, firing or recently resolved."""
         active = [
-            Standing(name, labels, each)
+            AlertInstance(name, labels, each)
             for name, by_labels in self._active.items()
             for labels, each in by_labels.items()
         ]
@@ -93,10 +93,10 @@ class States:
     def evaluate(
         self, view: View, at_ms: int, *, owed: Collection[Key] = (), unknown: Collection[Deployment] = ()
     ) -> None:
-        """Find out what holds at an evaluation, and what becomes of every alert.
+        """Evaluate every alert and update its state.
 
-        The end of those that are `owed` is remembered for longer, as somebody was not told of it yet. Of deployments
-        that are `unknown` now, what held is taken to hold.
+        Resolved alerts of `owed` are kept for longer, as a receiver was not sent their end yet. Conditions of
+        deployments that are `unknown` now keep holding if they held.
         """
         self.left_out = 0
         self._unknown = {deployment.labels() for deployment in unknown}
@@ -109,7 +109,7 @@ class States:
                 if held or before:
                     self._settle(name, advance(alert, before, held, at_ms), at_ms)
             except Exception:
-                # A mistake of ours on one alert must not silence the others; it stays as it was.
+                # An error in one alert must not silence the others; it keeps its state.
                 self._on_fault(f"alert {name}: not evaluated")
         self._forget_resolved(at_ms, owed)
         if at_ms >= self._trusted_until_ms:
@@ -117,7 +117,7 @@ class States:
 
     def _forget_resolved(self, at_ms: int, owed: Collection[Key]) -> None:
         kept = [
-            # One that ended while the clock was ahead ends now.
+            # One that resolved while the clock was ahead is resolved now.
             replace(each, resolved_ms=min(_ended(each), at_ms))
             for key, each in self._resolved.items()
             if at_ms - _ended(each) <= (RESOLVED_OWED_MS if key in owed else RESOLVED_KEPT_MS)
@@ -127,19 +127,19 @@ class States:
         self._resolved = {each.key: each for each in kept}
 
     def _believed(self, name: str, held: Vector, at_ms: int) -> Vector:
-        """What holds; of what nothing can be said now, what held before; and so right after a restart."""
+        """What holds, with what held before for unknown deployments and right after a restart."""
         if self._unknown:
-            held = {**self._unsaid(name), **held}
+            held = {**self._held_unknown(name), **held}
         if at_ms >= self._trusted_until_ms:
             return held
         before = self._active.get(name, {})
         trusted = self._trusted.get(name, set())
-        # Once it is seen to hold it is told of as any other.
+        # Once it was seen to hold it is treated as any other.
         trusted.difference_update(held)
         return {**{labels: before[labels].value for labels in trusted if labels in before}, **held}
 
-    def _unsaid(self, name: str) -> Vector:
-        """What held of the deployments that are unknown."""
+    def _held_unknown(self, name: str) -> Vector:
+        """What held for the deployments that are unknown now."""
         return {
             labels: each.value
             for labels, each in self._active.get(name, {}).items()
@@ -160,7 +160,7 @@ class States:
     def _settle(self, name: str, after: dict[Labels, Active], at_ms: int) -> None:
         for labels, former in self._active.get(name, {}).items():
             if labels not in after and former.fired_ms is not None:
-                self._resolved[name, labels] = Standing(name, labels, former, at_ms)
+                self._resolved[name, labels] = AlertInstance(name, labels, former, at_ms)
         for labels, active in after.items():
             if active.fired_ms == at_ms:
                 self._resolved.pop((name, labels), None)
@@ -171,12 +171,12 @@ class States:
 
     # --- Over a restart -----------------------------------------------------------------------------------------------
 
-    def recall(self, standings: Iterable[Standing], *, down_ms: int, at_ms: int, settle_ms: int) -> None:
-        """Go on from how alerts stood at `down_ms`, when the collector was last there.
+    def restore(self, instances: Iterable[AlertInstance], *, down_ms: int, at_ms: int, settle_ms: int) -> None:
+        """Restore the states of `down_ms`, when the collector last evaluated.
 
-        For `settle_ms` what held then is taken to hold, since nothing can be said before targets were scraped twice.
+        For `settle_ms` what held then is assumed to hold, since rates need two scrapes of every target.
         """
-        for each in standings:
+        for each in instances:
             alert = self._alerts.get(each.alert)
             if each.resolved_ms is not None:
                 self._resolved[each.key] = each
@@ -192,15 +192,14 @@ class States:
         self._trusted_until_ms = at_ms + settle_ms
 
 
-def _ended(standing: Standing) -> int:
-    return standing.resolved_ms or 0
+def _ended(instance: AlertInstance) -> int:
+    return instance.resolved_ms or 0
 
 
 def _shifted(alert: Alert, active: Active, *, down_ms: int, at_ms: int) -> Active | None:
-    """An alert that was pending, as if the time of the outage had not been; None where that was too long.
+    """A pending alert without the time of the outage; None after an outage that was too long.
 
-    As Prometheus restores it: what is left to wait is at least the grace, unless the alert waits less than that, and
-    then it begins anew.
+    As Prometheus restores it: at least the grace is left to wait; an alert with a shorter `for` starts over.
     """
     waits_ms = duration_ms(alert.wait)
     if not 0 <= at_ms - down_ms <= OUTAGE_TOLERATED_MS or waits_ms < GRACE_MS:

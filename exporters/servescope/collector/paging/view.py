@@ -1,4 +1,4 @@
-"""What conditions read: figures and their past, the collector's own series, budgets, all of one evaluation."""
+"""What conditions read at one evaluation: figures and their past, the collector's own series, error budgets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from servescope.alerting.evaluation import duration_ms
 from servescope.alerting.records import Badness, Measured, Over, Own, Shown
 from servescope.collector.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
-from servescope.collector.paging.needs import Needs, objectives_of
-from servescope.collector.paging.track import Track, reduced
+from servescope.collector.paging.recent_values import RecentValues, reduced
+from servescope.collector.paging.requirements import Requirements, objectives_of
 from servescope.contract.expressions import Matchers, Vector, matches
 from servescope.contract.extrapolation import LOOKBACK_MS, Bounds, Range, sample_changes
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
@@ -26,16 +26,18 @@ from servescope.store.records import FigureTable
 class CollectorView:
     """The view of the last evaluation; see `servescope.alerting.evaluation.View`. Not thread safe."""
 
-    def __init__(self, needs: Needs, bounds: Bounds) -> None:
-        self.needs = needs
+    def __init__(self, requirements: Requirements, bounds: Bounds) -> None:
+        self.requirements = requirements
         self._bounds = bounds
-        longest_ms = max(needs.budgets.values(), default=0)
-        self.budgets = Budgets(objectives_of(needs), longest_ms)
-        self._pasts: dict[Shown, Track[Labels]] = {shown: Track(span_ms) for shown, span_ms in needs.pasts.items()}
-        self._owns: dict[str, Track[Labels]] = {
-            name: Track(span_ms + LOOKBACK_MS) for name, span_ms in needs.own.items() if span_ms
+        longest_ms = max(requirements.budgets.values(), default=0)
+        self.budgets = Budgets(objectives_of(requirements), longest_ms)
+        self._pasts: dict[Shown, RecentValues[Labels]] = {
+            shown: RecentValues(span_ms) for shown, span_ms in requirements.pasts.items()
         }
-        self._counters: Track[Series] = Track(max(needs.counters.values(), default=0))
+        self._owns: dict[str, RecentValues[Labels]] = {
+            name: RecentValues(span_ms + LOOKBACK_MS) for name, span_ms in requirements.own.items() if span_ms
+        }
+        self._counters: RecentValues[Series] = RecentValues(max(requirements.counters.values(), default=0))
         self._labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
         self.at_ms = 0
         self._figures: dict[str, Vector] = {}
@@ -45,10 +47,10 @@ class CollectorView:
         self._increases: dict[int, dict[Series, float]] = {}
         self._shares: dict[int, dict[Objective, Vector]] = {}
 
-    # --- An evaluation comes ------------------------------------------------------------------------------------------
+    # --- Updating -----------------------------------------------------------------------------------------------------
 
-    def take(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
-        """Look at an evaluation from here on: its figures, and the collector's own series then."""
+    def update(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
+        """Replace the evaluation: its instant, figures, and the collector's own series."""
         self.at_ms, self._derivations, self._own = at_ms, tuple(deployments.values()), own
         self._known, self._increases, self._shares = {}, {}, {}
         self._figures = self._vectors(deployments)
@@ -57,12 +59,14 @@ class CollectorView:
         for name, before in self._owns.items():
             before.append(at_ms, own.get(name, {}))
         counted = {
-            Series(name, labels): value for name in self.needs.counters for labels, value in own.get(name, {}).items()
+            Series(name, labels): value
+            for name in self.requirements.counters
+            for labels, value in own.get(name, {}).items()
         }
         self._counters.append(at_ms, counted)
 
     def _vectors(self, deployments: Mapping[Deployment, Derivation]) -> dict[str, Vector]:
-        vectors: dict[str, Vector] = {name: {} for name in self.needs.figures}
+        vectors: dict[str, Vector] = {name: {} for name in self.requirements.figures}
         labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
         for deployment, derivation in deployments.items():
             places = labels[deployment] = self._labels.get(deployment, {})
@@ -76,13 +80,13 @@ class CollectorView:
         return vectors
 
     def _place(self, deployment: Deployment, key: str) -> tuple[str, Labels] | None:
-        """The figure of a key and the labels of its values, None for one that no condition reads."""
+        """A key's figure and labels, None for a figure that no condition reads."""
         name, own = _parse_key(key)
-        return (name, make_labels((*deployment.labels(), *own))) if name in self.needs.figures else None
+        return (name, make_labels((*deployment.labels(), *own))) if name in self.requirements.figures else None
 
-    def recall(self, tables: Mapping[Deployment, FigureTable]) -> None:
-        """Take up the figures of the past, as after a restart."""
-        for shown, span_ms in self.needs.pasts.items():
+    def restore(self, tables: Mapping[Deployment, FigureTable]) -> None:
+        """Restore past figures after a restart."""
+        for shown, span_ms in self.requirements.pasts.items():
             instants: dict[int, Vector] = {}
             for deployment, table in tables.items():
                 for key, column in table.values.items():
@@ -92,11 +96,11 @@ class CollectorView:
                         for at_ms, value in zip(table.times.tolist(), column.tolist(), strict=True):
                             if value == value:
                                 instants.setdefault(at_ms, {})[labels] = value
-            past = self._pasts[shown] = Track(span_ms)
+            past = self._pasts[shown] = RecentValues(span_ms)
             for at_ms in sorted(instants):
                 past.append(at_ms, instants[at_ms])
 
-    # --- What conditions ask ------------------------------------------------------------------------------------------
+    # --- Reading ------------------------------------------------------------------------------------------------------
 
     def figure(self, shown: Shown) -> Vector:
         """A figure's values now."""
@@ -110,38 +114,38 @@ class CollectorView:
         return known
 
     def over(self, over: Over) -> Vector:
-        """What a figure was over a stretch of its past."""
+        """An aggregate of a figure over a past window."""
         known = self._known.get(over)
         if known is None:
             end_ms = self.at_ms - duration_ms(over.before)
             within = Range(end_ms, duration_ms(over.window), self._bounds)
             past = self._pasts[over.shown]
             _, values = past.between(within.first_ms, end_ms)
-            known = self._known[over] = past.told(reduced(over.function, values))
+            known = self._known[over] = past.by_key(reduced(over.function, values))
         return known
 
     def own(self, own: Own, before: str = "") -> Vector:
-        """The collector's own series now, or at the last evaluation `before` ago; or its increase."""
+        """A series of the collector's own now, or at the last evaluation at least `before` ago; or its increase."""
         known = self._known.get((own, before))
         if known is None:
-            known = self._known[own, before] = self._increase(own) if own.increase_over else self._level(own, before)
+            known = self._known[own, before] = self._increase(own) if own.increase_over else self._current(own, before)
         return known
 
     def measured(self, measured: Measured) -> Vector:
-        """An expression over the figures' window; over several deployments the sum of each one's."""
+        """An expression over the figures' window, summed where it spans several deployments."""
         known = self._known.get(measured)
         if known is None:
-            values = self._asked(self.needs.measured[measured])
+            values = self._asked(self.requirements.measured[measured])
             known = dict(values) if measured.level == DEPLOYMENT_LABELS else _summed(values, measured.labels)
             self._known[measured] = known
         return known
 
     def badness(self, badness: Badness) -> Vector:
-        """An objective's bad share: as the recording rule where scrapes are held for so long, else of `Budgets`."""
-        name = self.needs.badness.get(badness)
+        """An objective's bad share: from held scrapes where the window is short enough, else from `Budgets`."""
+        name = self.requirements.badness.get(badness)
         if name is not None:
             return dict(self._asked(name))
-        window_ms = self.needs.budgets[badness]
+        window_ms = self.requirements.budgets[badness]
         shares = self._shares.get(window_ms)
         if shares is None:
             shares = self._shares[window_ms] = self.budgets.shares(window_ms, self.at_ms)
@@ -150,7 +154,7 @@ class CollectorView:
     def _asked(self, name: str) -> Iterable[tuple[Labels, float]]:
         return chain.from_iterable(each.asked.get(name, {}).items() for each in self._derivations)
 
-    def _level(self, own: Own, before: str) -> Vector:
+    def _current(self, own: Own, before: str) -> Vector:
         found = self._own.get(own.name, {}) if not before else self._earlier(own.name, duration_ms(before))
         if not own.where:
             return found
@@ -161,7 +165,7 @@ class CollectorView:
         found = None if track is None else track.latest(self.at_ms - before_ms)
         if track is None or found is None or found[0] < self.at_ms - before_ms - LOOKBACK_MS:
             return {}
-        return track.told(found[1])
+        return track.by_key(found[1])
 
     def _increase(self, own: Own) -> Vector:
         window_ms = duration_ms(own.increase_over)
@@ -171,7 +175,7 @@ class CollectorView:
             times, values = self._counters.between(within.first_ms, self.at_ms)
             rows = np.ascontiguousarray(values.T)
             found = sample_changes(np.broadcast_to(times, rows.shape), rows, within).increases()
-            increases = self._increases[window_ms] = self._counters.told(found)
+            increases = self._increases[window_ms] = self._counters.by_key(found)
         meant = (
             (series.labels, value)
             for series, value in increases.items()
@@ -188,7 +192,7 @@ def _summed(values: Iterable[tuple[Labels, float]], by: Sequence[str]) -> Vector
     return summed
 
 
-# The same labels are looked at in every evaluation.
+# The same labels are matched at every evaluation.
 @lru_cache(1 << 15)
 def _is_meant(labels: Labels, where: Matchers) -> bool:
     return matches(dict(labels), where)

@@ -1,4 +1,4 @@
-"""What has to be known at an evaluation for the conditions of alerts to be told: found in them once."""
+"""What the conditions of alerts read, found in them once: which figures, how far back, which counters."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ from servescope.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Requirements:
     """What the conditions of some alerts read; spans are in milliseconds.
 
-    `figures` by name. `pasts` are the figures that are needed over a time, with how long a time. `measured` and
-    `badness` name what is derived beside the figures, `asked`. `budgets` are the windows of objectives that reach
-    further back than scrapes are held. `own` are series of the collector's own with how long ago they are asked for,
-    `counters` those whose increases are.
+    `figures` are read by name, `pasts` over a span of time. `measured` and `badness` name the expressions of `asked`,
+    which are derived beside the figures. `budgets` are the windows of objectives that are longer than scrapes are kept.
+    `own` are the collector's own series with how long ago they are read, `counters` those whose increase is read.
     """
 
     figures: frozenset[str]
@@ -52,8 +51,8 @@ class Needs:
     counters: Mapping[str, int]
 
 
-def needs_of(alerts: Iterable[Alert], window_ms: int) -> Needs:
-    """What these alerts need of a collector whose figures are over `window_ms`."""
+def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
+    """The requirements of these alerts, for figures over `window_ms`."""
     found = [term for alert in alerts for term in (*terms(alert.condition), *_earlier(alert.condition))]
     pasts: dict[Shown, int] = {}
     own: dict[str, int] = {}
@@ -76,7 +75,7 @@ def needs_of(alerts: Iterable[Alert], window_ms: int) -> Needs:
         _check_adds_up(term)
     asked = [Asked(name, term.expression, term.by) for term, name in measured.items()]
     asked += [Asked(name, term.objective.bad, (), badness[term]) for term, name in short.items()]
-    return Needs(
+    return Requirements(
         frozenset(term.figure for term in found if isinstance(term, Shown)),
         MappingProxyType(pasts),
         tuple(asked),
@@ -88,13 +87,13 @@ def needs_of(alerts: Iterable[Alert], window_ms: int) -> Needs:
     )
 
 
-def objectives_of(needs: Needs) -> tuple[Objective, ...]:
-    """The objectives that are needed over longer windows."""
-    return tuple(dict.fromkeys(term.objective for term in needs.budgets))
+def objectives_of(requirements: Requirements) -> tuple[Objective, ...]:
+    """The objectives that are read over windows longer than scrapes are kept."""
+    return tuple(dict.fromkeys(term.objective for term in requirements.budgets))
 
 
 def _earlier(condition: Condition) -> Iterable[Extreme]:
-    """How long ago the series are asked for that a condition compares with now."""
+    """How long ago a condition reads the series that it compares with now."""
     match condition:
         case Vanished(own, before):
             yield Extreme("max", own, own.by, before)
@@ -108,7 +107,7 @@ def _earlier(condition: Condition) -> Iterable[Extreme]:
 
 
 def _check_adds_up(term: Measured) -> None:
-    """Over several deployments only sums are put together of each one's."""
+    """Only sums can be added up over several deployments."""
     adds_up = isinstance(term.expression, Rate | Increase) or (
         isinstance(term.expression, Level) and term.expression.over == "sum"
     )

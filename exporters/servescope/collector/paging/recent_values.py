@@ -1,4 +1,4 @@
-"""Values at instants, kept for a while: what conditions on the past are read from."""
+"""Recent values of series, which conditions on the past read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from servescope.contract.extrapolation import Floats
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Enough for six hours at a second; evaluations closer together keep less of the past.
+# Six hours of one evaluation per second; with shorter intervals less of the past is kept.
 MOST_ROWS: Final = 25_000
 _FIRST_ROWS: Final = 64
 _FIRST_COLUMNS: Final = 8
 
 
-class Track(Generic[Key]):
+class RecentValues(Generic[Key]):
     """The values of some keys at instants in milliseconds, for the last `span_ms`; NaN where a key had none.
 
-    A row older than the span goes, and so does a key that had no value within it. Memory is bounded by `MOST_ROWS`
-    rows of the keys that there were. Not thread safe.
+    Rows older than the span are dropped, and so are keys without a value within it. Memory is bounded by `MOST_ROWS`
+    rows of the current keys. Not thread safe.
     """
 
     def __init__(self, span_ms: int) -> None:
@@ -41,17 +41,17 @@ class Track(Generic[Key]):
         return self._times[self._start : self._end]
 
     def append(self, at_ms: int, values: Mapping[Key, float]) -> None:
-        """Add an instant; those that are not before it, as after a clock was set back, are forgotten."""
+        """Append the values of an instant; drops later instants, as after a clock was set back."""
         self._end = self._start + int(np.searchsorted(self.times, at_ms))
         self._start += int(np.searchsorted(self.times, at_ms - self._span_ms))
         self._start = max(self._start, self._end - MOST_ROWS + 1)
         keys = list(values)
-        # Nearly always they are the very same as the last time, which is seen faster than each is looked up.
+        # The keys are nearly always those of the last time, and comparing them is faster than looking each up.
         new = [] if keys == self._last else [key for key in keys if key not in self.columns]
         rows, columns = self._values.shape
         if self._end == rows or len(self.columns) + len(new) > columns:
             self._make_room(len(keys))
-            # Among those that went for want of a value may be some that have one now.
+            # Keys that were dropped for lack of a value may have one now.
             new = [key for key in keys if key not in self.columns]
         for key in new:
             self.columns[key] = len(self.columns)
@@ -78,35 +78,35 @@ class Track(Generic[Key]):
         row = self._start + found - 1
         return int(self._times[row]), self._values[row, : len(self.columns)]
 
-    def told(self, values: Floats) -> dict[Key, float]:
+    def by_key(self, values: Floats) -> dict[Key, float]:
         """Values (keys,) by their keys, absent ones left out."""
         return {
             key: value for key, value in zip(self.columns, values.tolist(), strict=True) if value == value
         }  # fmt: skip
 
     def retain(self, kept: NDArray[np.bool_]) -> None:
-        """Forget the rows that are not to be kept, (n,)."""
+        """Keep the rows where `kept` (n,) is true."""
         rows = self._start + np.flatnonzero(kept)
-        self._take(rows, np.arange(len(self.columns)))
+        self._copy(rows, np.arange(len(self.columns)))
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget some keys."""
+        """Drop some keys."""
         gone = set(keys)
         kept = [key for key in self.columns if key not in gone]
         columns = np.array([self.columns[key] for key in kept], dtype=np.intp)
         self.columns = {key: number for number, key in enumerate(kept)}
-        self._take(np.arange(self._start, self._end), columns)
+        self._copy(np.arange(self._start, self._end), columns)
 
     def _make_room(self, new: int) -> None:
-        """Have a row for one more instant, and columns for so many more keys; those without a value go."""
+        """Make room for one more row and for so many more keys; drops keys without a value."""
         held = self._values[self._start : self._end, : len(self.columns)]
         had_one = ~np.isnan(held).all(axis=0)
         kept = [key for key, had in zip(self.columns, had_one.tolist(), strict=True) if had]
         self.columns = {key: number for number, key in enumerate(kept)}
-        self._take(np.arange(self._start, self._end), np.flatnonzero(had_one), new)
+        self._copy(np.arange(self._start, self._end), np.flatnonzero(had_one), new)
 
-    def _take(self, rows: NDArray[np.intp], old: NDArray[np.intp], new: int = 0) -> None:
-        """Hold these rows and columns only, with room for as many rows again and for so many new keys."""
+    def _copy(self, rows: NDArray[np.intp], old: NDArray[np.intp], new: int = 0) -> None:
+        """Keep only these rows and columns, with room for as many rows again and for so many new keys."""
         keys = (len(self.columns) + new) * 9 // 8
         values = np.full((max(_FIRST_ROWS, 2 * len(rows) + 1), max(_FIRST_COLUMNS, keys)), np.nan)
         values[: len(rows), : len(old)] = self._values[np.ix_(rows, old)]
@@ -118,9 +118,9 @@ class Track(Generic[Key]):
 
 
 def reduced(function: str, values: Floats) -> Floats:
-    """The average, highest, lowest or number of changes of values (n, k) over their instants; NaN where there is none.
+    """The average, maximum, minimum or number of changes of values (n, k) over time; NaN where there is none.
 
-    An absent value is passed over, so that a value is compared with the last there was.
+    Absent values are skipped, so that a value is compared with the last one before it.
     """
     if not len(values):
         return np.full(values.shape[1], np.nan)

@@ -18,10 +18,10 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from alerts.rules import annotations_of
 from alerts.alertmanager import configuration
 from alerts.options import Options, make_options
 from alerts.receivers import RECEIVERS
+from alerts.rules import annotations_of
 from alerts.templates import render_templates
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import labels_of

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, render
-from alerts.rules import alert_groups, render_bundle
 from alerts.alertmanager import configuration
 from alerts.options import ALERT_SETTINGS, DEFAULTS, Options, make_options, read_options
 from alerts.receivers import KINDS, RECEIVER_SETTINGS
+from alerts.rules import alert_groups, render_bundle
 from dashboards.__main__ import render as render_dashboards
 from dashboards.options import read_options as read_dashboard_options
 from servescope.alerting.alerts import ALERTS

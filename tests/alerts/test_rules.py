@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from alerts.__main__ import FILES, GENERATED
-from alerts.rules import alert_rule, annotations_of, objective_group, render_bundle
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.options import DEFAULTS
+from alerts.rules import alert_rule, annotations_of, objective_group, render_bundle
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import duration_ms

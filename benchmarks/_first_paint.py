@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks._fleet_history import Fleet, Series
 from dashboards.panels import COLUMNS
-from tests.drift.promql import Node, Selector, Subquery, parse, parts, walk
+from tests.support.promql import Node, Selector, Subquery, parse, parts, walk
 
 SCREEN_PIXELS = 1920
 RANGE_SECONDS = 86_400

@@ -15,8 +15,7 @@ from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Sho
 from servescope.contract.expressions import Vector, matches
 from servescope.contract.samples import Labels, make_labels
 from servescope.emulator.faults import parse_fault
-from tests.emulator.test_faults_proven import observed
-from tests.support.observed_stack import ObservedStack
+from tests.support.observed_stack import ObservedStack, observed
 
 pytestmark = pytest.mark.slow
 STEP_SECONDS = 15.0

@@ -26,10 +26,10 @@ from PIL import Image
 from dashboards.__main__ import GENERATED
 from servescope.alerting.links import HEALTH
 from tests import tools
-from tests.dashboards.files import NAMES, panels, read_board
-from tests.dashboards.hour import END_SECONDS, serving_hour
-from tests.dashboards.monitoring import running_monitoring
 from tests.pictures import PICTURES, THEMES, open_browser, open_page
+from tests.support.boards import NAMES, panels, read_board
+from tests.support.emulated_hour import END_SECONDS, serving_hour
+from tests.support.monitoring import running_monitoring
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Response

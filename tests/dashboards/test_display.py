@@ -13,7 +13,7 @@ from dashboards.panels import STATUS_COLORS, UNITS
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Figure
-from tests.dashboards.files import NAMES, panels, read_board
+from tests.support.boards import NAMES, panels, read_board
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,9 @@ from benchmarks._first_paint import (
 from benchmarks._fleet_history import BEFORE_SECONDS, Fleet, is_own, write_history
 from dashboards.__main__ import render
 from dashboards.options import DEFAULTS, make_options
-from tests.dashboards.files import NAMES, read_board
-from tests.drift.promql import Selector, parse, walk
+from tests.support.boards import NAMES, read_board
 from tests.support.prometheus import Prometheus, running
+from tests.support.promql import Selector, parse, walk
 
 FLEET = Fleet(200)
 PAST = Asked("past", "avg_over_time((deployment:requests:rate5m > bool 0)[1h:1m])", 300)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +16,14 @@ from servescope.alerting.links import HEALTH
 from servescope.collector.telemetry import watch_event_loop
 from tests.collector.test_serve import Scene, play
 from tests.collector.test_serve_metrics import scrape_everything
-from tests.dashboards.files import expressions, panels, read_board, variable_queries
-from tests.support.prometheus import OWN_ADDRESS, Prometheus, free_port, running
+from tests.support.alertmanager import NOTIFIES_NOBODY, running_alertmanager
+from tests.support.boards import expressions, panels, read_board, variable_queries
+from tests.support.prometheus import OWN_ADDRESS, Prometheus, running
+from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 SECONDS = 8.0
-_PATIENCE_SECONDS = 60.0
 
 # One collector, whose lists lose nothing, and which is told when to scrape: it is never late.
 NEVER_HERE = {
@@ -58,7 +56,7 @@ def answers(
 
 
 def _ask(binary: Path, alertmanager: Path, folder: Path, collector: str) -> dict[str, Any]:
-    with _alerting(alertmanager, folder) as receiver:
+    with running_alertmanager(alertmanager, folder, NOTIFIES_NOBODY) as receiver:
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES / "*.rules.yml")],
@@ -96,29 +94,11 @@ def substitute(expression: str) -> str:
 
 
 def _wait_until_filled(server: Prometheus) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
+    def is_filled() -> bool:
         scraped = server.answer("/api/v1/query", query=f"min(count_over_time(up[{SECONDS:g}s]))")["data"]["result"]
-        if scraped and float(scraped[0]["value"][1]) >= SECONDS - 2:
-            return
-        time.sleep(0.5)
-    pytest.fail(f"Prometheus scraped for less than {SECONDS:g} s")
+        return bool(scraped) and float(scraped[0]["value"][1]) >= SECONDS - 2
 
-
-@contextmanager
-def _alerting(alertmanager: Path, folder: Path) -> Iterator[str]:
-    """The address of an Alertmanager that notifies nobody."""
-    (folder / "alertmanager.yml").write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
-    address = f"127.0.0.1:{free_port()}"
-    command = [
-        str(alertmanager), f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'alertmanager'}",
-        f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=error",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield address
-        finally:
-            process.terminate()
+    wait_for(is_filled, f"scrapes of {SECONDS:g} s")
 
 
 def test_every_panel_shows_the_running_programs(answers: dict[str, Any]) -> None:

@@ -22,14 +22,13 @@ from servescope.contract.identity import Identity
 from servescope.exposition.exposition import render_openmetrics
 from servescope.instruments.engine import EngineInstruments
 from tests.conftest import ROOT
-from tests.dashboards.files import NAMES, panels, read_board
-from tests.dashboards.test_queries import substitute
+from tests.support.boards import NAMES, panels, read_board, substitute
 from tests.support.prometheus import Prometheus, running
+from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-_PATIENCE_SECONDS = 60.0
 _SCRAPES = 8
 # Answers of some lengths, quick and slow: first token, whole duration, output tokens.
 _REQUESTS = ((0.03, 0.4, 12), (0.2, 1.4, 30), (0.7, 3.0, 60), (2.2, 9.0, 90), (0.05, 0.9, 25))
@@ -76,13 +75,11 @@ def _scraping(binary: Path, folder: Path, options: tuple[str, ...], **settings: 
 
 
 def _wait_until_scraped(server: Prometheus) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
+    def is_scraped() -> bool:
         found = server.answer("/api/v1/query", query="min(count_over_time(up[1m]))")["data"]["result"]
-        if found and float(found[0]["value"][1]) >= _SCRAPES:
-            return
-        time.sleep(0.2)
-    pytest.fail(f"Prometheus did not scrape {_SCRAPES} times")
+        return bool(found) and float(found[0]["value"][1]) >= _SCRAPES
+
+    wait_for(is_scraped, f"{_SCRAPES} scrapes")
 
 
 def latency_panels() -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import ConfigurationError
 from servescope.sources.maps import load_sources
 from tests.conftest import ROOT
-from tests.dashboards.files import expressions, variable_queries
+from tests.support.boards import expressions, variable_queries
 
 OTHER = """
 prefix = "llm"

@@ -11,7 +11,7 @@ import pytest
 from dashboards.__main__ import render
 from dashboards.fleet import MOST_LINES
 from dashboards.panels import STATUS_COLORS
-from tests.dashboards.files import NAMES, panels, read_board
+from tests.support.boards import NAMES, panels, read_board
 
 # What a screen of 1080 lines shows below Grafana's own bars, in units of 38 pixels.
 SCREEN_ROWS = 24

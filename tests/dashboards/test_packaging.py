@@ -12,7 +12,7 @@ from dashboards.__main__ import render
 from dashboards.options import DEFAULTS
 from dashboards.packaging import FORMATS, HEADER
 from tests.conftest import ROOT
-from tests.dashboards.files import NAMES, read_board
+from tests.support.boards import NAMES, read_board
 
 OPTIONS = replace(DEFAULTS, folder="LLM serving")
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tests.dashboards.files import NAMES
 from tests.dashboards.pictures import MOST_BYTES, picture_path
 from tests.pictures import PICTURES, THEMES
+from tests.support.boards import NAMES
 
 
 @pytest.mark.parametrize("theme", THEMES)

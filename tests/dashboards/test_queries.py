@@ -15,18 +15,18 @@ import pytest
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
 from dashboards.panels import Panel
-from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE, compile_expression, compile_figure
+from dashboards.queries import ALERTS, HISTOGRAMS, compile_expression, compile_figure
 from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH, panel_title
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
-from tests.dashboards.emulated import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_stack
-from tests.dashboards.files import NAMES, expressions, panels, read_board, variable_queries
+from tests.support.boards import NAMES, expressions, panels, read_board, substitute, variable_queries
+from tests.support.filled_prometheus import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_stack
 from tests.support.prometheus import Prometheus
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.slow
 
 DECLARED = {
     (board.name, panel.title): panel
@@ -66,16 +66,6 @@ def filled(
     binary: Path = request.getfixturevalue(request.param)
     with holding(binary, promtool, tmp_path_factory.mktemp("filled"), make_stack()) as server:
         yield server
-
-
-def substitute(expression: str, **chosen: str) -> str:
-    """The expression as Grafana sends it, everything chosen but what is given."""
-    every = {variable.name: variable.every for variable in SCOPE} | {
-        "replica": ".*",
-        "__rate_interval": "1m",
-        HISTOGRAMS: "1",
-    }
-    return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], every[found[1]]), expression)
 
 
 def ask(server: Prometheus, expression: str) -> list[Any]:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from tests.dashboards.files import NAMES, panels, read_board
+from tests.support.boards import NAMES, panels, read_board
 
 with warnings.catch_warnings():
     # It prefers the second schema, which Grafana 11 does not read.

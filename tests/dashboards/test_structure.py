@@ -22,7 +22,7 @@ from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buc
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import OWN_METRICS, own_family
-from tests.dashboards.files import NAMES, expressions, panels, read_board, selectors, variable_queries
+from tests.support.boards import NAMES, expressions, panels, read_board, selectors, variable_queries
 
 LEGACY = {
     "rows", "__inputs", "gnetId", "hideControls", "sharedCrosshair", "style", "cacheTimeout", "editable", "error",

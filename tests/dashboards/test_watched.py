@@ -18,7 +18,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import HEALTH, compared, panel_title
 from servescope.alerting.records import Alert, Badness, Compare, Condition, Shown, Term
 from servescope.contract.figures import FIGURES
-from tests.dashboards.files import NAMES, panels, read_board
+from tests.support.boards import NAMES, panels, read_board
 
 each_alert = pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
 

@@ -16,7 +16,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.types import Band, Figure
 from tests.drift.facts import PAGE, Facts, Key
-from tests.drift.promql import Derived
+from tests.support.promql import Derived
 
 WINDOW = "5m"
 UNITS: Mapping[str, str] = {

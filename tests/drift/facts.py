@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.drift.promql import Binary, Call, Node, Number, Selector, parse, read_expression, walk
+from tests.support.promql import Binary, Call, Node, Number, Selector, parse, read_expression, walk
 
 Key = tuple[str, str]
 Facts = dict[Key, object]

@@ -21,7 +21,7 @@ from servescope.contract.own_metrics import own_family
 from tests.conftest import ROOT
 from tests.drift.catalog import must_say, numbers_of_the_catalog, read_catalog
 from tests.drift.facts import BOARDS, PAGE, RULES, Facts, read_files, shown_series, tell_differences
-from tests.drift.promql import NotReadError, parse, read_expression
+from tests.support.promql import NotReadError, parse, read_expression
 
 # Edges of bands that no alert compares with, and why.
 NOT_ALERTED = {

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.fault_kinds import GROUPS, KINDS
 from servescope.emulator.faults import Fault, make_fault, parse_fault
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.stack import V1, V2
 from servescope.emulator.workload.mixes import Mix
-from servescope.emulator.workload.plans import GeneratedTraffic
-from tests.support.observed_stack import ObservedStack, tell_broken
+from tests.support.observed_stack import STEADY, ObservedStack, observed, tell_broken
 
 HEALTHY_SECONDS = 120.0
 RECOVERY_SECONDS = 180.0
-# Steady, so that what moves is moved by the fault.
-STEADY = Mix(requests_per_second=4.0, burst_factor=1.0, day_amplitude=0.0)
 FULL = Mix(requests_per_second=6.0, burst_factor=1.0, day_amplitude=0.0)
 # Kinds whose truths need more than the steady traffic.
 TRAFFIC = {"throughput-regression": FULL, "autoscaler-pinned": FULL}
@@ -52,14 +47,6 @@ STRENGTHS = (
     "kv-transfer-slow:3", "kv-transfer-slow:100", "client-aborts:0.1", "client-aborts:0.9", "traffic-surge:2",
     "slow-exposition:60", "truncated-exposition:0.05", "counters-reset:60", "clock-skew:3600",
 )  # fmt: skip
-
-
-@contextmanager
-def observed(folder: Path, mix: Mix = STEADY, *plans: DeploymentPlan, seed: int = 1) -> Iterator[ObservedStack]:
-    """Deployments under steady traffic with equal shares, the demo's v2 when none are given."""
-    shared = [(plan, 1.0) for plan in plans or (V2,)]
-    with ObservedStack(EmulatedStack.of(shared, traffic=GeneratedTraffic(mix), seed=seed), folder) as stack:
-        yield stack
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from servescope.collector.targets import Target
 from servescope.contract.identity import Deployment
 from servescope.sources.maps import SUPPLIED, load_sources
 from servescope.store.embedded import Store
-from tests.dashboards.emulated import SCRAPE_SECONDS, SECONDS, START_SECONDS
+from tests.support.filled_prometheus import SCRAPE_SECONDS, SECONDS, START_SECONDS
 
 Covered = Mapping[str, Mapping[str, str | None]]
 """Of every metric of the contract its status, its native series, and the reason, as a target's status has them."""

@@ -20,9 +20,9 @@ from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buc
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
-from tests.dashboards.emulated import END_MS, RETENTION, SECONDS, fill, make_stack, scrape
-from tests.dashboards.files import panels, read_board, selectors
 from tests.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay
+from tests.support.boards import panels, read_board, selectors
+from tests.support.filled_prometheus import END_MS, RETENTION, SECONDS, fill, make_stack, scrape
 from tests.support.prometheus import Prometheus, running
 
 Found = Literal["data", "partly", "idle", "off", "broken"]

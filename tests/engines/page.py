@@ -10,8 +10,8 @@ from dashboards.options import DEFAULTS
 from servescope.sources.maps import identify
 from servescope.sources.parse import ParseError, parse_exposition
 from tests.conftest import ROOT
-from tests.dashboards.emulated import SCRAPE_SECONDS, SECONDS
 from tests.engines.matrix import COLUMNS, INSTRUMENTS, Cell, Line, Matrix
+from tests.support.filled_prometheus import SCRAPE_SECONDS, SECONDS
 
 PAGE = ROOT / "docs" / "engines.md"
 COMMAND = "python -m tests.engines --write"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -12,17 +13,22 @@ from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.targets import Target as ScrapedTarget
+from servescope.emulator.deployment import DeploymentPlan
 from servescope.emulator.exposition_faults import distort
 from servescope.emulator.faults import Fault, Faults
 from servescope.emulator.server import format_configuration, format_file_sd
-from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.stack import V2, EmulatedStack
 from servescope.emulator.truths import DUPLICATES, TARGETS_UP, Truth
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.exposition import render
 from servescope.store.embedded import Store
 
 # Where the emulated time stands on the wall clock.
 START_SECONDS = 1_800_000_000.0
 SCRAPE_SECONDS = 5.0
+# Without bursts, so that what moves is moved by the fault.
+STEADY = Mix(requests_per_second=4.0, burst_factor=1.0, day_amplitude=0.0)
 
 Seen = Mapping[str, float]
 """Figures by their key, those of `OBSERVATIONS` included."""
@@ -132,3 +138,11 @@ def tell_broken(truths: tuple[Truth, ...], seen: Seen, before: Seen) -> list[str
         for truth in truths
         if not truth.holds(seen.get(truth.key), before=before.get(truth.key))
     ]
+
+
+@contextmanager
+def observed(folder: Path, mix: Mix = STEADY, *plans: DeploymentPlan, seed: int = 1) -> Iterator[ObservedStack]:
+    """Deployments under steady traffic with equal shares, the demo's v2 when none are given."""
+    shared = [(plan, 1.0) for plan in plans or (V2,)]
+    with ObservedStack(EmulatedStack.of(shared, traffic=GeneratedTraffic(mix), seed=seed), folder) as stack:
+        yield stack

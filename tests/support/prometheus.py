@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +16,9 @@ from urllib.parse import urlencode
 import yaml
 
 from servescope.contract.samples import Labels, make_labels
+from tests.support.programs import program
+from tests.support.waiting import deadline_seconds, wait_for
 
-_START_SECONDS = 30.0
-_END_SECONDS = 20.0
 _QUERY_SECONDS = 60.0
 OWN_ADDRESS = "prometheus.itself"
 
@@ -84,14 +82,13 @@ class Prometheus:
 
     def all_targets(self, count: int) -> list[dict[str, Any]]:
         """Every target as it is shown, once there are so many, those that relabelling dropped last."""
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
+
+        def listed() -> list[dict[str, Any]] | None:
             answer = self._get("/api/v1/targets")
-            listed = [*answer["activeTargets"], *answer["droppedTargets"]]
-            if len(listed) >= count:
-                return listed
-            assert time.monotonic() < deadline, f"{len(listed)} of {count} targets"
-            time.sleep(0.2)
+            found = [*answer["activeTargets"], *answer["droppedTargets"]]
+            return found if len(found) >= count else None
+
+        return wait_for(listed, f"{count} targets")
 
     def is_ready(self) -> bool:
         """Whether it answers queries."""
@@ -107,7 +104,7 @@ class Prometheus:
         return answer["data"]
 
     def _request(self, method: str, path: str, body: str = "") -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_QUERY_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=deadline_seconds(_QUERY_SECONDS))
         try:
             connection.request(method, path, body, {"Content-Type": "application/x-www-form-urlencoded"})
             response = connection.getresponse()
@@ -135,14 +132,11 @@ def running(binary: Path, folder: Path, config: dict[str, Any], *, options: Sequ
         "--log.level=warn",
         *options,
     ]
-    with (folder / "prometheus.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-        try:
-            prometheus = Prometheus(port)
-            _wait_until_ready(prometheus, process, folder / "prometheus.log")
-            yield prometheus
-        finally:
-            _end(process)
+    log = folder / "prometheus.log"
+    with program(command, log) as process:
+        prometheus = Prometheus(port)
+        wait_for(prometheus.is_ready, "Prometheus", process=process, log=log)
+        yield prometheus
 
 
 def free_port() -> int:
@@ -151,23 +145,6 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def _wait_until_ready(prometheus: Prometheus, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not prometheus.is_ready():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"Prometheus did not start: {log.read_text(encoding='utf-8')[-2000:]}")
-        time.sleep(0.1)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _timestamp(time_ms: int) -> str:

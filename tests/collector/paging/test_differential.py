@@ -26,8 +26,7 @@ from servescope.emulator.faults import parse_fault
 from servescope.emulator.stack import V1, V2
 from servescope.emulator.workload.mixes import Mix
 from servescope.store.embedded import Store
-from tests.emulator.test_faults_proven import observed
-from tests.support.observed_stack import START_SECONDS, ObservedStack
+from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, Range, running
 

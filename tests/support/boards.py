@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dashboards.__main__ import GENERATED
+from dashboards.queries import HISTOGRAMS, SCOPE
 
 NAMES = sorted(path.stem for path in GENERATED.glob("*.json"))
 
@@ -25,7 +26,7 @@ def panels(board: Any) -> list[Any]:
 
 
 def expressions(board: Any) -> Iterator[tuple[str, str]]:
-    """Every query with where it stands, annotations included."""
+    """Every query with the place it is in, annotations included."""
     for panel in panels(board):
         for target in panel["targets"]:
             yield f"{board['uid']}: {panel['title']}", target["expr"]
@@ -44,3 +45,13 @@ def variable_queries(board: Any) -> Iterator[tuple[str, str]]:
 def selectors(expression: str) -> list[tuple[str, str]]:
     """The metrics an expression names, each with its matchers."""
     return _SELECTOR.findall(expression)
+
+
+def substitute(expression: str, **chosen: str) -> str:
+    """The expression as Grafana sends it, everything chosen but what is given."""
+    every = {variable.name: variable.every for variable in SCOPE} | {
+        "replica": ".*",
+        "__rate_interval": "1m",
+        HISTOGRAMS: "1",
+    }
+    return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], every[found[1]]), expression)

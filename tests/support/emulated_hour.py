@@ -20,7 +20,7 @@ from servescope.emulator.faults import Faults, make_fault
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from tests.dashboards.emulated import RETENTION, START_SECONDS, add_samples, fill, scrape
+from tests.support.filled_prometheus import RETENTION, START_SECONDS, add_samples, fill, scrape
 from tests.support.prometheus import Prometheus, running
 
 WARM_SECONDS: Final = 600

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from servescope.contract.samples import Labels, Sample, Series, format_edge, format_series, make_labels
 from servescope.errors import ServescopeError
 
-# Quantifiers are possessive: nothing is tried twice, however hostile a line is.
+# Quantifiers are possessive: no line is matched twice, and no state is kept for each of its characters.
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*+"
 _TEXT = r'"(?:[^"\\]++|\\.)*+"'
 _BLOCK = rf'\{{((?:[^"{{}}]++|{_TEXT})*+)\}}'
@@ -37,7 +37,7 @@ _SAMPLE = re.compile(
     rf"(?:[ \t]+{_NUMBER})?"  # timestamp
     rf"(?:[ \t]+#[ \t]*{_BLOCK}[ \t]+{_NUMBER}(?:[ \t]+{_NUMBER})?)?"  # exemplar
 )
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|$)')
+_LABEL = re.compile(r'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+(?:,|$)')
 _COMMENT = re.compile(rf"#[ \t]*(HELP|TYPE)[ \t]+({_NAME})[ \t]*(.*)")
 # What may stand behind the head of a line, which ends where its value begins. Matches no more than _SAMPLE does.
 _TAILS = re.compile(
@@ -51,7 +51,7 @@ _VALUE_CHARACTERS: Final = b"+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijkl
 _VALUE = re.compile(rf"[{re.escape(_VALUE_CHARACTERS.decode())}]+")
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
-_JSON_START = re.compile(r'[\[{]\s*($|[\[{}\]\d]|"(?:[^"\\]|\\.)*"\s*:)')
+_JSON_START = re.compile(r'[\[{]\s*($|[\[{}\]\d]|"(?:[^"\\]++|\\.)*+"\s*:)')
 
 _TEXT_SHOWN = 80
 _LONGEST_EDGE = 24  # the canonical text of an edge, which may be longer than the edge as it was exposed
@@ -265,12 +265,13 @@ def canonical_name(name: str) -> str:
     return name.replace(":", "_")
 
 
-def parse_exposition(body: bytes | str) -> Exposition:
+def parse_exposition(body: bytes | str, limits: PageLimits | None = None) -> Exposition:
     """The samples of a body.
 
-    Raises ParseError with line, text and cause when it is no exposition; JSON and HTML are refused by their names.
+    Raises ParseError with line, text and cause when it is no exposition (JSON and HTML are named), and LimitError when
+    it is beyond the limits.
     """
-    learner = _Learner(Lexicon(), None)
+    learner = _Learner(Lexicon(), limits)
     learner.read(body)
     exposition = expose(learner.series, np.array(learner.values, dtype=np.float64))
     exposition.types, exposition.helps = learner.types, learner.helps

@@ -42,7 +42,7 @@ EXCEPTIONS = {
     },
     "live": {"test_live.py"},
     "plugins": {"test_vllm.py"},
-    "sources": {"test_inspection.py", "test_reading.py"},
+    "sources": {"test_reading.py"},
     "store": {
         "test_faults.py", "test_history.py", "test_packing.py", "test_prometheus.py", "test_readers.py",
         "test_store.py",

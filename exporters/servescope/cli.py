@@ -16,7 +16,7 @@ COMMANDS = {
     "demo": ("servescope.demo", "show an emulated v1 and v2 deployment in the console"),
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
-    "inspect": ("servescope.sources.inspection", "say what an exposition is and what the contract gets from it"),
+    "inspect": ("servescope.collector.inspecting", "say what an exposition is and what the contract gets from it"),
     "import": ("servescope.collector.importing", "take the past that a Prometheus holds into a store"),
     "export": ("servescope.collector.exporting", "write what a store holds as Parquet or OpenMetrics"),
     "emulate": (

@@ -304,6 +304,7 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
     [
         'proxy_url = "http://joe:12345678@proxy"', "headers = { X-Key = 12345678 }",
         'headers = { X-Key = "12345678\\n9" }', 'url = "http://joe:12345678@host/metrics"',
+        'url = "http://joe:12345678/9@host/metrics"',
     ],
 )  # fmt: skip
 def test_secrets_are_not_shown_in_errors(tmp_path: Path, line: str) -> None:

@@ -136,7 +136,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
         ([{"target": ["a:1"]}], "group 0: unknown key 'target'; known: targets, labels"),
         ([{"targets": ["a:1"], "labels": {"replica": 1}}], "group 0: labels {'replica': 1}, expected a mapping of str"),
         ([{"targets": ["http://a:1"]}], "target 'http://a:1': 'http://a:1' is not host:port; a path goes into"),
-        ([{"targets": ["a:99999"]}], "target 'a:99999': 'a:99999' is not host:port"),
+        ([{"targets": ["a:99999"]}], "target 'a:99999': has no valid host and port: 'a:99999'"),
         (
             [{"targets": ["a:1"], "labels": {"role": "worker"}}],
             "target 'a:1': unknown role 'worker', supported: aggreg",

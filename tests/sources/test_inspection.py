@@ -1,101 +1,20 @@
 from __future__ import annotations
 
-import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from servescope.cli import main
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
-from servescope.sources import inspection
-
-Answer = Callable[[BaseHTTPRequestHandler], None]
-
-FIRST = """
-vllm:num_requests_running{engine="0"} 1
-vllm:num_requests_waiting{engine="0"} 0
-vllm:kv_cache_usage_perc{engine="0"} 0.25
-vllm:prefix_cache_queries_total{engine="0"} 0
-vllm:prefix_cache_hits_total{engine="0"} 0
-vllm:inter_token_latency_seconds_count{engine="0"} 0
-vllm:generation_tokens_total{engine="0"} 100
-vllm:num_preemptions_total{engine="0"} 50
-vllm:request_success_total{engine="0",finished_reason="stop"} 10
-"""
-LATER = """
-vllm:num_requests_running{engine="0"} 3
-vllm:num_requests_waiting{engine="0"} 4
-vllm:kv_cache_usage_perc{engine="0"} 0.75
-vllm:prefix_cache_queries_total{engine="0"} 8
-vllm:prefix_cache_hits_total{engine="0"} 6
-vllm:inter_token_latency_seconds_count{engine="0"} 0
-vllm:generation_tokens_total{engine="0"} 400
-vllm:num_preemptions_total{engine="0"} 2
-vllm:request_success_total{engine="0",finished_reason="stop"} 12
-vllm:request_success_total{engine="0",finished_reason="error"} 2
-"""
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Answer], str]]:
-    """Start an HTTP server that answers as told; gives its URL."""
-    servers = []
-
-    def start(answer: Answer) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                """Say nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+from tests.support.inspecting import FIRST, inspect_as_json, rows_by_name, write_expositions
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
     """Two expositions of one vLLM as files; its process was restarted in between as far as preemptions go."""
-    (tmp_path / "first.txt").write_text(FIRST)
-    (tmp_path / "later.txt").write_text(LATER)
-    return str(tmp_path / "first.txt"), str(tmp_path / "later.txt")
-
-
-def answer_text(*texts: str) -> Answer:
-    """Answer the texts in turn, the last one for ever."""
-    left = list(texts)
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        text = left.pop(0) if len(left) > 1 else left[0]
-        handler.send_response(200 if handler.path == "/metrics" else 404)
-        handler.end_headers()
-        handler.wfile.write(text.encode())
-
-    return answer
-
-
-def inspect_as_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert main(["inspect", *arguments, "--format", "json"]) == code
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
-
-
-def rows_by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {row["name"]: row for row in document["metrics"]}
+    return write_expositions(tmp_path)
 
 
 # --- What is said of an exposition ------------------------------------------------------------------------------------
@@ -332,120 +251,6 @@ def test_parts_stand_under_their_metric(capsys: pytest.CaptureFixture[str], file
         r"requests_total +4 requests  increase .*\n(?: {60,}.*\n)*    \{outcome=\"ok\"\} +2 requests", text
     )
     assert "Two expositions 10 s apart" in text
-
-
-# --- URLs -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_url_is_read(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """A URL without a path means its /metrics."""
-    url = serve(answer_text(FIRST))
-    assert rows_by_name(inspect_as_json(capsys, url))["output_tokens_total"]["value"] == 100
-    assert rows_by_name(inspect_as_json(capsys, f"{url}/metrics"))["output_tokens_total"]["value"] == 100
-
-
-def test_a_url_with_seconds_is_read_twice(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """The URL is read again after the seconds, and rates are over them."""
-    rows = rows_by_name(inspect_as_json(capsys, serve(answer_text(FIRST, LATER)), "--seconds", "0.25"))
-    assert rows["output_tokens_per_second"]["value"] == pytest.approx(300 / 0.25, rel=0.5)
-
-
-def test_an_error_status_is_told(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """A page that is not there is no exposition."""
-    assert main(["inspect", f"{serve(answer_text(FIRST))}/nowhere"]) == 1
-    assert "/nowhere answers HTTP status 404" in capsys.readouterr().err
-
-
-def test_a_redirect_out_of_http_is_refused(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """A redirect cannot make us read files."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(302)
-        handler.send_header("Location", "file:///etc/hosts")
-        handler.end_headers()
-
-    assert main(["inspect", serve(answer)]) == 1
-    assert "servescope: " in capsys.readouterr().err
-
-
-def test_an_endless_body_is_ended(
-    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A body above the limit is refused, however it goes on."""
-    monkeypatch.setattr(inspection, "MAX_BODY_BYTES", 1000)
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        try:
-            while True:
-                handler.wfile.write(b"x 1\n" * 10000)
-        except OSError:
-            pass
-
-    assert main(["inspect", serve(answer)]) == 1
-    assert "larger than 1000 bytes" in capsys.readouterr().err
-
-
-def test_a_dripping_body_is_ended(
-    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A body that never ends, byte by byte, is given up after the timeout."""
-    monkeypatch.setattr(inspection, "TIMEOUT_SECONDS", 0.3)
-    ended = threading.Event()
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        try:
-            while not ended.wait(0.05):
-                handler.wfile.write(b"#")
-        except OSError:
-            pass
-
-    assert main(["inspect", serve(answer)]) == 1
-    ended.set()
-    assert "no complete answer within 0.3 s" in capsys.readouterr().err
-
-
-# --- Bad input --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nowhere.txt"], 1, "cannot read 'nowhere.txt': no such file or directory"),
-        (["."], 1, "cannot read '.': is a directory"),
-        (["ftp://a/b"], 2, "unsupported scheme 'ftp' in 'ftp://a/b', supported: http, https"),
-        (["http://"], 2, "no host and port in 'http://'"),
-        (["http://[::1"], 2, "no host and port in 'http://[::1'"),
-        (["http://127.0.0.1:99999"], 2, "no host and port in"),
-        (["http://127.0.0.1:1/metrics"], 1, "cannot read http://127.0.0.1:1/metrics: Connection refused"),
-        (["http://127.0.0.1:1", "later.txt"], 2, "a URL is read twice with --seconds N, without a later file"),
-        (["{0}", "http://127.0.0.1:1"], 2, "the later exposition is 'http://127.0.0.1:1', expected a file"),
-        (["{0}", "--seconds", "5"], 2, "expected a later file, or a URL"),
-        (["{0}", "{1}", "--seconds", "0"], 2, "--seconds is 0.0, expected 0.001 to 1e+09"),
-        (["{0}", "{1}", "--seconds", "nan"], 2, "--seconds is nan, expected 0.001 to 1e+09"),
-        (["{0}", "{1}", "--seconds", "1e-320"], 2, "--seconds is 1e-320, expected 0.001 to 1e+09"),
-        (["http://127.0.0.1:1", "--seconds", "1e300"], 2, "--seconds is 1e+300, expected 0.001 to 1e+09"),
-        (["{0}", "--source", "vlm"], 2, "unknown source 'vlm', supported: dynamo-frontend, dynamo-mocker, "),
-    ],
-)
-def test_bad_arguments_name_the_value(
-    capsys: pytest.CaptureFixture[str], files: tuple[str, str], arguments: list[str], code: int, message: str
-) -> None:
-    """Wrong usage ends with 2 and failure with 1, each with the value and what was expected."""
-    assert main(["inspect", *(argument.format(*files) for argument in arguments)]) == code
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-
-
-def test_a_malformed_body_names_file_line_and_cause(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What cannot be parsed is said with its place."""
-    (tmp_path / "x.txt").write_text("a 1\nb one\n")
-    assert main(["inspect", str(tmp_path / "x.txt")]) == 1
-    assert f"{tmp_path}/x.txt: line 2: 'one' is not a number: 'b one'" in capsys.readouterr().err
 
 
 def test_two_engines_are_not_compared(

@@ -71,6 +71,7 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
 """The tables below `[[deployments]]`; those of `relabel` may also stand in a file_sd or an http_sd."""
 
 _SHORTEST_REFRESH_MS = 1_000
+_CARRIES_CREDENTIALS = "carries credentials; use bearer_token_file, headers_from_file or headers_from_env"
 
 Parameters = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -163,8 +164,13 @@ def check_url(url: str, *, path: str = "/metrics") -> str:
     scheme, authority, rest = match.groups()
     if "@" in authority:
         # The value is not shown: it holds a password.
-        raise ValueError("carries credentials; use bearer_token_file, headers_from_file or headers_from_env")
-    check_authority(authority)
+        raise ValueError(_CARRIES_CREDENTIALS)
+    try:
+        check_authority(authority)
+    except ValueError:
+        if "@" in rest:  # as in http://user:pass/word@host: part of a password is in what was taken for the authority
+            raise ValueError(_CARRIES_CREDENTIALS) from None
+        raise
     return f"{scheme}://{authority}{rest if rest.startswith('/') and rest != '/' else path + rest.removeprefix('/')}"
 
 

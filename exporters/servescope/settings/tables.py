@@ -199,17 +199,19 @@ def format_duration(milliseconds: int) -> str:
     return f"{milliseconds}ms"
 
 
+_HIGHEST_PORT = 65535
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of `host:port` (`[::1]:9900` for IPv6); raises ValueError."""
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/\s]+)):(\d{1,5})", text)
-    if not match or int(match[3]) > 65535:
+    if not match or int(match[3]) > _HIGHEST_PORT:
         raise ValueError(f"{text!r} is not host:port")
     return match[1] or match[2], int(match[3])
 
 
 def check_authority(authority: str) -> None:
     """Raise ValueError unless this is the `host` or `host:port` of a URL, without credentials."""
-    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d+)?", authority):
-        raise ValueError(f"has no host in {authority!r}")
-    if ":" in authority.rpartition("]")[2]:
-        parse_address(authority)
+    match = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::(\d{1,5}))?", authority)
+    if not match or int(match[1] or 0) > _HIGHEST_PORT:
+        raise ValueError(f"has no valid host and port: {authority!r}")

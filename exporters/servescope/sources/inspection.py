@@ -1,27 +1,15 @@
-"""`servescope inspect`: what an exposition is, and what every metric and figure of the contract gets from it.
+"""What an exposition is, and what every metric and figure of the contract gets from it.
 
-Of one exposition only totals are known, so counters, ratios and means are since the start of its process; of two,
-between them. Rates need the seconds in between.
+A single exposition holds totals only, so counters, ratios and means are since the start of its process; with two they
+are between them. Rates need the seconds in between.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import re
-import shutil
-import sys
-import textwrap
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from http.client import HTTPException, HTTPResponse
-from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from servescope.contract.expressions import Difference, Expression, Level, Quantile, Ratio, is_per_second, leaves
 from servescope.contract.figures import FIGURES, figure_key
@@ -30,18 +18,13 @@ from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Figure, Metric
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError
 from servescope.sources.maps import SUPPLIED, Identification, Source, Status, identify, load_sources
-from servescope.sources.parse import Exposition, ParseError, parse_exposition
+from servescope.sources.parse import Exposition
 from servescope.sources.translate import Coverage, Translation, translate
 
-TIMEOUT_SECONDS = 10.0
-MAX_BODY_BYTES = 64 * 2**20
-LEAST_SECONDS, MOST_SECONDS = 0.001, 1e9
-_CHUNK_BYTES = 1 << 16
-# What Prometheus' client libraries say of every process.
+# Prometheus' client libraries expose it for every process.
 _PROCESS_START = "process_start_time_seconds"
-_SCHEMES = ("http", "https")
 
 Span = Literal["start", "between"]
 _NO_RATE = {
@@ -51,7 +34,7 @@ _NO_RATE = {
 
 
 class InspectionError(ServescopeError):
-    """What was to be inspected cannot be read."""
+    """An exposition cannot be read, or two of them cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,160 +69,6 @@ class Report:
     seconds: float | None
     entries: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-# --- The command ------------------------------------------------------------------------------------------------------
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `servescope inspect`."""
-    parser.add_argument("exposition", metavar="URL|FILE", help="a /metrics endpoint, or a file that one answered")
-    parser.add_argument("later", metavar="LATER_FILE", nargs="?", help="what the same endpoint answered later")
-    parser.add_argument(
-        "--seconds", type=float, metavar="N", help="seconds between the two files; a URL is read twice, N seconds apart"
-    )
-    parser.add_argument("--source", metavar="NAME", help=f"do not identify it: {', '.join(load_sources())}")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default) or json")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Inspect and print; 1 when the exposition is unknown."""
-    check_arguments(arguments)
-    report = inspect(
-        _read_expositions(arguments.exposition, arguments.later, arguments.seconds),
-        subject=arguments.exposition,
-        seconds=arguments.seconds,
-        source_name=arguments.source,
-    )
-    lines = render_text(report) if arguments.format == "text" else render_json(report)
-    sys.stdout.write(lines)
-    return 0 if report.source else 1
-
-
-def check_arguments(arguments: argparse.Namespace) -> None:
-    """Refuse arguments that contradict one another or name nothing; raises UsageError."""
-    seconds, later = arguments.seconds, arguments.later
-    if arguments.source is not None and arguments.source not in load_sources():
-        raise UsageError(f"unknown source {arguments.source!r}, supported: {', '.join(load_sources())}")
-    if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise UsageError(f"--seconds is {seconds!r}, expected {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
-    if _is_url(arguments.exposition):
-        if later is not None:
-            raise UsageError(f"a URL is read twice with --seconds N, without a later file: {later!r}")
-    elif seconds is not None and later is None:
-        raise UsageError(f"--seconds with the file {arguments.exposition!r} alone, expected a later file, or a URL")
-    if later is not None and _is_url(later):
-        raise UsageError(f"the later exposition is {later!r}, expected a file")
-
-
-# --- Reading ----------------------------------------------------------------------------------------------------------
-
-
-def _read_expositions(first: str, later: str | None, seconds: float | None) -> tuple[Exposition, ...]:
-    if not _is_url(first):
-        return tuple(_parse(_read_file(each), each) for each in (first, later) if each is not None)
-    earlier = _parse(_fetch(first), first)
-    if seconds is None:
-        return (earlier,)
-    time.sleep(seconds)
-    return earlier, _parse(_fetch(first), first)
-
-
-def _is_url(text: str) -> bool:
-    """Whether the text is a URL; raises UsageError for one of another scheme."""
-    scheme, separator, _ = text.partition("://")
-    if not separator:
-        return False
-    if scheme.lower() not in _SCHEMES:
-        raise UsageError(f"unsupported scheme {scheme!r} in {text!r}, supported: {', '.join(_SCHEMES)}")
-    if not _has_host(text):
-        raise UsageError(f"no host and port in {text!r}, expected a URL such as 'http://127.0.0.1:8000/metrics'")
-    return True
-
-
-def _has_host(url: str) -> bool:
-    try:
-        address = urlsplit(url)
-        return bool(address.hostname) and (address.port is None or address.port > 0)
-    except ValueError:
-        return False
-
-
-def _parse(body: bytes, origin: str) -> Exposition:
-    try:
-        return parse_exposition(body)
-    except ParseError as error:
-        raise InspectionError(f"{origin}: {error}") from error
-
-
-def _read_file(name: str) -> bytes:
-    try:
-        with Path(name).open("rb") as file:
-            body = file.read(MAX_BODY_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        hint = f"; for a URL write 'http://{name}'" if re.match(r"[\w.-]+:\d+(/|$)", name) else ""
-        raise InspectionError(f"cannot read {name!r}: {reason.lower()}{hint}") from error
-    return _checked_size(body, name)
-
-
-def _fetch(url: str) -> bytes:
-    """The body at a URL; a URL without a path means `/metrics`."""
-    address = urlsplit(url)
-    if address.path in ("", "/"):
-        url = address._replace(path="/metrics").geturl()
-    accepted = {"Accept": "text/plain;version=0.0.4,*/*;q=0.1", "User-Agent": "servescope"}
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    try:
-        request = urllib.request.Request(url, headers=accepted)  # noqa: S310 (the scheme was checked)
-        with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
-            return _checked_size(b"".join(_read_chunks(response, deadline, url)), url)
-    except urllib.error.HTTPError as error:
-        raise InspectionError(f"{url} answers HTTP status {error.code} {error.reason}".rstrip()) from error
-    except TimeoutError as error:
-        raise InspectionError(f"{url}: no complete answer within {TIMEOUT_SECONDS:g} s") from error
-    except (OSError, ValueError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            raise InspectionError(f"{url}: no answer within {TIMEOUT_SECONDS:g} s") from error
-        raise InspectionError(f"cannot read {url}: {getattr(reason, 'strerror', None) or reason}") from error
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    # urllib's own opener also reads files and FTP, to which a redirect could lead.
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.UnknownHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPRedirectHandler(),
-        urllib.request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    return opener
-
-
-def _read_chunks(response: HTTPResponse, deadline: float, url: str) -> Iterator[bytes]:
-    size = 0
-    # read1 returns what is there, so that a body that drips is ended by the deadline and not only by its silence.
-    while chunk := response.read1(_CHUNK_BYTES):
-        size += len(chunk)
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        yield chunk
-        if size > MAX_BODY_BYTES:
-            return
-
-
-def _checked_size(body: bytes, origin: str) -> bytes:
-    if len(body) > MAX_BODY_BYTES:
-        raise InspectionError(f"{origin}: larger than {MAX_BODY_BYTES} bytes, too large for an exposition")
-    return body
-
-
-# --- Inspecting -------------------------------------------------------------------------------------------------------
 
 
 def inspect(
@@ -487,113 +316,3 @@ def _sorted_leaves(expression: Expression) -> list[str]:
 
 def _joined(*reasons: str | None) -> str | None:
     return "; ".join(reason for reason in reasons if reason) or None
-
-
-# --- Showing ----------------------------------------------------------------------------------------------------------
-
-
-def render_json(report: Report) -> str:
-    """The report as JSON, one object."""
-    found = report.identification
-    document = {
-        "subject": report.subject,
-        "source": report.source.name if report.source else None,
-        "title": report.source.title if report.source else None,
-        "versions": found.versions,
-        "nearest": found.nearest,
-        "reason": found.reason if report.source is None else None,
-        "since": "process start" if report.span == "start" else "earlier exposition",
-        "seconds": report.seconds,
-        "notes": list(report.notes),
-        "metrics": [row for entry in report.entries for row in _rows(entry)],
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _rows(entry: Entry) -> Iterator[dict[str, object]]:
-    for name, value in ((entry.name, entry.value), *entry.parts):
-        yield {
-            "name": name,
-            "kind": entry.kind,
-            "status": entry.status,
-            "value": value,
-            "unit": entry.unit,
-            "measure": entry.measure,
-            "native": entry.native,
-            "reason": entry.reason,
-            "verdict": entry.verdict,
-        }
-
-
-def render_text(report: Report, *, width: int | None = None) -> str:
-    """The report for people, in lines of at most `width` columns (the terminal's, if None)."""
-    width = width or max(100, shutil.get_terminal_size((120, 24)).columns)
-    lines = [*_headline(report, width), ""]
-    for component in ("engine", "router", "autoscaler"):
-        entries = [entry for entry in report.entries if entry.component == component]
-        if entries:
-            lines += [*_section(component, entries, width), ""]
-    return "\n".join(lines)
-
-
-def _headline(report: Report, width: int) -> Iterator[str]:
-    found = report.identification
-    if report.source is None:
-        guess = f"; it looks like {found.nearest}" if found.nearest else ""
-        versions = f" {found.versions}" if found.versions else ""
-        yield from textwrap.wrap(f"{report.subject}: unknown{guess}{versions}", width, break_on_hyphens=False)
-        yield from textwrap.wrap(found.reason, width, break_on_hyphens=False)
-        return
-    versions = f", {found.versions}" if found.versions else ""
-    yield f"{report.subject}: {report.source.title}{versions} (source map {report.source.name!r})"
-    yield _explain_span(report)
-    for note in report.notes:
-        yield from textwrap.wrap(f"note: {note}", width)
-
-
-def _explain_span(report: Report) -> str:
-    if report.span == "start":
-        return "One exposition: totals, means and ratios are since its process started; there are no rates."
-    if report.seconds is None:
-        return "Two expositions: increases, means and ratios between them; rates need --seconds."
-    return f"Two expositions {report.seconds:g} s apart: increases, means, ratios and rates between them."
-
-
-def _section(component: str, entries: Sequence[Entry], width: int) -> Iterator[str]:
-    rows = {entry.name: list(_text_rows(entry)) for entry in entries}
-    columns = [max(len(row[column]) for each in rows.values() for row in each) for column in range(4)]
-    yield component.upper()
-    for entry in entries:
-        for row in rows[entry.name]:
-            yield from _aligned(row, columns, width)
-
-
-def _aligned(row: tuple[str, ...], columns: Sequence[int], width: int) -> Iterator[str]:
-    name, value, measure, status, told = row
-    head = f"  {name:<{columns[0]}}  {value:>{columns[1]}}  {measure:<{columns[2]}}  {status:<{columns[3]}}  "
-    # Where a terminal leaves no room for a column of reasons, the lines grow longer than it.
-    room = max(width - len(head), 40)
-    first, *rest = textwrap.wrap(told, room, break_on_hyphens=False, break_long_words=False) or [""]
-    yield (head + first).rstrip()
-    yield from (" " * len(head) + line for line in rest)
-
-
-def _text_rows(entry: Entry) -> Iterator[tuple[str, ...]]:
-    # What a derived figure is made of stands with the metrics above it.
-    native = entry.native if entry.kind == "metric" and entry.name not in PROCESS_RATIOS else None
-    told = " · ".join(filter(None, (native, entry.verdict, entry.reason)))
-    yield entry.name, _format(entry.value, entry.unit), entry.measure, entry.status, told
-    for name, value in entry.parts:
-        yield f"  {name.removeprefix(entry.name)}", _format(value, entry.unit), "", "", ""
-
-
-def _format(value: float | None, unit: str) -> str:
-    if value is None:
-        return "–"
-    if unit == "ratio":
-        return f"{value:.4f}"
-    if unit == "seconds":
-        return f"{value * 1000:.4g} ms" if abs(value) < 1 else f"{value:,.2f} s"
-    if unit == "bytes":
-        return f"{value / 2**20:,.1f} MiB"
-    return f"{value:,.0f} {unit}" if value == round(value) else f"{value:,.4g} {unit}"

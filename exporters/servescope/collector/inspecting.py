@@ -1,0 +1,157 @@
+"""`servescope inspect`: read an exposition from a URL or a file, and print what the contract gets from it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from servescope.collector.deployments import ScrapeSettings, check_url
+from servescope.collector.scrape import Limits, ScrapeError
+from servescope.collector.targets import Target
+from servescope.contract.identity import Identity
+from servescope.errors import UsageError
+from servescope.settings.access import Access, Proxy
+from servescope.sources.inspection import InspectionError, inspect
+from servescope.sources.maps import load_sources
+from servescope.sources.parse import Exposition, ParseError, parse_exposition
+from servescope.sources.report import render_json, render_text
+
+TIMEOUT_SECONDS = 10.0
+LEAST_SECONDS, MOST_SECONDS = 0.001, 1e9
+_SCHEMES = ("http", "https")
+_LIMITS: Final = {
+    "max_body_bytes": "bytes of an exposition",
+    "max_series": "samples",
+    "max_labels": "labels of one sample",
+    "max_label_bytes": "bytes of a label's name or value",
+    "max_line_bytes": "bytes of one line",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `servescope inspect`."""
+    parser.add_argument("exposition", metavar="URL|FILE", help="a /metrics endpoint, or a file with what one answered")
+    parser.add_argument("later", metavar="LATER_FILE", nargs="?", help="what the same endpoint answered later")
+    parser.add_argument(
+        "--seconds", type=float, metavar="N", help="seconds between the two files; a URL is read twice, N seconds apart"
+    )
+    parser.add_argument("--source", metavar="NAME", help=f"use this source map: {', '.join(load_sources())}")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default) or json")
+    defaults = ScrapeSettings()
+    for name, what in _LIMITS.items():
+        option, default = f"--{name.replace('_', '-')}", getattr(defaults, name)
+        parser.add_argument(option, type=int, default=default, metavar="N", help=f"most {what} (default: {default})")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Inspect and print; 1 when the source is unknown."""
+    check_arguments(arguments)
+    report = inspect(
+        _read_expositions(arguments),
+        subject=arguments.exposition,
+        seconds=arguments.seconds,
+        source_name=arguments.source,
+    )
+    sys.stdout.write(render_text(report) if arguments.format == "text" else render_json(report))
+    return 0 if report.source else 1
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Refuse arguments that contradict one another or name nothing; raises UsageError."""
+    seconds, later = arguments.seconds, arguments.later
+    if arguments.source is not None and arguments.source not in load_sources():
+        raise UsageError(f"unknown source {arguments.source!r}, supported: {', '.join(load_sources())}")
+    if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise UsageError(f"--seconds is {seconds!r}, expected {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
+    for name in _LIMITS:
+        if getattr(arguments, name) < 1:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is {getattr(arguments, name)}, expected a whole number above 0")
+    if _is_url(arguments.exposition):
+        if later is not None:
+            raise UsageError(f"a URL is read twice with --seconds N, without a later file: {_shown(later)}")
+        if find_spec("aiohttp") is None:
+            raise UsageError("extra 'collector' is not installed: pip install 'servescope[collector]'")
+    elif seconds is not None and later is None:
+        raise UsageError(
+            f"--seconds with the file {_shown(arguments.exposition)} alone, expected a later file, or a URL"
+        )
+    if later is not None and _is_url(later):
+        raise UsageError(f"the later exposition is {_shown(later)}, expected a file")
+
+
+def _is_url(text: str) -> bool:
+    """Whether the text is a URL; raises UsageError for one that cannot be fetched."""
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return False
+    if scheme.lower() not in _SCHEMES:
+        raise UsageError(f"unsupported scheme {scheme!r} in {_shown(text)}, supported: {', '.join(_SCHEMES)}")
+    try:
+        check_url(text)
+    except ValueError as error:
+        if "@" in text:
+            raise UsageError(
+                "the URL carries credentials, which inspect does not send; save the answer and give the file"
+            ) from None
+        raise UsageError(f"{text!r} {error}") from None
+    return True
+
+
+def _shown(argument: str) -> str:
+    """A URL or the name of a file as an error quotes it; one that may hold a password is not shown."""
+    return "the value given" if "@" in argument and ":" in argument else repr(argument)
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------------
+
+
+def _read_expositions(arguments: argparse.Namespace) -> tuple[Exposition, ...]:
+    limits = Limits(TIMEOUT_SECONDS, **{name: getattr(arguments, name) for name in _LIMITS})
+    if _is_url(arguments.exposition):
+        return asyncio.run(_fetch_expositions(arguments.exposition, arguments.seconds, limits))
+    names = [name for name in (arguments.exposition, arguments.later) if name is not None]
+    return tuple(_parse(_read_file(name, limits), name, limits) for name in names)
+
+
+async def _fetch_expositions(url: str, seconds: float | None, limits: Limits) -> tuple[Exposition, ...]:
+    """The exposition at a URL, fetched as the collector does, and again after the seconds."""
+    from servescope.collector.fetch import HttpFetch, open_session
+
+    access = Access(proxy=Proxy(from_environment=True))
+    target = Target(check_url(url), Identity("inspected", "inspected", "inspected"), access=access)
+    async with open_session() as session:
+        fetch = HttpFetch(session)
+        try:
+            earlier = _parse(await fetch(target, limits), target.url, limits)
+            if seconds is None:
+                return (earlier,)
+            await asyncio.sleep(seconds)
+            return earlier, _parse(await fetch(target, limits), target.url, limits)
+        except ScrapeError as error:
+            raise InspectionError(f"{target.url}: {error}") from error
+
+
+def _read_file(name: str, limits: Limits) -> bytes:
+    try:
+        with Path(name).open("rb") as file:
+            body = file.read(limits.max_body_bytes + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        hint = f"; for a URL write 'http://{name}'" if re.match(r"[\w.-]+:\d+(/[^@]*)?$", name) else ""
+        raise InspectionError(f"cannot read {_shown(name)}: {reason.lower()}{hint}") from error
+    if len(body) > limits.max_body_bytes:
+        raise InspectionError(f"{name}: the file exceeds {limits.max_body_bytes} bytes (max_body_bytes)")
+    return body
+
+
+def _parse(body: bytes, origin: str, limits: Limits) -> Exposition:
+    try:
+        return parse_exposition(body, limits.page())
+    except ParseError as error:
+        raise InspectionError(f"{origin}: {error}") from error

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from servescope.cli import main
+from servescope.collector import inspecting
+from tests.support.inspecting import FIRST, LATER, inspect_as_json, rows_by_name, write_expositions
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+BETWEEN_BYTES_SECONDS = 0.05
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], str]]:
+    """Start an HTTP server with an answer; gives its URL."""
+    servers = []
+
+    def start(answer: Answer) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    """Two expositions of one vLLM as files."""
+    return write_expositions(tmp_path)
+
+
+def answer_text(*texts: str) -> Answer:
+    """Answer the texts in turn, the last one for ever."""
+    left = list(texts)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        text = left.pop(0) if len(left) > 1 else left[0]
+        handler.send_response(200 if handler.path == "/metrics" else 404)
+        handler.end_headers()
+        handler.wfile.write(text.encode())
+
+    return answer
+
+
+# --- URLs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_url_is_read(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """A URL without a path means its /metrics."""
+    url = serve(answer_text(FIRST))
+    assert rows_by_name(inspect_as_json(capsys, url))["output_tokens_total"]["value"] == 100
+    assert rows_by_name(inspect_as_json(capsys, f"{url}/metrics"))["output_tokens_total"]["value"] == 100
+
+
+def test_a_url_with_seconds_is_read_twice(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """The URL is read again after the seconds, and rates are over them."""
+    rows = rows_by_name(inspect_as_json(capsys, serve(answer_text(FIRST, LATER)), "--seconds", "0.25"))
+    assert rows["output_tokens_per_second"]["value"] == 300 / 0.25
+
+
+def test_an_error_status_is_reported(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """A page that is not there is no exposition."""
+    assert main(["inspect", f"{serve(answer_text(FIRST))}/nowhere"]) == 1
+    assert "/nowhere: HTTP status 404" in capsys.readouterr().err
+
+
+def test_a_redirect_out_of_http_is_refused(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """A server cannot make the command read files."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", "file:///etc/hosts")
+        handler.end_headers()
+
+    assert main(["inspect", serve(answer)]) == 1
+    assert "redirects to another origin, 'file:///etc/hosts'" in capsys.readouterr().err
+
+
+def test_an_endless_body_is_refused(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
+    """Once it exceeds the limit."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(b"x 1\n" * 10000)
+
+    url = serve(answer)
+    assert main(["inspect", url, "--max-body-bytes", "1000"]) == 1
+    assert f"{url}/metrics: the answer exceeds 1000 bytes (max_body_bytes)" in capsys.readouterr().err
+
+
+def test_endless_interim_responses_are_refused(
+    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]
+) -> None:
+    """`100 Continue` without end is no answer."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+    assert main(["inspect", serve(answer)]) == 1
+    assert "interim responses (1xx) before an answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("beginning", "again"),
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nX: ", b"x", id="head"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", b"#", id="body"),
+    ],
+)
+def test_an_answer_that_arrives_byte_by_byte_is_given_up_after_the_timeout(
+    capsys: pytest.CaptureFixture[str],
+    serve: Callable[[Answer], str],
+    monkeypatch: pytest.MonkeyPatch,
+    beginning: bytes,
+    again: bytes,
+) -> None:
+    """Its head as well as its body."""
+    monkeypatch.setattr(inspecting, "TIMEOUT_SECONDS", 0.3)
+    ended = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        with suppress(OSError):
+            handler.wfile.write(beginning)
+            while not ended.wait(BETWEEN_BYTES_SECONDS):
+                handler.wfile.write(again)
+
+    assert main(["inspect", serve(answer)]) == 1
+    ended.set()
+    assert "no complete answer within 0.3 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "http://user:hunter2@127.0.0.1:1/metrics",
+        "http://user:hun/ter2@127.0.0.1:1",
+        "http://user:hunter2@[::1",
+        "https://hunter2@127.0.0.1",
+        "ftp://user:hunter2@127.0.0.1",
+        "user:hunter2@127.0.0.1:1",
+        "http:/user:hunter2@127.0.0.1",
+    ],
+)
+@pytest.mark.parametrize("place", ["first", "later"])
+def test_a_password_in_a_url_is_not_printed(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], argument: str, place: str
+) -> None:
+    """Nor sent: a URL that carries credentials is refused without being shown."""
+    words = [argument] if place == "first" else [files[0], argument]
+    assert main(["inspect", *words]) in (1, 2)
+    printed = "".join(capsys.readouterr())
+    assert printed.startswith("servescope: ")
+    assert "hunter2" not in printed
+    assert "user" not in printed
+
+
+# --- Limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "cause"),
+    [
+        ("x 1\n", ["--max-body-bytes", "3"], "the file exceeds 3 bytes (max_body_bytes)"),
+        ("x 1\ny 1\n", ["--max-series", "1"], "line 2: more samples than the limit of 1 (max_series)"),
+        ('x{a="1",b="2"} 1\n', ["--max-labels", "1"], "line 1: 2 labels, above the limit of 1 (max_labels)"),
+        (
+            f'x{{a="{"v" * 4097}"}} 1\n', [],
+            "line 1: label 'a': a value of 4097 bytes, above the limit of 4096 (max_label_bytes)",
+        ),
+        (
+            f'x{{a="{"v" * 65_536}"}} 1\n', [],
+            "line 1: a line of 65545 bytes, above the limit of 65536 (max_line_bytes)",
+        ),
+    ],
+)  # fmt: skip
+def test_the_limits_of_a_scrape_apply(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str, options: list[str], cause: str
+) -> None:
+    """What fails a scrape of the collector fails here, with the same cause; an option has another limit."""
+    file = tmp_path / "x.txt"
+    file.write_text(body)
+
+    assert main(["inspect", str(file), *options]) == 1
+    error = capsys.readouterr().err
+    assert f"{file}: {cause}" in error
+    assert len(error) < 400
+    # An unknown source, and no limit.
+    high = ["--max-body-bytes", "100000", "--max-line-bytes", "100000", "--max-label-bytes", "100000"]
+    assert main(["inspect", str(file), *high]) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_limit_is_above_0(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+    """Anything else is wrong usage."""
+    assert main(["inspect", files[0], "--max-body-bytes", "0"]) == 2
+    assert "--max-body-bytes is 0, expected a whole number above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["v" * 2_000_000, "\\n" * 1_000_000], ids=["plain", "escaped"])
+def test_a_long_label_value_takes_memory_in_proportion(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
+) -> None:
+    """A few times its size, where the limits allow it at all."""
+    file = tmp_path / "x.txt"
+    file.write_text(f'vllm:generation_tokens_total{{a="{text}"}} 1\n')
+    high = ["--max-line-bytes", "4000000", "--max-label-bytes", "4000000"]
+    tracemalloc.start()
+    try:
+        assert main(["inspect", str(file), "--source", "vllm", *high]) == 0
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert "output_tokens_total" in capsys.readouterr().out
+    assert peak < 30 * file.stat().st_size
+
+
+# --- Bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere.txt"], 1, "cannot read 'nowhere.txt': no such file or directory"),
+        (["."], 1, "cannot read '.': is a directory"),
+        (["ftp://a/b"], 2, "unsupported scheme 'ftp' in 'ftp://a/b', supported: http, https"),
+        (["http://"], 2, "'http://' is not a URL, expected one such as"),
+        (["http://[::1"], 2, "'http://[::1' has no valid host and port"),
+        (["http://127.0.0.1:99999"], 2, "'http://127.0.0.1:99999' has no valid host and port"),
+        (["http://127.0.0.1:1/metrics"], 1, "http://127.0.0.1:1/metrics: cannot connect: Connection refused"),
+        (["http://127.0.0.1:1", "later.txt"], 2, "a URL is read twice with --seconds N, without a later file"),
+        (["{0}", "http://127.0.0.1:1"], 2, "the later exposition is 'http://127.0.0.1:1', expected a file"),
+        (["{0}", "--seconds", "5"], 2, "expected a later file, or a URL"),
+        (["{0}", "{1}", "--seconds", "0"], 2, "--seconds is 0.0, expected 0.001 to 1e+09"),
+        (["{0}", "{1}", "--seconds", "nan"], 2, "--seconds is nan, expected 0.001 to 1e+09"),
+        (["{0}", "{1}", "--seconds", "1e-320"], 2, "--seconds is 1e-320, expected 0.001 to 1e+09"),
+        (["http://127.0.0.1:1", "--seconds", "1e300"], 2, "--seconds is 1e+300, expected 0.001 to 1e+09"),
+        (["{0}", "--source", "vlm"], 2, "unknown source 'vlm', supported: dynamo-frontend, dynamo-mocker, "),
+    ],
+)
+def test_bad_arguments_name_the_value(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], arguments: list[str], code: int, message: str
+) -> None:
+    """Wrong usage ends with 2 and failure with 1, each with the value and what was expected."""
+    assert main(["inspect", *(argument.format(*files) for argument in arguments)]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_malformed_body_names_file_line_and_cause(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The error has the place and the text of what cannot be parsed."""
+    (tmp_path / "x.txt").write_text("a 1\nb one\n")
+    assert main(["inspect", str(tmp_path / "x.txt")]) == 1
+    assert f"{tmp_path}/x.txt: line 2: 'one' is not a number: 'b one'" in capsys.readouterr().err

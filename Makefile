@@ -63,13 +63,13 @@ proofs: $(VENV)/.develop  ## run the repeats over seeds and the whole hours that
 	$(BIN)/python -m tests.tools
 	$(BIN)/python $(PYTEST) -m proof
 
-bench: $(VENV)/.develop  ## print ours beside its peers, as ratios from one run
+bench: $(VENV)/.develop  ## compare ours with its peers, as ratios from one run
 	$(BIN)/python -m benchmarks
 
-soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; nothing of it may grow
+soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; nothing in it may grow
 	$(BIN)/python -m tests.soak --minutes 60 --write
 
-live: $(VENV)/.develop  ## bring about every alert in a running stack, twenty times as fast, and write down whom it reached
+live: $(VENV)/.develop  ## cause every alert in a running stack, twenty times as fast, and record which receiver got it
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.live --write
 
@@ -80,10 +80,10 @@ real: $(VENV)/.develop  ## run real vLLM, real Dynamo and a real load generator 
 truth: $(VENV)/.develop  ## send the same prompts through a real Dynamo router and ours, and compare the figures
 	$(BIN)/python -m tests.truth --report docs/emulator.md
 
-capture: $(VENV)/.develop  ## save the /metrics of the real engines to .cache/captures
+capture: $(VENV)/.develop  ## save the /metrics of the real engines in .cache/captures
 	$(BIN)/python -m tests.real --capture .cache/captures
 
-engines: $(VENV)/.develop  ## ask every panel of every captured engine, and write docs/engines.md
+engines: $(VENV)/.develop  ## run every panel's queries on every captured engine, and write docs/engines.md
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.engines --write
 

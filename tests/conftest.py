@@ -57,7 +57,7 @@ def prometheus_3() -> Path:
     """A Prometheus 3, where Debian's unstable suite can be reached."""
     found = tools.prometheus_3_binary()
     if found is None:
-        pytest.skip("prometheus 3 not found: `python -m tests.tools` prepares it or says why it cannot be had")
+        pytest.skip("prometheus 3 not found: `python -m tests.tools` prepares it or says why it is not available")
     return found
 
 
@@ -72,7 +72,7 @@ def promtool_3() -> Path:
     """The promtool of a Prometheus 3, where Debian's unstable suite can be reached."""
     found = tools.promtool_3_binary()
     if found is None:
-        pytest.skip("promtool 3 not found: `python -m tests.tools` prepares it or says why it cannot be had")
+        pytest.skip("promtool 3 not found: `python -m tests.tools` prepares it or says why it is not available")
     return found
 
 
@@ -109,7 +109,7 @@ def chromium() -> Path:
 def _required(name: str, found: Path | None) -> Path:
     if found is not None:
         return found
-    message = f"{name} not found: run `python -m tests.tools`, which prepares it or says why it cannot be had"
+    message = f"{name} not found: run `python -m tests.tools`, which prepares it or says why it is not available"
     if tools.in_ci():
         pytest.fail(message)
     pytest.skip(message)

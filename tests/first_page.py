@@ -44,7 +44,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chromium = chromium_binary()
     if chromium is None:
-        print("no browser found: `python -m tests.tools` prepares one or says why it cannot be had", file=sys.stderr)
+        print("no browser found: `python -m tests.tools` prepares one or says why it is not available", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="servescope-first-page-") as name, open_browser(chromium) as browser:
         folder = Path(name)

@@ -65,12 +65,12 @@ _GRAFANA_TYPES = "node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.
 
 
 class ToolError(Exception):
-    """A tool cannot be had here; the text says why."""
+    """A tool is not available here; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program, where it is when it is there, and how it gets there; CI does without one that is not `needed`."""
+    """A program, how to find it, and how to prepare it; CI does without one that is not `needed`."""
 
     name: str
     find: Callable[[], Path | None]
@@ -79,12 +79,12 @@ class Tool:
 
 
 def prometheus_binary() -> Path | None:
-    """A Prometheus 2, or None; 3 is another language of ranges and no witness for our figures."""
+    """A Prometheus 2, or None; ranges of 3 are left-open, so it is no reference for our figures."""
     return _unpacked("prometheus", package="prometheus") or _on_path("prometheus", version="version 2.")
 
 
 def prometheus_3_binary() -> Path | None:
-    """A Prometheus 3, the witness for left-open ranges, or None."""
+    """A Prometheus 3, the reference for left-open ranges, or None."""
     found = _unpacked("prometheus", package="prometheus-3")
     # What Debian's unstable suite holds may be a later one some day.
     return found if found is not None and "version 3." in _run([str(found), "--version"]) else None
@@ -141,7 +141,7 @@ def chromium_binary() -> Path | None:
 
 
 def main() -> int:
-    """Prepare every tool; 1 in CI when one cannot be had, where a skipped test would go unseen."""
+    """Prepare every tool; 1 in CI when one is not available, as a skipped test would go unseen there."""
     missing = [tool.name for tool in TOOLS_NEEDED if not prepare(tool) and tool.needed]
     return 1 if missing and in_ci() else 0
 
@@ -152,15 +152,15 @@ def in_ci() -> bool:
 
 
 def prepare(tool: Tool) -> bool:
-    """Whether a tool is there, prepared now where it was not; says where it is or why it is not."""
-    reason = "not there after its preparation"
+    """Whether a tool is available, prepared now where it was missing; prints where it is, or why it is missing."""
+    reason = "not found after its preparation"
     if tool.find() is None:
         try:
             tool.prepare()
         except ToolError as error:
             reason = str(error)
     found = tool.find()
-    print(f"{tool.name}: {found}" if found else f"{tool.name}: cannot be had, what needs it is skipped: {reason}")
+    print(f"{tool.name}: {found}" if found else f"{tool.name}: not available, tests that need it are skipped: {reason}")
     return found is not None
 
 

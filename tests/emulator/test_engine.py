@@ -14,7 +14,8 @@ from servescope.contract.identity import Identity
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
-from servescope.emulator.engine import Engine, EngineParameters
+from servescope.emulator.engine import Engine
+from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.speculation import Speculation

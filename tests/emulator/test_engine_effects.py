@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from servescope.emulator.effects import EngineEffects
-from servescope.emulator.engine import EngineParameters
+from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.speculation import Speculation, speculate
 from tests.emulator.test_engine import COST, PLAIN, Bench
 

@@ -15,7 +15,8 @@ from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
 from servescope.emulator.effects import EngineEffects
-from servescope.emulator.engine import Engine, EngineParameters, EngineRole
+from servescope.emulator.engine import Engine
+from servescope.emulator.engine_parameters import EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.speculation import Speculation

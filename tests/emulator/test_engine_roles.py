@@ -9,7 +9,8 @@ import pytest
 from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
-from servescope.emulator.engine import Engine, EngineParameters, EngineRole
+from servescope.emulator.engine import Engine
+from servescope.emulator.engine_parameters import EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.workload.requests import Request

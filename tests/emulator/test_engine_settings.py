@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servescope.emulator.engine import EngineParameters
+from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, EngineSettings, parse_engine
 from servescope.emulator.hardware import size_engine
 from servescope.errors import ConfigurationError

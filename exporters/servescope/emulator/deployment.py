@@ -25,7 +25,8 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import TransferCost
 from servescope.emulator.disaggregation import Disaggregation, KvNetwork, Transfer, WorkerRole
 from servescope.emulator.effects import DeploymentEffects
-from servescope.emulator.engine import Engine, EngineParameters
+from servescope.emulator.engine import Engine
+from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.fleet import Fleet, FleetHooks
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica

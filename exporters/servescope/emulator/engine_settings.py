@@ -11,7 +11,7 @@ from typing import Final
 
 from servescope.emulator.calibration import Calibration, calibrate
 from servescope.emulator.costs import TransferCost
-from servescope.emulator.engine import EngineParameters
+from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, EngineSize, size_engine
 from servescope.emulator.speculation import Speculation, parse_speculation
 from servescope.errors import ConfigurationError, UsageError

@@ -21,7 +21,7 @@ from servescope.contract.samples import Sample
 from servescope.contract.types import Figure
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import Deployment, DeploymentPlan
-from servescope.emulator.engine import EngineParameters
+from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models
 from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.sizing import EngineSettings, size_for_trace

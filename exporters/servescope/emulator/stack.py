@@ -10,7 +10,7 @@ from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
 from servescope.emulator.disaggregation import Disaggregation
-from servescope.emulator.engine import EngineParameters
+from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.speculation import speculate
 from servescope.emulator.workload.mixes import Mix

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from servescope.emulator.composition import Effects, compose
 from servescope.emulator.effects import EngineEffects, RouterEffects, TrafficEffects
 from servescope.emulator.fault_kinds import KINDS, FaultKind, describe_kind, find_kind
-from servescope.emulator.faults import FAULT_SETTINGS, make_fault, parse_fault, parse_faults
+from servescope.emulator.faults import FAULT_SETTINGS, Fault, make_fault, parse_fault, parse_faults
 from servescope.emulator.truths import Truth
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import Table
@@ -133,21 +133,19 @@ def test_truths_read_as_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "spelled"),
+    ("text", "fault"),
     [
-        ("draft-misaligned", "draft-misaligned:0.7"),
-        ("draft-misaligned:0.5", "draft-misaligned:0.5"),
-        ("draft-misaligned@chat-v2", "draft-misaligned:0.7@chat-v2"),
-        ("clock-skew:-60@chat-v2/router-0", "clock-skew:-60@chat-v2/router-0"),
-        (" engine-frozen@chat-v2/engine-1 ", "engine-frozen@chat-v2/engine-1"),
-        ("bad-replica:1e1", "bad-replica:10"),
+        ("draft-misaligned", make_fault("draft-misaligned", 0.7)),
+        ("draft-misaligned:0.5", make_fault("draft-misaligned", 0.5)),
+        ("draft-misaligned@chat-v2", make_fault("draft-misaligned", 0.7, deployment="chat-v2")),
+        ("clock-skew:-60@chat-v2/router-0", make_fault("clock-skew", -60, deployment="chat-v2", replica="router-0")),
+        (" engine-frozen@chat-v2/engine-1 ", make_fault("engine-frozen", deployment="chat-v2", replica="engine-1")),
+        ("bad-replica:1e1", make_fault("bad-replica", 10)),
     ],
 )
-def test_faults_are_spelled(text: str, spelled: str) -> None:
-    """What is written on the command line is understood, and can be written again."""
-    fault = parse_fault(text)
-    assert fault.spell() == spelled
-    assert parse_fault(fault.spell()) == fault
+def test_faults_are_parsed(text: str, fault: Fault) -> None:
+    """A fault on the command line has a kind, an intensity and a place; what is left out has its default."""
+    assert parse_fault(text) == fault
 
 
 @pytest.mark.parametrize(
@@ -186,8 +184,8 @@ def test_scenario_schedules_faults() -> None:
         {"kind": "draft-misaligned", "deployment": "chat-v2", "intensity": 0.9, "start": "5m", "end": "10m"},
         {"kind": "engine-frozen", "start": "0s"},
     )
-    assert (first.spell(), first.start_seconds, first.end_seconds) == ("draft-misaligned:0.9@chat-v2", 300.0, 600.0)
-    assert (second.spell(), second.start_seconds, second.end_seconds) == ("engine-frozen", 0.0, None)
+    assert first == make_fault("draft-misaligned", 0.9, deployment="chat-v2", start_seconds=300.0, end_seconds=600.0)
+    assert second == make_fault("engine-frozen")
 
 
 @pytest.mark.parametrize(

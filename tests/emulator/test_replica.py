@@ -12,7 +12,8 @@ import pytest
 
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment, DeploymentPlan
+from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import BackOff, ColdStart, PhaseOfStart, Start
 from servescope.emulator.stack import V2

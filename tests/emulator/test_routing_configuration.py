@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.router.configuration import KvRouterParameters, parse_routing
 from servescope.emulator.scenario import make_scenario
 from servescope.errors import ConfigurationError, UsageError

@@ -11,7 +11,8 @@ import pytest
 
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment, DeploymentPlan
+from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import ColdStart, HealthCheck
 from servescope.emulator.stack import V2

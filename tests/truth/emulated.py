@@ -9,7 +9,8 @@ from itertools import count
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
-from servescope.emulator.deployment import Deployment, DeploymentPlan
+from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.placement import Router

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from servescope.emulator import serving_options
 from servescope.emulator.control_client import TOKEN_VARIABLE
-from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.faults import Fault, Faults, parse_fault
 from servescope.emulator.sizing import fit_to_trace
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack

@@ -6,85 +6,28 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from servescope.contract.identity import Deployment as DeploymentIdentity
 from servescope.contract.identity import Identity
-from servescope.emulator.autoscaler import (
-    Autoscaler,
-    ConcurrencyAutoscaler,
-    ConcurrencyScaling,
-    Load,
-    TokenAutoscaler,
-    TokenScaling,
-)
+from servescope.emulator.autoscaler import Load
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.costs import TransferCost
-from servescope.emulator.disaggregation import Disaggregation, KvNetwork, Transfer, WorkerRole
+from servescope.emulator.deployment_plan import AUTOSCALER, DeploymentPlan, build_autoscaler, build_engine, build_router
+from servescope.emulator.disaggregation import KvNetwork, Transfer, WorkerRole
 from servescope.emulator.effects import DeploymentEffects
 from servescope.emulator.engine import Engine
-from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.fleet import Fleet, FleetHooks
-from servescope.emulator.gpu import EmulatedGpu
-from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica
-from servescope.emulator.router.configuration import KvRouterParameters, RouterRuntime, WorkerCapacity
+from servescope.emulator.replica import Replica
+from servescope.emulator.router.configuration import WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, EventPublisher
-from servescope.emulator.router.kv import KvRouter
-from servescope.emulator.router.least_load import LeastLoadRouter
-from servescope.emulator.router.placement import Placement, Router
-from servescope.emulator.router.replicas import RouterReplicas
+from servescope.emulator.router.placement import Placement
 from servescope.emulator.serving import Serving
 from servescope.emulator.workload.requests import Cancel, Finished, Request
 from servescope.errors import UsageError
-from servescope.instruments.autoscaler import AutoscalerInstruments
-from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.instrument import Instruments
-from servescope.instruments.router import RouterInstruments
 
 _EVALUATION_SECONDS = 5.0
-_ROUTER = "router-0"
-_AUTOSCALER = "autoscaler-0"
-
-
-@dataclass(frozen=True, slots=True)
-class DeploymentPlan:
-    """What one deployment is made of.
-
-    The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router, `router` says how the
-    processes of a KV-aware one run. A cache event takes `event_seconds` to reach them. A draining replica that has not
-    served its requests after `drain_seconds` is ended with them.
-
-    With `disaggregation` a replica is a unit of prefill and decode workers, between which `kv_transfer` says how KV
-    goes; every worker is built as `engine` says, but that prefill workers draft nothing.
-    """
-
-    identity: DeploymentIdentity
-    engine: EngineParameters
-    scaling: TokenScaling | ConcurrencyScaling
-    routing: KvRouterParameters | None = None
-    router: RouterRuntime = field(default_factory=RouterRuntime)
-    cold_start: ColdStart = field(default_factory=ColdStart)
-    health_check: HealthCheck = field(default_factory=HealthCheck)
-    back_off: BackOff = field(default_factory=BackOff)
-    event_seconds: float = 0.02
-    drain_seconds: float = 600.0
-    disaggregation: Disaggregation | None = None
-    kv_transfer: TransferCost = field(default_factory=TransferCost)
-
-    def __post_init__(self) -> None:
-        for name in ("event_seconds", "drain_seconds"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of seconds, 0 or more")
-        if self.disaggregation is not None and not isinstance(self.scaling, TokenScaling):
-            raise UsageError("a disaggregated deployment scales on its tokens in flight, expected TokenScaling")
-
-    @property
-    def roles(self) -> tuple[WorkerRole, ...]:
-        """The role of each worker of one replica."""
-        return ("aggregated",) if self.disaggregation is None else self.disaggregation.roles
 
 
 class Target(NamedTuple):
@@ -125,14 +68,13 @@ class Flight:
 class Deployment:
     """Replicas behind one router, their number kept by an autoscaler.
 
-    `generation` goes up whenever the targets change. `requests_started` and `outcomes` are the truth over all processes
-    there ever were, whoever saw it: the requests that were sent, and how those ended that have.
+    `generation` goes up whenever the targets change. `outcomes` counts the requests that have ended, by how they ended,
+    over all processes there ever were.
     """
 
     def __init__(self, plan: DeploymentPlan, *, clock: VirtualClock, seed: int) -> None:
         self.plan = plan
         self.generation = 0
-        self.requests_started = 0
         self.outcomes: Counter[str] = Counter()
         self.effects = DeploymentEffects()
         self._clock = clock
@@ -142,8 +84,8 @@ class Deployment:
         self._watchers: list[Callable[[Replica], None]] = []
         self._network = KvNetwork(clock=clock)
         self._unreceived: dict[Flight, None] = {}
-        self.router = self._build_router()
-        self.autoscaler = self._build_autoscaler()
+        self.router = build_router(plan, clock=clock, seed=f"router-{self._seed}")
+        self.autoscaler = build_autoscaler(plan, clock=clock)
         self.fleet = self._build_fleet()
         self.fleet.open(self.autoscaler.initial_replicas)
         self._evaluate()
@@ -157,7 +99,6 @@ class Deployment:
         Without an active replica it waits in the router; what the router does not take either is rejected, which only
         its own figures show.
         """
-        self.requests_started += 1
         flight = Flight(request, finished)
         self._flights[flight] = None
         flight.take_back = self.router.submit(request, lambda placement: self._serve(flight, placement))
@@ -303,8 +244,8 @@ class Deployment:
         ]
         return [
             *engines,
-            *(Target(self._identify(name, "router"), shown) for name, shown in self.router.processes.items()),
-            Target(self._identify(_AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
+            *(Target(self.plan.identify(name, "router"), shown) for name, shown in self.router.processes.items()),
+            Target(self.plan.identify(AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
         ]
 
     def is_gone(self, path: str) -> bool:
@@ -441,14 +382,10 @@ class Deployment:
 
     # --- building -----------------------------------------------------------------------------------------------------
 
-    def _identify(self, name: str, role: str) -> Identity:
-        labels = dict(self.plan.identity.labels())
-        return Identity(**labels, replica=name, role=role)
-
     def _build_fleet(self) -> Fleet:
         plan = self.plan
         return Fleet(
-            self._identify,
+            self.plan.identify,
             roles=plan.roles,
             clock=self._clock,
             cold_start=plan.cold_start,
@@ -467,57 +404,14 @@ class Deployment:
         )
 
     def _build_engine(self, identity: Identity, process: int) -> Engine:
-        role = next(role for role in self.plan.roles if role == identity.role)
-        # Prefill workers decode nothing, so that they have nothing to draft.
-        parameters = replace(self.plan.engine, speculation=None) if role == "prefill" else self.plan.engine
-        gpu = EmulatedGpu(clock=self._clock, memory_bytes=parameters.gpu_memory_bytes)
-        instruments = EngineInstruments(
-            identity,
-            clock=self._clock.read,
-            draft_length=parameters.draft_length or 1,
-            resources=gpu,
-        )
         life = "" if process == 1 else f"-{process}"
-        engine: Engine = Engine(
-            parameters,
+        return build_engine(
+            self.plan,
+            identity,
             clock=self._clock,
-            instruments=instruments,
-            gpu=gpu,
             seed=f"{identity.replica}{life}-{self._seed}",
-            publish=lambda changes: self._publish(identity.replica, engine, changes),
-            role=role,
+            publish=lambda engine, changes: self._publish(identity.replica, engine, changes),
         )
-        return engine
-
-    def _build_router(self) -> Router:
-        plan, seed = self.plan, f"router-{self._seed}"
-        block_tokens = plan.engine.block_tokens
-        if plan.routing is not None and plan.router.replicas > 1:
-            return RouterReplicas(
-                plan.routing,
-                clock=self._clock,
-                block_tokens=block_tokens,
-                identify=lambda name: self._identify(name, "router"),
-                seed=seed,
-                runtime=plan.router,
-            )
-        instruments = RouterInstruments(self._identify(_ROUTER, "router"), clock=self._clock.read)
-        if plan.routing is None:
-            return LeastLoadRouter(clock=self._clock, instruments=instruments, seed=seed)
-        return KvRouter(
-            plan.routing,
-            clock=self._clock,
-            block_tokens=block_tokens,
-            instruments=instruments,
-            seed=seed,
-            runtime=plan.router,
-        )
-
-    def _build_autoscaler(self) -> Autoscaler:
-        instruments = AutoscalerInstruments(self._identify(_AUTOSCALER, "autoscaler"), clock=self._clock.read)
-        if isinstance(self.plan.scaling, TokenScaling):
-            return TokenAutoscaler(self.plan.scaling, instruments=instruments, disaggregation=self.plan.disaggregation)
-        return ConcurrencyAutoscaler(self.plan.scaling, instruments=instruments)
 
 
 def _check_effects(effects: DeploymentEffects) -> None:

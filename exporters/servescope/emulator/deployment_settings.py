@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
-from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, parse_disaggregation
 from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, parse_engine
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck

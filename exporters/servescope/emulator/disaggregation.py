@@ -108,16 +108,6 @@ class KvNetwork:
         self._going: dict[Transfer, None] = {}
         self._busy: set[str] = set()
 
-    @property
-    def waiting(self) -> int:
-        """Transfers that have not begun."""
-        return len(self._waiting)
-
-    @property
-    def going(self) -> int:
-        """Transfers under way."""
-        return len(self._going)
-
     def send(self, sender: str, receiver: str, seconds: float, done: Callable[[float, float], None]) -> Transfer:
         """Send for so many seconds once both links are free; `done` is told the seconds it waited and took."""
         transfer = Transfer(sender, receiver, seconds, self._clock.now, done)

@@ -23,7 +23,8 @@ from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
 
 if TYPE_CHECKING:
-    from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
+    from servescope.emulator.deployment import Deployment, Target
+    from servescope.emulator.deployment_plan import DeploymentPlan
     from servescope.emulator.replica import Replica
     from servescope.emulator.stack import EmulatedStack
 
@@ -69,12 +70,6 @@ class Fault:
     def covers(self, deployment: str) -> bool:
         """Whether it is in this deployment."""
         return self.deployment in ("", deployment)
-
-    def spell(self) -> str:
-        """As it is written on the command line, with its intensity."""
-        intensity = "" if self.kind.intensity is None else f":{self.intensity:g}"
-        place = f"@{self.deployment}" if self.deployment else ""
-        return f"{self.kind.name}{intensity}{place}{f'/{self.replica}' if self.replica else ''}"
 
     def as_json(self) -> dict[str, object]:
         """For machines, with the truths it creates."""

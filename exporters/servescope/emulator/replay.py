@@ -20,7 +20,8 @@ from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Sample
 from servescope.contract.types import Figure
 from servescope.emulator.autoscaler import TokenScaling
-from servescope.emulator.deployment import Deployment, DeploymentPlan
+from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models
 from servescope.emulator.router.configuration import KvRouterParameters

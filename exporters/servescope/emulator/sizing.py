@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from servescope.emulator.autoscaler import TokenScaling
-from servescope.emulator.deployment import DeploymentPlan
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, size_engine
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurvey

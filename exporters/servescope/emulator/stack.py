@@ -8,7 +8,8 @@ from dataclasses import replace
 from servescope.contract.identity import Deployment as DeploymentIdentity
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment, DeploymentPlan, Target
+from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.router.configuration import KvRouterParameters

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -136,6 +137,63 @@ def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
             await asyncio.to_thread(world.collector.close)
 
     asyncio.run(run())
+
+
+def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
+    """No stretch of work that holds up other scrapes handles more than a thousand of the new series.
+
+    Figures that are evaluated meanwhile are those of the scrapes before.
+    """
+    world = World(tmp_path)
+    fresh = iter(range(10**6))
+
+    def flood(count: float) -> str:
+        return page(count) + "".join(
+            f'queued_requests{{deployment_id="x",request="{next(fresh)}"}} 1\n' for _ in range(15_000)
+        )
+
+    async def act(world: World) -> None:
+        world.answers["a"] = 100.0
+        write_targets(world.folder, "a")
+        before = await world.step(100.0)
+        assert before["queued_requests"] == 2
+        world.pages["a"] = flood
+        (watched,) = world.collector.watched
+        looking_up = spy_on_layout(world.collector)
+        world.seconds += 15
+        scraping = asyncio.ensure_future(world.collector.scrape(watched))
+        sizes, queued = [len(watched.ring)], set()
+        while not scraping.done():
+            await asyncio.sleep(0)
+            sizes.append(len(watched.ring))
+            if sizes[-1] != sizes[-2] and not scraping.done():
+                figures = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
+                queued.add(figures["queued_requests"])
+        after = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
+
+        assert scraping.result().outcome == "ok"
+        assert max(later - earlier for earlier, later in pairwise(sizes)) <= 1_000
+        assert looking_up
+        assert max(looking_up) <= 1_000
+        assert queued == {2}
+        assert after["queued_requests"] == 15_002
+
+    play(world, act)
+
+
+def spy_on_layout(collector: Collector) -> list[int]:
+    """How many new series each look-up of what they are summed into handles, from now on."""
+    handled: list[int] = []
+    layout = collector._deriver._layout(CHAT)
+    look_up = layout._take_up
+
+    def counted(member: Any, ring: Any) -> None:
+        known = len(member.series)
+        look_up(member, ring)
+        handled.append(len(member.series) - known)
+
+    layout._take_up = counted  # type: ignore[method-assign]
+    return handled
 
 
 def test_figures_follow_the_targets(tmp_path: Path) -> None:

@@ -278,7 +278,8 @@ def test_a_histogram_that_loses_an_edge_has_the_quantile_of_the_others() -> None
 @pytest.mark.slow
 def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
     """What is kept of groups and sums is bounded by the series held, not by all there ever were."""
-    ring, layout = Ring(WINDOW_MS, INTERVAL_MS), Layout(Program(FIGURES.values()), "5m")
+    program = Program(FIGURES.values())
+    ring, layout = Ring(WINDOW_MS, INTERVAL_MS), Layout(program, "5m")
     # Beside many targets that share what they are added up to.
     others = [filled_ring(Identity("llama", "chat", "v1", replica=f"r{number}")) for number in range(120)]
     name = "spec_decode_num_accepted_tokens_per_pos_total"
@@ -291,6 +292,22 @@ def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
 
     assert len(ring) < 7_000
     assert max(kept) == max(kept[:90]) < 3 * len(ring)
+    anew = Layout(program, "5m")
+    anew.update([ring, *others])
+    within = Range(NOW + 39 * INTERVAL_MS, WINDOW_MS), Range(NOW + 119 * INTERVAL_MS, WINDOW_MS)
+    for each in within:
+        assert figures_of(program, layout, each) == pytest.approx(figures_of(program, anew, each))
+
+
+def figures_of(program: Program, layout: Layout, within: Range) -> dict[tuple[str, Labels], float]:
+    assembly = Assembly(program, [layout])
+    values = program.run(assembly.add_up(read_rings(assembly.rings, within), within))
+    return {
+        (figure.name, named.labels): value
+        for figure, names, column in zip(program.figures, assembly.names, values, strict=True)
+        for (_, named), value in zip(names, column.tolist(), strict=False)
+        if value == value
+    }
 
 
 @given(

@@ -6,6 +6,7 @@ import math
 import random
 import tracemalloc
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -185,6 +186,46 @@ def test_a_target_that_always_shows_new_series_costs_what_its_limit_says() -> No
     assert max(peaks) < 20_000 * 3_000
     assert peaks[2] < 1.2 * peaks[1]
     assert [rates[series] for series in steady] == pytest.approx([2 / 15] * 100)
+
+
+def test_new_series_get_their_rows_in_parts_and_change_nothing_until_the_scrape_is_added() -> None:
+    """Each part is at most a thousand series; what is read in between is as before, and then as if added at once."""
+    rings = [Ring(WINDOW_MS, INTERVAL_MS, max_series=5_000) for _ in range(2)]
+    parts, plain = rings
+    for ring in rings:
+        ring.append(NOW, counted(numbered(*range(100)), 1.0))
+        ring.append(NOW + INTERVAL_MS, counted(numbered(*range(100)), 4.0))
+    before = rates_of(parts, NOW + INTERVAL_MS)
+    flood, time_ms = counted(numbered(*range(50, 6_000)), 7.0), NOW + 2 * INTERVAL_MS
+    sizes = [len(parts)]
+    for _ in parts.reserve(time_ms, flood.series):
+        sizes.append(len(parts))
+        assert rates_of(parts, NOW + INTERVAL_MS) == before
+    kept = [ring.append(time_ms, flood) for ring in rings]
+    again = counted(flood.series, 8.0)
+    assert list(parts.reserve(time_ms + 1, again.series)) == []  # nothing is looked up for series as before
+    for ring in rings:
+        ring.append(time_ms + 1, again)
+
+    assert max(later - earlier for earlier, later in pairwise(sizes)) == 1_000
+    assert kept[0] is not None
+    assert kept[1] is not None
+    assert kept[0].series == kept[1].series
+    assert columns(parts.window()) == columns(plain.window())
+    assert rates_of(parts, time_ms + 1) == rates_of(plain, time_ms + 1)
+
+
+def test_series_of_a_scrape_that_was_never_added_are_forgotten() -> None:
+    """As of one that is cancelled half-way: they leave the window like series that went away."""
+    ring = Ring(WINDOW_MS, INTERVAL_MS)
+    ring.append(NOW, counted(numbered(1), 1.0))
+    next(ring.reserve(NOW + 1, numbered(*range(1, 3_000))))
+    held = len(ring)
+    for step in range(1, 30):
+        ring.append(NOW + step * INTERVAL_MS, counted(numbered(1), 1.0 + step))
+
+    assert (held, len(ring)) == (1_000, 1)
+    assert rates_of(ring, NOW + 29 * INTERVAL_MS).keys() == set(numbered(1))
 
 
 def test_memory_is_given_back_after_a_flood() -> None:

@@ -330,11 +330,14 @@ class Collector:
             # A damaged row of one target's past must not keep the collector from starting.
             self._on_fault("refill", f"the past of {target_id} could not be read from the store; it starts anew")
             return
+        deployment = target.identity.deployment()
         for time_ms, snapshot in scrapes:
             if time_ms >= oldest:
+                if snapshot is not None:
+                    await self._make_room(ring, deployment, time_ms, snapshot)
                 ring.append(time_ms, snapshot)
             if snapshot is not None:
-                self.alerts.count(target_id, target.identity.deployment(), time_ms, snapshot)
+                self.alerts.count(target_id, deployment, time_ms, snapshot)
 
     async def _recall_alerts(self) -> None:
         """Take up how alerts stood before a restart, once."""
@@ -454,6 +457,8 @@ class Collector:
     async def scrape(self, watched: Watched) -> Scrape:
         """Scrape one target now and book what came of it."""
         scrape = await scrape_target(watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock)
+        if scrape.snapshot is not None:
+            await self._make_room(watched.ring, watched.deployment, scrape.time_ms, scrape.snapshot)
         if not self._append(watched, scrape.time_ms, scrape.snapshot):
             message = f"{watched.target.url}: the clock stands before the last scrape; this one is left out"
             scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
@@ -475,6 +480,12 @@ class Collector:
         if host is not None:
             host.hold(watched.held_until_ms)
         return replace(scrape, error=f"{scrape.error}; tried again from {tell_instant(watched.held_until_ms)} on")
+
+    async def _make_room(self, ring: Ring, deployment: Deployment, time_ms: int, snapshot: Snapshot) -> None:
+        """Look up the new series of a scrape part by part: thousands at once would delay the scrapes of others."""
+        for _ in ring.reserve(time_ms, snapshot.series):
+            self._deriver.take_up(deployment, ring)
+            await asyncio.sleep(0)
 
     def _append(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
         """Keep a scrape in memory and for the store; False when it is not after the last one."""

@@ -7,9 +7,10 @@ rows; all deployments together are added up in one go.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -65,11 +66,8 @@ class Layout:
         self.rings: tuple[Ring, ...] = ()
         self._program, self._window = program, window
         self._most_slots = _SLOTS_KEPT
-        self._clear()
-
-    def _clear(self) -> None:
         self._is_behind = False
-        self.groups: dict[frozenset[str], dict[Labels, int]] = {leaf.by: {} for leaf in self._program.leaves}
+        self.groups: dict[frozenset[str], dict[Labels, int]] = {leaf.by: {} for leaf in program.leaves}
         self._members: dict[Ring, _Member] = {}
         self._slots: dict[tuple[int, int, float], int] = {}
         self._table: _Slots | None = None
@@ -120,12 +118,12 @@ class Layout:
     def _take_up(self, member: _Member, ring: Ring) -> None:
         """Look up the rows that have another series than before."""
         former, current = member.series, ring.rows
-        others = [row for row, (old, new) in enumerate(zip_longest(former, current)) if old is not new]
-        is_other = np.zeros(max(len(former), len(current)), dtype=np.bool_)
-        is_other[others] = True
+        shared = min(len(former), len(current))
+        is_other = np.ones(max(len(former), len(current)), dtype=np.bool_)
+        is_other[:shared] = np.fromiter(map(operator.is_not, former, current), np.bool_, shared)
         found = [
             (row, slot)
-            for row in others
+            for row in np.flatnonzero(is_other).tolist()
             if row < len(current) and (series := current[row]) is not None
             for slot in self._slots_of(series)
         ]
@@ -147,18 +145,35 @@ class Layout:
                 yield self._slots.setdefault((number, group, edge), len(self._slots))
 
     def _drop_spent_slots(self) -> None:
-        """Begin anew when most slots are those of series that are gone, as of a label that always has new values."""
+        """Number the slots anew when most are those of series that are gone, as of a label that always has new values.
+
+        Nothing is looked up again: that would take long for a target with many series.
+        """
         if len(self._slots) <= self._most_slots:
             return
         is_filled = np.zeros(len(self._slots), dtype=np.bool_)
         for member in self._members.values():
             is_filled[member.slots] = True
         if is_filled.sum() < len(self._slots) // 2:
-            self._clear()
-            self._members = {ring: _Member() for ring in self.rings}
-            for ring, member in self._members.items():
-                self._take_up(member, ring)
+            self._keep_slots(is_filled)
         self._most_slots = max(_SLOTS_KEPT, 2 * len(self._slots))
+
+    def _keep_slots(self, is_kept: NDArray[np.bool_]) -> None:
+        kept = [slot for slot, is_one in zip(self._slots, is_kept.tolist(), strict=True) if is_one]
+        by = [leaf.by for leaf in self._program.leaves]
+        used: dict[frozenset[str], set[int]] = {labels: set() for labels in self.groups}
+        for leaf, group, _ in kept:
+            used[by[leaf]].add(group)
+        numbers = {labels: {old: new for new, old in enumerate(sorted(groups))} for labels, groups in used.items()}
+        self.groups = {
+            labels: {group: numbers[labels][old] for group, old in groups.items() if old in numbers[labels]}
+            for labels, groups in self.groups.items()
+        }
+        self._slots = {(leaf, numbers[by[leaf]][group], edge): new for new, (leaf, group, edge) in enumerate(kept)}
+        moved = np.cumsum(is_kept) - 1
+        for member in self._members.values():
+            member.slots = moved[member.slots]
+        self._table, self._names = None, {}
 
 
 def _edge(series: Series) -> float | None:

@@ -7,6 +7,7 @@ which series came or went. A series that is in every scrape of a range needs its
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +22,8 @@ MAX_HELD_SERIES: Final = 50_000
 Rows = NDArray[np.intp]
 
 _FIRST_ROWS, _FIRST_COLUMNS = 64, 8
+# So many series take about 2 ms to look up, for which nothing else on the event loop need wait long.
+_PART_SERIES: Final = 1_000
 # Below this a ring is not worth making smaller.
 _SMALL_ROWS = 1024
 _GAUGES: Final = frozenset(name for name, metric in METRICS.items() if metric.kind == "gauge")
@@ -106,6 +109,7 @@ class Ring:
         self._turns: list[Turn] = []
         nothing = np.zeros(0, dtype=np.intp)
         self._placed = _Placed((), (), None, nothing, nothing)
+        self._reserved: _Placed | None = None
 
     def __len__(self) -> int:
         """The number of series held."""
@@ -135,6 +139,27 @@ class Ring:
         return events + sum(each.nbytes for each in fixed)
 
     # --- A scrape arrives ---------------------------------------------------------------------------------------------
+
+    def reserve(self, time_ms: int, offered: tuple[Series, ...]) -> Iterator[None]:
+        """Give rows to the new series of the scrape that `append` adds next, a part at a time.
+
+        After each part the rows are consistent, and their values those of the scrapes before. What is reserved and not
+        appended is forgotten like a series that went away.
+        """
+        self._expire(time_ms - self.hold_ms)
+        if self._is_placed(offered, self._placed):
+            return
+        number, rows = self._first + len(self._times), []
+        for start in range(0, len(offered), _PART_SERIES):
+            held = len(self._row_of)
+            part = self._rows_for(offered[start : start + _PART_SERIES])
+            rows.append(part)
+            if len(self._row_of) > held:
+                new = part[(part >= 0) & ~self._is_shown[part]]
+                self._gone_since[new] = number
+                self._turns.append(Turn(number, new))
+            yield
+        self._reserved = _placed(offered, np.concatenate(rows) if rows else np.zeros(0, dtype=np.intp))
 
     def append(self, time_ms: int, snapshot: Snapshot | None) -> Snapshot | None:
         """Add a scrape, None for one that failed; `time_ms` must be after the last one's.
@@ -187,6 +212,7 @@ class Ring:
                 self._series[row] = None
                 self._free.append(row)
         self.version += 1
+        self._reserved = None
         if len(self._before) > _SMALL_ROWS and len(self._row_of) < len(self._before) // 4:
             self._shrink()
 
@@ -213,18 +239,18 @@ class Ring:
 
     def _place(self, offered: tuple[Series, ...], number: int) -> _Placed:
         """The rows of a scrape's series, new ones for new series, as far as there is room."""
-        placed = self._placed
-        if offered is placed.offered and (placed.kept is None or len(self._row_of) == self.max_series):
-            return placed
-        rows = self._rows_for(offered)
-        kept = np.flatnonzero(rows >= 0) if len(rows) and rows.min() < 0 else None
-        if kept is not None:
-            rows = rows[kept]
-        series = offered if kept is None else tuple(offered[position] for position in kept.tolist())
-        counters = np.array([at for at, each in enumerate(series) if each.name not in _GAUGES], dtype=np.intp)
-        self._note_turns(rows, number)
-        self._placed = _Placed(offered, series, kept, rows, counters)
-        return self._placed
+        if self._is_placed(offered, self._placed):
+            return self._placed
+        placed, self._reserved = self._reserved, None
+        if placed is None or placed.offered is not offered:
+            placed = _placed(offered, self._rows_for(offered))
+        self._note_turns(placed.rows, number)
+        self._placed = placed
+        return placed
+
+    def _is_placed(self, offered: tuple[Series, ...], placed: _Placed) -> bool:
+        """Whether these series have the rows they had, and none waits for room that there is now."""
+        return offered is placed.offered and (placed.kept is None or len(self._row_of) == self.max_series)
 
     def _rows_for(self, series: tuple[Series, ...]) -> Rows:
         """The row of each series, -1 where there is no room for it."""
@@ -307,8 +333,11 @@ class Ring:
             resets = [reset for reset in resets if first < reset.scrape <= last]
         turned = None
         if self._turns and self._turns[-1].scrape > first:
-            turns = [turn.rows for turn in self._turns if turn.scrape > first]
-            turned = turns[0] if len(turns) == 1 else np.unique(np.concatenate(turns))
+            is_turned = np.zeros(rows, dtype=np.bool_)
+            for turn in self._turns:
+                if turn.scrape > first:
+                    is_turned[turn.rows] = True
+            turned = np.flatnonzero(is_turned)
         return Stretch(
             values[first % columns, :rows],
             values[last % columns, :rows],
@@ -357,6 +386,16 @@ class Ring:
     def _held(self) -> tuple[tuple[Series, ...], Rows]:
         held = [(series, row) for row, series in enumerate(self._series) if series is not None]
         return tuple(series for series, _ in held), np.array([row for _, row in held], dtype=np.intp)
+
+
+def _placed(offered: tuple[Series, ...], rows: Rows) -> _Placed:
+    """Where series go whose rows, -1 for those without room, are given."""
+    kept = np.flatnonzero(rows >= 0) if len(rows) and rows.min() < 0 else None
+    if kept is not None:
+        rows = rows[kept]
+    series = offered if kept is None else tuple(offered[position] for position in kept.tolist())
+    counters = np.array([at for at, each in enumerate(series) if each.name not in _GAUGES], dtype=np.intp)
+    return _Placed(offered, series, kept, rows, counters)
 
 
 def _moved(rows: Rows, moved: Rows) -> Rows:

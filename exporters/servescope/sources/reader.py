@@ -122,7 +122,8 @@ class Reader:
             layout = _Layout(page.series, finite)
             source = self._source or self._pinned or layout.identify().source
             if source is not None:
-                layout.plan(source, self._identity)
+                # Made here, where it delays nothing else; `take` makes another where others supply more by then.
+                layout.way = _Way(layout.plan(source, self._identity), self._elsewhere, self._series)
         return Studied(page, values, limits, key, layout)
 
     def take(self, studied: Studied) -> Reading:

@@ -28,7 +28,7 @@ from servescope.collector.config import configure_targets
 from servescope.collector.scrape import Limits
 from servescope.collector.targets import Target
 from servescope.contract.identity import Identity
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
 from servescope.sources.parse import Lexicon, learn_page
 from servescope.sources.reader import Reader

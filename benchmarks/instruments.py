@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, OUTCOMES
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.journal import FOLD_EVERY
 

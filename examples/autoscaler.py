@@ -12,7 +12,7 @@ import sys
 from collections import deque
 
 from servescope.contract.identity import Identity
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.instruments.autoscaler import AutoscalerInstruments
 
 TARGET_IN_FLIGHT_TOKENS = 50_000

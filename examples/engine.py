@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from urllib.request import urlopen
 
 from servescope.contract.identity import Identity
-from servescope.exposition.exposition import serve
-from servescope.instruments.engine import EngineInstruments, Request
+from servescope.exposition.serving import serve
+from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.request import Request
 from servescope.instruments.resources import ResourceMeter
 
 BATCH = 8

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from servescope.contract.identity import Identity
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.instruments.router import RouterInstruments
 
 BLOCK = 16

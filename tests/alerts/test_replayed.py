@@ -27,7 +27,7 @@ from servescope.emulator.faults import Faults, parse_fault
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from tests.alerts.test_recording import RECORDING_FILES, RULES
 from tests.support.alert_proofs import minutes
 from tests.support.prometheus import Prometheus, running

@@ -18,7 +18,9 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.openmetrics import head, with_exemplars
 from servescope.contract.samples import Labels
 from servescope.contract.types import Metric
-from servescope.exposition.exposition import PrometheusCollector, render, render_openmetrics, serve
+from servescope.exposition.registry import PrometheusCollector
+from servescope.exposition.rendering import render, render_openmetrics
+from servescope.exposition.serving import serve
 from servescope.instruments.engine import EngineInstruments
 from tests.support.prometheus import Prometheus, running
 

@@ -19,7 +19,7 @@ import yaml
 
 from dashboards.queries import HISTOGRAMS
 from servescope.contract.identity import Identity
-from servescope.exposition.exposition import render_openmetrics
+from servescope.exposition.rendering import render_openmetrics
 from servescope.instruments.engine import EngineInstruments
 from tests.conftest import ROOT
 from tests.support.boards import NAMES, panels, read_board, substitute

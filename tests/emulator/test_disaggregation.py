@@ -31,7 +31,7 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.requests import Cancel, Request
 from servescope.errors import UsageError
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.store.embedded import Store
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)

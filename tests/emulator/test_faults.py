@@ -18,7 +18,7 @@ from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 
 QUIET = Mix(requests_per_second=2.0, burst_factor=1.0, day_amplitude=0.0)
 

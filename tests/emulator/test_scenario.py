@@ -18,7 +18,7 @@ from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.scenario import Scenario, make_scenario, read_scenario
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import ConfigurationError
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from tests.conftest import ROOT
 
 EXAMPLES = sorted((ROOT / "examples" / "scenarios").glob("*.toml"))

@@ -19,7 +19,7 @@ from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.requests import Request
 from servescope.errors import UsageError
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 
 
 def totals(deployment: Deployment) -> dict[str, float]:

@@ -13,7 +13,7 @@ from servescope.emulator.deployment import Deployment, Target
 from servescope.emulator.stack import V1, EmulatedStack
 from servescope.emulator.vllm_names import VllmPages
 from servescope.emulator.workload.mixes import Mix
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.sources.inspection import Report, inspect
 from servescope.sources.maps import load_sources
 from servescope.sources.parse import parse_exposition

@@ -21,7 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Labels
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.exposition import CONTENT_TYPE, MetricsServer, PrometheusCollector, render, serve
+from servescope.exposition.registry import PrometheusCollector
+from servescope.exposition.rendering import CONTENT_TYPE, render
+from servescope.exposition.serving import MetricsServer, serve
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.instrument import Instruments

@@ -25,8 +25,10 @@ from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Metric
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.exposition import PrometheusCollector, render, render_openmetrics
-from servescope.exposition.otlp import UNITS, OtlpPusher, name_of, push
+from servescope.exposition.otlp import OtlpPusher, push
+from servescope.exposition.otlp_names import UNITS, name_of
+from servescope.exposition.registry import PrometheusCollector
+from servescope.exposition.rendering import render, render_openmetrics
 from servescope.instruments import gen_ai
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
@@ -435,7 +437,7 @@ def test_requests_told_step_by_step_are_counted_too(
 def test_nothing_is_counted_for_a_pusher_that_was_closed(engine: EngineInstruments, receiver: Receiver) -> None:
     """The engine forgets it."""
     push(engine, endpoint=receiver.url, interval_seconds=NEVER).close()
-    assert engine._watchers == ()
+    assert engine._series._watchers == ()
 
 
 # --- exemplars --------------------------------------------------------------------------------------------------------
@@ -532,7 +534,7 @@ def test_wrong_settings_are_refused(engine: EngineInstruments, settings: dict[st
     """At once, with the value and what was expected; no thread is left."""
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         push(engine, **settings)
-    assert engine._watchers == ()
+    assert engine._series._watchers == ()
 
 
 def test_instruments_a_backend_could_not_tell_apart_are_refused(engine: EngineInstruments) -> None:

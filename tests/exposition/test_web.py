@@ -22,17 +22,9 @@ from starlette.routing import Mount
 
 from servescope.contract.identity import Identity
 from servescope.errors import UsageError
-from servescope.exposition.exposition import (
-    CONTENT_TYPE,
-    OPENMETRICS_CONTENT_TYPE,
-    MetricsServer,
-    make_asgi_app,
-    make_wsgi_app,
-    render,
-    render_openmetrics,
-    serve,
-)
-from servescope.exposition.web import AsgiApp, WsgiApp
+from servescope.exposition.rendering import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE, render, render_openmetrics
+from servescope.exposition.serving import MetricsServer, serve
+from servescope.exposition.web import AsgiApp, WsgiApp, make_asgi_app, make_wsgi_app
 from servescope.instruments.engine import EngineInstruments
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.errors import UsageError
-from servescope.exposition.exposition import render
-from servescope.instruments.engine import EngineInstruments, Request
-from servescope.instruments.instrument import REFUSALS
+from servescope.exposition.rendering import render
+from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.journal import DROP_BEYOND, FOLD_EVERY
 from servescope.instruments.ledger import Distribution
+from servescope.instruments.request import Request
 from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.testing import FakeClock, value
+from servescope.instruments.values import REFUSALS
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 
@@ -557,7 +558,8 @@ def test_importing_the_instruments_loads_neither_numpy_nor_prometheus_client() -
     """An engine's start does not wait for them."""
     code = (
         "import sys, servescope.instruments.engine, servescope.instruments.router, servescope.instruments.autoscaler, "
-        "servescope.instruments.resources, servescope.instruments.testing, servescope.exposition.exposition; "
+        "servescope.instruments.resources, servescope.instruments.testing, servescope.exposition.serving, "
+        "servescope.exposition.web, servescope.exposition.registry; "
         "print([name for name in ('numpy', 'prometheus_client', 'pynvml') if name in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from servescope.contract.identity import Identity
-from servescope.instruments.engine import EngineInstruments, HandedOver
+from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.request import HandedOver
 from servescope.instruments.testing import FakeClock, value
 
 

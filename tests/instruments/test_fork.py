@@ -13,7 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from servescope.contract.identity import Identity
-from servescope.exposition.exposition import render, serve
+from servescope.exposition.rendering import render
+from servescope.exposition.serving import serve
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.resources import ResourceMeter
@@ -73,7 +74,7 @@ def test_a_child_starts_from_nothing_under_its_own_replica() -> None:
 
 def test_instruments_of_steps_start_from_nothing_too() -> None:
     """What they have beside an engine's is renewed with it: the child counts its own, and none of its parent's."""
-    engine = StepInstruments(IDENTITY, untold_outcomes=("client_error",))
+    engine = StepInstruments(IDENTITY, unreported_outcomes=("client_error",))
     engine.count_tokens(input_tokens=5, output_tokens=7)
     engine.record_cache_use(eligible_tokens=10, reused_tokens=5)
     engine.set_concurrent_requests(3)

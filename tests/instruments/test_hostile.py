@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import OUTCOMES
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
-from servescope.instruments.instrument import REFUSALS, Instruments
+from servescope.instruments.instrument import Instruments
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock, value
+from servescope.instruments.values import REFUSALS
 
 ENGINE = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 ROUTER = Identity("llama-70b", "chat-v2", "v2", role="router")

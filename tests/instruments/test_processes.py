@@ -24,7 +24,8 @@ import pytest
 
 from servescope.contract.identity import Identity
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.exposition import PrometheusCollector, render, render_openmetrics
+from servescope.exposition.registry import PrometheusCollector
+from servescope.exposition.rendering import render, render_openmetrics
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.processes import ProcessGroup
@@ -349,9 +350,9 @@ def test_memory_does_not_grow_with_generations(name: str) -> None:
             with forked(lambda: serve_requests(engine, 1)):
                 assert eventually(lambda: started(group) == generation + 1)  # noqa: B023 - asked within the loop
         assert eventually(lambda: value(group, "servescope_group_processes_ended_total") == 30)
-        agent = group._agent
-        assert agent._processes == {}
-        assert sum(len(series) for _, series in agent._remainder.families) < 500
+        keeper = group._member._keeper
+        assert keeper._processes == {}
+        assert sum(len(series) for _, series in keeper._remainder.families) < 500
         assert len(group.samples()) < 500
 
 
@@ -503,7 +504,7 @@ def test_a_group_takes_no_process_of_another_deployment(name: str, caplog: pytes
     with ProcessGroup(name, ours) as group:
         assert started(group) == 0
         with ProcessGroup(name, other) as stranger:
-            assert eventually(lambda: stranger._agent.refused)
+            assert eventually(lambda: stranger._member.refused)
             with pytest.raises(ServescopeError, match="of another deployment"):
                 stranger.samples()
         assert started(group) == 0
@@ -513,7 +514,7 @@ def test_a_group_takes_no_process_of_another_deployment(name: str, caplog: pytes
 def test_garbage_from_another_process_breaks_nothing(name: str) -> None:
     """Whoever talks nonsense is hung up on; the group goes on."""
     engine = EngineInstruments(IDENTITY)
-    hello = json.dumps({"token": "x", "deployment": dict(IDENTITY.deployment().labels()), "heir": False}).encode()
+    hello = json.dumps({"token": "x", "deployment": dict(IDENTITY.deployment().labels()), "standby": False}).encode()
     frame = struct.Struct("<cI").pack
     nonsense = [
         b"GET / HTTP/1.1\r\n\r\n",
@@ -529,7 +530,7 @@ def test_garbage_from_another_process_breaks_nothing(name: str) -> None:
         assert started(group) == 2
         for words in nonsense:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.connect(group._agent._address)
+                connection.connect(group._member.address)
                 connection.sendall(words)
                 if words:
                     connection.settimeout(5)

@@ -9,9 +9,9 @@ import pytest
 
 from servescope.contract.identity import Identity
 from servescope.errors import UsageError
-from servescope.instruments.instrument import REFUSALS
 from servescope.instruments.journal import FOLD_EVERY
 from servescope.instruments.testing import FakeClock, value
+from servescope.instruments.values import REFUSALS
 from servescope.plugins.steps import MOST_AT_ONCE, StepInstruments
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
@@ -24,7 +24,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def engine(clock: FakeClock) -> StepInstruments:
-    return StepInstruments(IDENTITY, clock=clock, ratio_window_seconds=10.0, untold_outcomes=("client_error",))
+    return StepInstruments(IDENTITY, clock=clock, ratio_window_seconds=10.0, unreported_outcomes=("client_error",))
 
 
 def refused(engine: StepInstruments) -> dict[str, float]:

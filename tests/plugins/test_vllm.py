@@ -20,9 +20,9 @@ import pytest
 
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import make_labels
-from servescope.exposition.exposition import serve
-from servescope.instruments.instrument import REFUSALS
+from servescope.exposition.serving import serve
 from servescope.instruments.resources import Gpu, Resources
+from servescope.instruments.values import REFUSALS
 from servescope.sources.parse import parse_exposition
 from tests.real.processes import pick_ports
 from tests.support import fake_vllm

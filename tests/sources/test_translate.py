@@ -8,7 +8,7 @@ import pytest
 from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS
 from servescope.contract.samples import format_series
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.router import RouterInstruments
 from servescope.sources.maps import Source, identify, load_sources, read_source

@@ -16,7 +16,7 @@ from servescope.contract.identity import Deployment
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from tests.support.prometheus import Prometheus, running
 
 START_SECONDS = 1_700_000_000

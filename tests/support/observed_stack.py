@@ -21,7 +21,7 @@ from servescope.emulator.stack import V2, EmulatedStack
 from servescope.emulator.truths import DUPLICATES, TARGETS_UP, Truth
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.store.embedded import Store
 
 # Where the emulated time stands on the wall clock.

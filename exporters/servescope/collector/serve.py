@@ -42,7 +42,7 @@ from servescope.collector.openapi import describe
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
-from servescope.exposition.pages import Pages
+from servescope.exposition.page_cache import PageCache
 from servescope.store.records import AHEAD_MS, FigureTable, StoreError, TooLargeError
 
 _TIMES = ("start_ms", "end_ms", "name")
@@ -92,7 +92,7 @@ class _Pages:
         self._started = time.time()
         self._page = Page((), (), (), collector.telemetry)
         renderer = PageRenderer()
-        self._metrics = Pages(
+        self._metrics = PageCache(
             {
                 TEXT: lambda: self._timed(renderer.render),
                 OPENMETRICS: lambda: self._timed(renderer.render_openmetrics),
@@ -116,13 +116,13 @@ class _Pages:
 
     async def metrics(self, request: web.Request) -> web.Response:
         asked = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
-        answer = self._metrics.kept_answer(*asked)
+        answer = self._metrics.cached_response(*asked)
         if answer is None:
             async with self._rendering:
-                answer = self._metrics.kept_answer(*asked)
+                answer = self._metrics.cached_response(*asked)
                 if answer is None:
                     self._page = self._take_page()
-                    answer = await asyncio.to_thread(self._metrics.answer, *asked)
+                    answer = await asyncio.to_thread(self._metrics.response, *asked)
         return web.Response(body=answer.body, status=answer.status, headers=answer.headers)
 
     def _timed(self, render: Callable[[Page], bytes]) -> bytes:

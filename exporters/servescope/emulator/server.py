@@ -21,7 +21,7 @@ from servescope.emulator.clock import WallClockRunner
 from servescope.emulator.deployment import Deployment, Target
 from servescope.emulator.stack import EmulatedStack
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 
 ADDRESS = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - told from other addresses, not listened on by itself

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from servescope.emulator.cache import Lease
 from servescope.emulator.workload.requests import Finished, Request
-from servescope.instruments.engine import HandedOver
-from servescope.instruments.engine import Request as ObservedRequest
+from servescope.instruments.request import HandedOver
+from servescope.instruments.request import Request as ObservedRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from servescope.contract.samples import Sample
 from servescope.emulator.deployment import Deployment, Target
 from servescope.emulator.replica import Replica
 from servescope.emulator.serving import Serving
-from servescope.exposition.exposition import render
+from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
 
 _SECONDS_EDGES = (

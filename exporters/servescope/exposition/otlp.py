@@ -4,58 +4,46 @@
     ...
     pusher.close()
 
-Nothing of the SDK is called when something is recorded: a thread reads the instruments every `interval_seconds`,
-makes the SDK's data points of it, and gives them to its exporter. What that thread needs of each request, exponential
-buckets and the `gen_ai.server.*` histograms, is counted as requests are folded, and only where somebody pushes.
+Recording calls nothing of the SDK: a thread reads the instruments every `interval_seconds`, makes the SDK's data points
+and passes them to its exporter. What that thread needs of each request, exponential buckets and the `gen_ai.server.*`
+histograms, is counted as requests are folded, and only where somebody pushes.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import math
 import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.samples import Labels, Sample
-from servescope.contract.types import Metric, Unit
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.exposition import require_distinct
+from servescope.exposition.otlp_names import describe, describe_gen_ai, gen_ai_attributes, resource_attributes
+from servescope.exposition.otlp_points import Acknowledged, Buckets, SeriesState, metrics_data
+from servescope.exposition.rendering import require_distinct
 from servescope.instruments.engine import EngineInstruments
-from servescope.instruments.exponential import ExponentialState
 from servescope.instruments.gen_ai import GenAiHistograms
-from servescope.instruments.instrument import Instruments, require_positive
+from servescope.instruments.instrument import Instruments
+from servescope.instruments.values import require_positive
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from opentelemetry.sdk.metrics import Exemplar
     from opentelemetry.sdk.metrics import export as sdk
     from opentelemetry.sdk.resources import Resource
 
-    from servescope.contract.openmetrics import Traced
+__all__ = ["push"]
 
 Temporality = Literal["cumulative", "delta"]
 HistogramKind = Literal["explicit", "exponential"]
-
-NAMESPACE = "servescope"
-
-UNITS: Mapping[Unit, str] = {
-    "bytes": "By", "bytes/s": "By/s", "cores": "{cpu}", "decisions": "{decision}", "decisions/s": "{decision}/s",
-    "events": "{event}", "events/s": "{event}/s", "preemptions": "{preemption}", "preemptions/s": "{preemption}/s",
-    "ratio": "1", "recoveries": "{recovery}", "replicas": "{replica}", "requests": "{request}",
-    "requests/s": "{request}/s", "seconds": "s", "tokens": "{token}", "tokens/s": "{token}/s", "workers": "{worker}",
-}  # fmt: skip
-"""The catalog's units as UCUM has them, which OpenTelemetry wants."""
 
 _CLOSE_SECONDS = 10.0
 
@@ -66,10 +54,10 @@ class MetricExporter(Protocol):
     """What `exporter=` takes: a metric exporter of the opentelemetry-sdk."""
 
     def export(self, metrics_data: sdk.MetricsData, timeout_millis: float = ...) -> object:
-        """Send, and tell whether it went well; retries are the exporter's."""
+        """Send, and return whether it succeeded; retries are the exporter's."""
 
     def shutdown(self, timeout_millis: float = ...) -> None:
-        """Give up what is being sent."""
+        """Abandon what is being sent."""
 
 
 def push(
@@ -88,12 +76,12 @@ def push(
 
     `endpoint` is the whole URL, `http://host:4318/v1/metrics`; None leaves it, and `headers`, to the environment
     variables of OpenTelemetry. So do `temporality` and `histograms`, whose defaults are cumulative and explicit.
-    `resource_attributes` are added to those made of the identity, and win. `operation_name` and `provider_name` are
-    attributes of the `gen_ai.server.*` metrics; the provider is the identity's inference stack unless told.
-    `exporter` is one of your own instead, for gRPC or a client certificate.
+    `resource_attributes` are added to those made of the identity, and override them. `operation_name` and
+    `provider_name` are attributes of the `gen_ai.server.*` metrics; the default provider is the identity's inference
+    stack. `exporter` is one of your own instead, for gRPC or a client certificate.
 
-    One pusher per destination: each has a temporality and a state of its own. Raises UsageError for what is none of
-    these, and ServescopeError without the extra.
+    One pusher per destination: each has a temporality and a state of its own. Raises UsageError for invalid arguments,
+    and ServescopeError without the extra.
     """
     require_distinct(instruments)
     for one in instruments:
@@ -124,8 +112,8 @@ def push(
 class OtlpPusher:
     """A running export; `exported` and `failed` count its attempts. Closing it twice does nothing.
 
-    What a failed export carried is in the next one: cumulative figures have it in any case, and deltas are counted
-    from the last export that was acknowledged. Where an acknowledgement is lost on its way, a delta comes twice.
+    What a failed export carried is in the next one: cumulative figures include it in any case, and deltas are counted
+    from the last export that was acknowledged. Where an acknowledgement is lost, a delta is delivered twice.
     """
 
     def __init__(
@@ -137,7 +125,7 @@ class OtlpPusher:
         self._settings = settings
         self._interval_seconds = interval_seconds
         self._sources = sources
-        self._acknowledged = _Acknowledged()
+        self._acknowledged = Acknowledged()
         self._failing = False
         self._exporting = threading.Lock()
         self._closing = threading.Event()
@@ -192,20 +180,21 @@ class OtlpPusher:
                 # Whatever an exporter raises, the thread goes on: what was not acknowledged is in the next export.
                 acknowledged, cause = False, error
             if acknowledged:
-                self._acknowledged = _Acknowledged(now, {one.key: one.value for _, series in read for one in series})
+                self._acknowledged = Acknowledged(now, {one.key: one.value for _, series in read for one in series})
                 self.exported += 1
             else:
                 self.failed += 1
-            self._tell(acknowledged, cause)
+            self._log_change(acknowledged, cause)
             return acknowledged
 
-    def _send(self, read: list[tuple[_Source, list[_Series]]], now: float) -> bool:
+    def _send(self, read: list[tuple[_Source, list[SeriesState]]], now: float) -> bool:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
-        data = _metrics_data(read, self._acknowledged if self._settings.temporality == "delta" else None, now)
+        acknowledged = self._acknowledged if self._settings.temporality == "delta" else None
+        data = metrics_data([(source.resource, series) for source, series in read], acknowledged, now)
         return self._exporter.export(data) is MetricExportResult.SUCCESS
 
-    def _tell(self, acknowledged: bool, cause: Exception | None) -> None:
+    def _log_change(self, acknowledged: bool, cause: Exception | None) -> None:
         """Log the first failure of a row, and the success that ends it."""
         if acknowledged and self._failing:
             _logger.info("OTLP exports are acknowledged again")
@@ -227,50 +216,6 @@ class _Settings:
     provider_name: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Buckets:
-    """An explicit histogram's state: the counts of its buckets, `+Inf` last, and the sum."""
-
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
-
-    def minus(self, earlier: _Buckets) -> _Buckets:
-        counts = tuple(now - before for now, before in zip(self.counts, earlier.counts, strict=True))
-        return _Buckets(self.edges, counts, self.sum - earlier.sum)
-
-
-_Value = float | _Buckets | ExponentialState
-_Key = tuple[Labels, str, Labels]
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a metric is by OTLP; the values of a whole one are integers."""
-
-    name: str
-    description: str
-    unit: str
-    kind: str
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """One series as it stands: whose it is, since when it was counted (Unix seconds), its buckets' exemplars."""
-
-    owner: Labels
-    family: _Family
-    attributes: Labels
-    value: _Value
-    since: float
-    exemplars: Sequence[Traced] = ()
-
-    @property
-    def key(self) -> _Key:
-        return self.owner, self.family.name, self.attributes
-
-
 class _Source:
     """One instruments object, which is one resource of OpenTelemetry."""
 
@@ -284,7 +229,7 @@ class _Source:
         self.instance_id = identity.replica or f"{identity.role}-{uuid.uuid4()}"
 
     def open(self) -> None:
-        """Have counted what only a pusher needs."""
+        """Start counting what only a pusher needs."""
         # Made once: the SDK's detectors need threads, which cannot be started when the process ends.
         self.resource = self._make_resource()
         if self._exponential:
@@ -294,78 +239,59 @@ class _Source:
             self._instruments.watch_ended(self._gen_ai.book)
 
     def close(self) -> None:
-        """Have it counted no more; exponential buckets are kept, since another pusher may read them."""
+        """Stop counting it; exponential buckets are kept, since another pusher may read them."""
         if self._gen_ai is not None and isinstance(self._instruments, EngineInstruments):
             self._instruments.unwatch_ended(self._gen_ai.book)
 
-    def read(self) -> list[_Series]:
+    def read(self) -> list[SeriesState]:
         return [*self._read_contract(), *self._read_conventions()]
 
     def _make_resource(self) -> Resource:
         from opentelemetry.sdk.resources import Resource
 
-        identity = self._instruments.identity
-        attributes = {
-            "service.name": self.service_name,
-            "service.instance.id": self.instance_id,
-            "deployment.environment.name": identity.environment,
-            **{f"{NAMESPACE}.{name}": getattr(identity, name) for name in IDENTITY_LABELS if name != "environment"},
-        }
-        told = {name: value for name, value in attributes.items() if value}
-        return Resource.create({**told, **self._settings.resource_attributes})
+        attributes = resource_attributes(self._instruments.identity, self.instance_id)
+        return Resource.create({**attributes, **self._settings.resource_attributes})
 
-    def _read_contract(self) -> Iterator[_Series]:
+    def _read_contract(self) -> Iterator[SeriesState]:
         since = self._instruments.created_at
         exponentials = self._instruments.exponentials() if self._exponential else {}
         for metric, samples, exemplars in self._instruments.exemplified():
-            family = _family(metric)
+            described = describe(metric)
             if metric.kind != "histogram":
                 for sample in samples:
-                    yield _Series(*_split(sample.labels, family), sample.value, since)
+                    owner, attributes = _split(sample.labels)
+                    yield SeriesState(owner, described, attributes, sample.value, since)
                 continue
             for labels, buckets in _histograms(samples):
+                owner, attributes = _split(labels)
                 state = exponentials.get(metric.name)
                 value, begun = (buckets, since) if state is None else (state, state.since)
-                yield _Series(*_split(labels, family), value, begun, list(exemplars.values()))
+                yield SeriesState(owner, described, attributes, value, begun, list(exemplars.values()))
 
-    def _read_conventions(self) -> Iterator[_Series]:
+    def _read_conventions(self) -> Iterator[SeriesState]:
         if self._gen_ai is None:
             return
         identity, settings = self._instruments.identity, self._settings
-        attributes = {
-            "gen_ai.operation.name": settings.operation_name,
-            "gen_ai.provider.name": settings.provider_name or identity.inference_stack,
-            "gen_ai.request.model": identity.model_name,
-        }
-        for told in self._gen_ai.tell():
-            family = _Family(told.convention.name, told.convention.help, "s", "histogram")
-            value = told.exponential or _Buckets(told.convention.edges, tuple(told.counts), told.sum)
-            error = {} if told.error is None else {"error.type": told.error}
-            labels = tuple(sorted({**attributes, **error}.items()))
-            yield _Series(identity.labels(), family, labels, value, self._gen_ai.since)
+        for counted in self._gen_ai.counted():
+            value = counted.exponential or Buckets(counted.convention.edges, tuple(counted.counts), counted.sum)
+            attributes = gen_ai_attributes(
+                identity,
+                operation_name=settings.operation_name,
+                provider_name=settings.provider_name,
+                error=counted.error,
+            )
+            metric = describe_gen_ai(counted.convention)
+            yield SeriesState(identity.labels(), metric, tuple(sorted(attributes.items())), value, self._gen_ai.since)
 
 
-def name_of(metric: Metric) -> str:
-    """The metric's name by OTLP: in a namespace, and without the unit or `_total`, which unit and kind tell."""
-    name = metric.documented.removeprefix(f"{NAMESPACE}_")
-    if metric.unit == "seconds":
-        name = name.removesuffix("_seconds") + ("_time" if metric.kind == "counter" else "")
-    return f"{NAMESPACE}.{name}"
-
-
-def _family(metric: Metric) -> _Family:
-    whole = metric.kind == "counter" and metric.unit != "seconds"
-    return _Family(name_of(metric), metric.help, UNITS[metric.unit], metric.kind, whole)
-
-
-def _split(labels: Labels, family: _Family) -> tuple[Labels, _Family, Labels]:
-    """Whose a series is, and the attributes that are left."""
+def _split(labels: Labels) -> tuple[Labels, Labels]:
+    """The identity's labels of a series, and its attributes, which are the others."""
     owner = tuple(pair for pair in labels if pair[0] in IDENTITY_LABELS)
-    return owner, family, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS)
+    return owner, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS)
 
 
-def _histograms(samples: Iterable[Sample]) -> Iterator[tuple[Labels, _Buckets]]:
-    """The histograms of a family, whose samples are flat and stand together by series."""
+def _histograms(samples: Iterable[Sample]) -> Iterator[tuple[Labels, Buckets]]:
+    """The histograms of a family, whose samples are flat and grouped by series."""
     for labels, flat in groupby(samples, lambda sample: tuple(pair for pair in sample.labels if pair[0] != "le")):
         edges: list[float] = []
         cumulative = [0]
@@ -377,132 +303,7 @@ def _histograms(samples: Iterable[Sample]) -> Iterator[tuple[Labels, _Buckets]]:
             elif sample.name.endswith("_sum"):
                 total = sample.value
         counts = tuple(upper - lower for lower, upper in pairwise(cumulative))
-        yield labels, _Buckets(tuple(edge for edge in edges if edge != math.inf), counts, total)
-
-
-# --- sending ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Acknowledged:
-    """What the receiver has: every series as it stood at `at` (Unix seconds); None before the first export."""
-
-    at: float | None = None
-    values: Mapping[_Key, _Value] = field(default_factory=dict)
-
-    def rest(self, series: _Series) -> tuple[_Value, float]:
-        """What the receiver does not have of the series, and since when it came."""
-        since = series.since if self.at is None else max(self.at, series.since)
-        before = self.values.get(series.key)
-        return series.value if before is None else _subtract(series.value, before), since
-
-
-def _subtract(value: _Value, before: _Value) -> _Value:
-    if isinstance(value, _Buckets):
-        return value.minus(cast("_Buckets", before))
-    if isinstance(value, ExponentialState):
-        return value.minus(cast("ExponentialState", before))
-    return value - cast("float", before)
-
-
-def _metrics_data(
-    read: list[tuple[_Source, list[_Series]]], acknowledged: _Acknowledged | None, now: float
-) -> sdk.MetricsData:
-    """The points to send; of deltas what the receiver has not acknowledged, cumulative ones when that is None."""
-    from opentelemetry.sdk.metrics import export as sdk
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-    scope = InstrumentationScope(NAMESPACE, __version__)
-    resources = []
-    for source, series in read:
-        families: dict[str, list[_Series]] = {}
-        for one in series:
-            families.setdefault(one.family.name, []).append(one)
-        metrics = [_metric(family, acknowledged, now) for family in families.values()]
-        resources.append(sdk.ResourceMetrics(source.resource, [sdk.ScopeMetrics(scope, metrics, "")], ""))
-    return sdk.MetricsData(resources)
-
-
-def _metric(series: list[_Series], acknowledged: _Acknowledged | None, now: float) -> sdk.Metric:
-    from opentelemetry.sdk.metrics import export as sdk
-
-    family = series[0].family
-    data: sdk.DataT
-    if family.kind == "gauge":
-        data = sdk.Gauge([_number(one, one.value, one.since, now) for one in series])
-    else:
-        temporality = sdk.AggregationTemporality
-        kind = temporality.CUMULATIVE if acknowledged is None else temporality.DELTA
-        rests = [(one, *((one.value, one.since) if acknowledged is None else acknowledged.rest(one))) for one in series]
-        if family.kind == "counter":
-            data = sdk.Sum([_number(*rest, now) for rest in rests], kind, is_monotonic=True)
-        elif isinstance(series[0].value, ExponentialState):
-            data = sdk.ExponentialHistogram([_exponential(*rest, now) for rest in rests], kind)
-        else:
-            data = sdk.Histogram([_explicit(*rest, now) for rest in rests], kind)
-    return sdk.Metric(family.name, family.description, family.unit, data)
-
-
-def _number(series: _Series, value: _Value, since: float, now: float) -> sdk.NumberDataPoint:
-    from opentelemetry.sdk.metrics import export as sdk
-
-    number = cast("float", value)
-    if series.family.whole:
-        number = round(number)
-    return sdk.NumberDataPoint(dict(series.attributes), _nanoseconds(since), _nanoseconds(now), number)
-
-
-def _explicit(series: _Series, value: _Value, since: float, now: float) -> sdk.HistogramDataPoint:
-    from opentelemetry.sdk.metrics import export as sdk
-
-    buckets = cast("_Buckets", value)
-    return sdk.HistogramDataPoint(
-        dict(series.attributes), _nanoseconds(since), _nanoseconds(now), sum(buckets.counts), buckets.sum,
-        buckets.counts, buckets.edges, *_NO_EXTREMES, _exemplars(series, since),
-    )  # fmt: skip
-
-
-def _exponential(series: _Series, value: _Value, since: float, now: float) -> sdk.ExponentialHistogramDataPoint:
-    from opentelemetry.sdk.metrics import export as sdk
-
-    state = cast("ExponentialState", value)
-    scale, offset, counts = state.buckets()
-    return sdk.ExponentialHistogramDataPoint(
-        dict(series.attributes), _nanoseconds(since), _nanoseconds(now), state.count, state.sum, scale, state.zeros,
-        sdk.Buckets(offset, counts), sdk.Buckets(0, []), 0, *_NO_EXTREMES, _exemplars(series, since),
-    )  # fmt: skip
-
-
-# Least and greatest are not kept; OTLP lets them be absent, though the SDK's types do not say so.
-_NO_EXTREMES = cast("tuple[float, float]", (None, None))
-
-
-def _exemplars(series: _Series, since: float) -> list[Exemplar]:
-    """The exemplars that came since then; a trace id that is not OpenTelemetry's goes along as an attribute."""
-    from opentelemetry.sdk.metrics import Exemplar
-
-    told = []
-    for exemplar in series.exemplars:
-        if exemplar.time < since:
-            continue
-        trace = _trace_number(exemplar.trace_id)
-        # The span is not known. The SDK sends a trace beside a span only: zero is none.
-        ids = (None, None) if trace is None else (0, trace)
-        attributes = {"trace_id": exemplar.trace_id} if trace is None else {}
-        told.append(Exemplar(attributes, exemplar.value, _nanoseconds(exemplar.time), *ids))
-    return told
-
-
-def _trace_number(trace_id: str) -> int | None:
-    """The id as OpenTelemetry has it, of 32 hexadecimal digits; None when it is another."""
-    if len(trace_id) == 32:
-        with contextlib.suppress(ValueError):
-            return int(trace_id, 16) or None
-    return None
-
-
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1e9)
+        yield labels, Buckets(tuple(edge for edge in edges if edge != math.inf), counts, total)
 
 
 # --- construction -----------------------------------------------------------------------------------------------------
@@ -516,18 +317,18 @@ _ENVIRONMENT = {
 
 
 def _choose(name: str, given: str | None, supported: tuple[str, ...], variable: str) -> Any:
-    """What is given, else what the environment says, else the first; an unknown one raises UsageError."""
+    """The given value, else the environment's, else the first; an unknown one raises UsageError."""
     if given is not None:
         if given not in supported:
             raise UsageError(f"unknown {name} {given!r}, supported: {', '.join(supported)}")
         return given
-    told = os.environ.get(variable, "").strip()
-    if not told:
+    configured = os.environ.get(variable, "").strip()
+    if not configured:
         return supported[0]
-    meant = _ENVIRONMENT.get(told.lower())
+    meant = _ENVIRONMENT.get(configured.lower())
     if meant not in supported:
         known = ", ".join(word for word, meaning in _ENVIRONMENT.items() if meaning in supported)
-        raise UsageError(f"{variable} is {told!r}, supported: {known}")
+        raise UsageError(f"{variable} is {configured!r}, supported: {known}")
     return meant
 
 
@@ -542,7 +343,7 @@ def _require_text(name: str, value: object) -> str:
 
 
 def _require_distinct_resources(sources: Iterable[_Source]) -> None:
-    """Raises UsageError when a backend could not tell two instruments apart: it may look at no more than these two."""
+    """Raises UsageError when two have the same name and instance id: a backend may look at no other attribute."""
     seen = set()
     for source in sources:
         resource = source.service_name, source.instance_id

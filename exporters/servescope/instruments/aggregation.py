@@ -21,6 +21,22 @@ from servescope.instruments.instrument import Instruments
 MAX_SERIES = 50_000
 """Most series that are kept of processes that have ended; those of further identities are left out."""
 
+GROUP_PROCESSES = Metric(
+    "servescope_group_processes",
+    "gauge",
+    "workers",
+    "engine",
+    "Processes of the group that are connected, the one that answers included.",
+    labels=("group",),
+)
+GROUP_STATE_AGE = Metric(
+    "servescope_group_state_age_seconds",
+    "gauge",
+    "seconds",
+    "engine",
+    "Age of the oldest process state on this page; it grows while a process hangs.",
+    labels=("group",),
+)
 GROUP_PROCESSES_ENDED = Metric(
     "servescope_group_processes_ended_total",
     "counter",
@@ -127,6 +143,21 @@ def read_instruments(instruments: Iterable[Instruments]) -> State:
         found = getattr(getattr(one, "_resources", None), "scope", "process")
         scope = scope if found == "process" else str(found)
     return state_of(list(families.values()), ratios, scope)
+
+
+class OwnState:
+    """The state of this process, read anew each time; its layout is serialized only when it changes."""
+
+    def __init__(self, instruments: Iterable[Instruments]) -> None:
+        self._instruments = tuple(instruments)
+        self._layout: tuple[State, bytes] = State(), State().layout()
+
+    def read(self) -> tuple[State, bytes]:
+        """The state now, and its layout as bytes."""
+        state = read_instruments(self._instruments)
+        if not state.same_layout(self._layout[0]):
+            self._layout = state, state.layout()
+        return state, self._layout[1]
 
 
 def add_up(states: Iterable[State]) -> Families:

@@ -1,7 +1,7 @@
 """The three server metrics of OpenTelemetry's GenAI conventions, counted from finished requests.
 
-They are not made of the contract's histograms, whose populations differ: the conventions want durations by how the
-request ended, and the times per token of successes alone. So requests are counted apart, at the conventions' bounds,
+They are not derived from the contract's histograms, whose populations differ: the conventions want durations by how the
+request ended, and the times per token of successes alone. So requests are counted again, at the conventions' bounds,
 from the moment somebody exports them.
 """
 
@@ -51,9 +51,9 @@ TIME_TO_FIRST_TOKEN = Convention(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ended:
-    """Requests that ended, one per place: seconds from arrival, output tokens, the outcome by its place in OUTCOMES.
+    """Requests that ended, one per index: seconds from arrival, output tokens, the outcome as its index in OUTCOMES.
 
-    `lasted` tells whose duration is known, `timed` whose time to first token is known too and fits the duration.
+    `lasted` marks those with a known duration, `timed` those whose time to first token is known too and fits it.
     """
 
     outcome: NDArray[np.intp]
@@ -65,7 +65,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Counted:
     """One histogram: of which metric, of requests that ended with which error, and its counts by bucket."""
 
     convention: Convention
@@ -78,7 +78,7 @@ class Told:
 class GenAiHistograms:
     """The histograms of one engine's requests since this was made; any thread may book and read.
 
-    `exponential` has the values counted in exponential buckets too.
+    With `exponential` the values are counted in exponential buckets too.
     """
 
     def __init__(self, *, exponential: bool = False) -> None:
@@ -100,15 +100,15 @@ class GenAiHistograms:
             self._first_token.observe(first_token)
             self._per_token.observe((duration - first_token)[several] / followers[several])
 
-    def tell(self) -> list[Told]:
+    def counted(self) -> list[Counted]:
         """The histograms that have counted anything."""
         with self._lock:
-            told = [
-                histogram.tell(None if outcome == "ok" else outcome)
+            counted = [
+                histogram.read(None if outcome == "ok" else outcome)
                 for outcome, histogram in zip(OUTCOMES, self._durations, strict=True)
             ]
-            told += [self._per_token.tell(), self._first_token.tell()]
-        return [one for one in told if sum(one.counts)]
+            counted += [self._per_token.read(), self._first_token.read()]
+        return [one for one in counted if sum(one.counts)]
 
 
 class _Histogram:
@@ -121,6 +121,6 @@ class _Histogram:
     def observe(self, values: NDArray[np.float64]) -> None:
         self._distribution.observe(values)
 
-    def tell(self, error: str | None = None) -> Told:
+    def read(self, error: str | None = None) -> Counted:
         counts, total = self._distribution.counted()
-        return Told(self._convention, error, counts, total, self._distribution.exponential())
+        return Counted(self._convention, error, counts, total, self._distribution.exponential())

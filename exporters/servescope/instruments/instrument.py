@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import operator
 import os
 import threading
 import time
@@ -13,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample
@@ -22,10 +21,7 @@ from servescope.errors import UsageError
 from servescope.instruments.exponential import ExponentialState
 from servescope.instruments.journal import DROP_BEYOND, RESOLUTION, Journal, Mark
 from servescope.instruments.ledger import Exemplars, Ledger, Scalar
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from servescope.instruments.values import REFUSALS, Refused, shown
 
 _logger = logging.getLogger("servescope")
 
@@ -38,36 +34,7 @@ INSTRUMENT_ERRORS = Metric(
     labels=("kind",),
 )
 
-REFUSALS = (
-    "wrong_type",
-    "out_of_range",
-    "unknown_value",
-    "inconsistent",
-    "finished_twice",
-    "after_finish",
-    "first_token_twice",
-    "first_token_missing",
-    "inherited",
-    "dropped",
-    "internal",
-)
-"""Why a call or a value was refused; the values of the label `kind`."""
-
-MAX_TOKENS = 2**32 - 1
-"""Most tokens one call may speak of; more is refused as out of range."""
-
-MAX_SECONDS = 1e9
-"""Longest time one call may speak of: 30 years. A wall-clock time passed as a duration is beyond it."""
-
 Record = TypeVar("Record")
-
-
-class Refused(Exception):  # noqa: N818 - it never leaves an instrument
-    """A value that an instrument does not take; `kind` is one of `REFUSALS`."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
 
 
 class Exposed:
@@ -300,86 +267,6 @@ class Instruments(Exposed):
 
 class _Foldable(Protocol):
     def fold(self) -> None: ...
-
-
-def inherited(call: str) -> Refused:
-    """The refusal of a call on what was begun before this process was forked."""
-    return Refused("inherited", f"{call}() was called in a forked process, on what its parent had begun")
-
-
-def whole(name: str, value: object, most: int = MAX_TOKENS) -> int:
-    """The value as a whole number from 0 to `most`; `5.0` and numpy's integers are taken. Raises Refused."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # it raises for what is not an index
-    except TypeError:
-        number = _whole_float(name, value)
-    if not 0 <= number <= most:
-        raise Refused("out_of_range", f"{name} is {shown(value)}, expected 0 to {most}")
-    return number
-
-
-def finite(name: str, value: object, most: float = MAX_SECONDS) -> float:
-    """The value as a float from 0 to `most`. Raises Refused."""
-    if isinstance(value, str | bytes):
-        raise Refused("wrong_type", f"{name} is {shown(value)}, expected a number")
-    try:
-        number = float(value)  # type: ignore[arg-type]  # it raises for what is not a number
-    except (TypeError, ValueError) as error:
-        raise Refused("wrong_type", f"{name} is {shown(value)}, expected a number") from error
-    if not 0 <= number <= most:
-        raise Refused("out_of_range", f"{name} is {shown(value)}, expected 0 to {most:g}")
-    return number
-
-
-def member(name: str, value: object, values: tuple[str, ...]) -> str:
-    """The value, which is one of `values`. Raises Refused."""
-    if not isinstance(value, str) or value not in values:
-        raise Refused("unknown_value", f"unknown {name} {shown(value)}, supported: {', '.join(values)}")
-    return value
-
-
-def shown(value: object) -> str:
-    """The value as it may stand in a log: at most 80 characters, whatever it is."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def decode(records: list[bytes], *, doubles: int) -> NDArray[np.float64]:
-    """Packed records of that many doubles and an even number of counts, as one row of floats per column."""
-    import numpy as np
-
-    raw = b"".join(records)
-    words = len(raw) // 8 // len(records)
-    times = np.frombuffer(raw, np.float64).reshape(-1, words)[:, :doubles]
-    counts = np.frombuffer(raw, np.uint32).reshape(-1, 2 * words)[:, 2 * doubles :]
-    columns = np.empty((doubles + counts.shape[1], len(records)))
-    columns[:doubles] = times.T
-    columns[doubles:] = counts.T
-    return columns
-
-
-def require_positive(name: str, value: object) -> float:
-    """The value as a float above 0. Raises UsageError; for constructors."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UsageError(f"{name} is {value!r}, expected seconds above 0")
-    return float(value)
-
-
-def require_whole(name: str, value: object, least: int, most: int) -> int:
-    """The value as a whole number within the bounds. Raises UsageError; for constructors."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UsageError(f"{name} is {value!r}, expected a whole number from {least} to {most}")
-    return value
-
-
-def _whole_float(name: str, value: object) -> int:
-    number = finite(name, value, float(MAX_TOKENS))
-    if not number.is_integer():
-        raise Refused("wrong_type", f"{name} is {shown(value)}, expected a whole number")
-    return int(number)
 
 
 _living: weakref.WeakSet[Instruments] = weakref.WeakSet()

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FOLD_EVERY = 1024
 """Records a caller lets pile up before it folds them: enough to spread numpy's fixed costs, few enough to be quick."""
@@ -154,3 +158,17 @@ class Journal(Generic[Record]):
             # Records behind the last mark came after it, how long after is not known; few they are.
             taken.append((count, taken[-1][1] if taken else self._clock()))
         return taken
+
+
+def decode(records: list[bytes], *, doubles: int) -> NDArray[np.float64]:
+    """Packed records of that many doubles and an even number of counts, as one row of floats per column."""
+    import numpy as np
+
+    raw = b"".join(records)
+    words = len(raw) // 8 // len(records)
+    times = np.frombuffer(raw, np.float64).reshape(-1, words)[:, :doubles]
+    counts = np.frombuffer(raw, np.uint32).reshape(-1, 2 * words)[:, 2 * doubles :]
+    columns = np.empty((doubles + counts.shape[1], len(records)))
+    columns[:doubles] = times.T
+    columns[doubles:] = counts.T
+    return columns

@@ -19,8 +19,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from servescope.errors import UsageError
+from servescope.instruments.values import finite, whole
 
 _logger = logging.getLogger("servescope")
+
+__all__ = ["ResourceMeter"]
+
+_MOST_BYTES = 2**63
+_MOST_CORES = 1e6
 
 LEAST_SECONDS = 1.0
 """A reading younger than this is given again: CPU use over less says nothing, and NVML takes milliseconds."""
@@ -42,6 +48,22 @@ class Resources:
     cpu_cores: float | None = None
     memory_bytes: int | None = None
     gpus: tuple[Gpu, ...] = ()
+
+
+def checked(resources: Resources) -> Resources:
+    """The same, of types and in ranges that a page can hold. Raises Refused, or what a value of another type causes."""
+
+    def amount(name: str, value: float | None, most: float) -> float | None:
+        return None if value is None else finite(name, value, most)
+
+    def size(value: int | None) -> int | None:
+        return None if value is None else whole("memory_bytes", value, _MOST_BYTES)
+
+    gpus = [
+        Gpu(str.encode(gpu.index).decode(), amount("busy_ratio", gpu.busy_ratio, 1.0), size(gpu.memory_bytes))
+        for gpu in resources.gpus
+    ]
+    return Resources(amount("cpu_cores", resources.cpu_cores, _MOST_CORES), size(resources.memory_bytes), tuple(gpus))
 
 
 class ResourceMeter:

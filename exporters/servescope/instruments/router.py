@@ -14,18 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from servescope.contract.metrics import INDEX_STATES, METRICS, RECOVERY_SOURCES
-from servescope.instruments.instrument import (
-    Instruments,
-    Refused,
-    decode,
-    finite,
-    inherited,
-    member,
-    require_positive,
-    shown,
-    whole,
-)
+from servescope.instruments.instrument import Instruments
+from servescope.instruments.journal import decode
 from servescope.instruments.ledger import Scalar, Trailing
+from servescope.instruments.values import Refused, finite, inherited, member, require_positive, shown, whole
 
 if TYPE_CHECKING:
     from servescope.contract.identity import Identity
@@ -125,7 +117,7 @@ class RouterInstruments(Instruments):
             self._refuse_error(error)
 
     def set_index_state(self, state: str) -> None:
-        """Set the state the index is in now, one of `metrics.INDEX_STATES`."""
+        """Set the state the index is in now, one of `catalog.INDEX_STATES`."""
         try:
             self._index_state = member("index state", state, INDEX_STATES)
         except Exception as error:
@@ -149,7 +141,7 @@ class RouterInstruments(Instruments):
             self._refuse_error(error)
 
     def count_recovery(self, source: str, count: int = 1) -> None:
-        """Count that the index was brought up to date from `source`, one of `metrics.RECOVERY_SOURCES`.
+        """Count that the index was brought up to date from `source`, one of `catalog.RECOVERY_SOURCES`.
 
         A count of 0 says that recoveries are counted, and shows the series.
         """

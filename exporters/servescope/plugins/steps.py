@@ -1,4 +1,4 @@
-"""The instruments of an engine that tells what each of its steps did, and of each request only how it ended."""
+"""The instruments of an engine that reports what each of its steps did, and of each request only how it ended."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from servescope.contract.metrics import METRICS, OUTCOMES
+from servescope.instruments.booking import EngineSeries, RatioParts
 from servescope.instruments.engine import EngineInstruments, ResourceReader
-from servescope.instruments.instrument import MAX_SECONDS, Refused, member, shown, whole
-from servescope.instruments.ledger import Distribution, Trailing
+from servescope.instruments.ledger import Distribution, Ledger, Trailing
+from servescope.instruments.values import MAX_SECONDS, Refused, member, shown, whole
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from servescope.contract.identity import Identity
     from servescope.instruments.journal import Mark
+    from servescope.instruments.records import Rows
 
 MOST_AT_ONCE = 65536
-"""Seconds one call may tell: more requests than that are in no engine's batch."""
+"""Most times in one call: no engine has more requests in a batch."""
 
 
 class StepInstruments(EngineInstruments):
-    """What an engine exposes whose steps are told as they come, its requests when they end.
+    """What an engine exposes that reports its steps as they happen, and its requests when they end.
 
     Tokens, first tokens and the reuse of cached prompts are booked step by step; `record_request` books the end of a
-    request and the figures made of the whole of it, but no tokens, which its steps have booked. Arrivals are not told,
-    so `requests_started_total` is absent; how many requests are in flight is set as the engine counts them. Outcomes
-    in `untold_outcomes` never come to the engine's notice and are absent, not 0.
+    request and the figures made of the whole of it, but no tokens, which its steps have booked. Arrivals are not
+    reported, so `requests_started_total` is absent; how many requests are in flight is set as the engine counts them.
+    Outcomes in `unreported_outcomes` are never reported by the engine and are absent, not 0.
 
     For the rest it is as EngineInstruments: any thread, no method raises, the constructor raises UsageError.
     """
+
+    _series: StepSeries
 
     def __init__(
         self,
@@ -42,30 +43,34 @@ class StepInstruments(EngineInstruments):
         draft_length: int = 8,
         ratio_window_seconds: float = 300.0,
         resources: ResourceReader | None = None,
-        untold_outcomes: Collection[str] = (),
+        unreported_outcomes: Collection[str] = (),
     ) -> None:
+        self._unreported_outcomes = unreported_outcomes
         super().__init__(
             identity, clock=clock, draft_length=draft_length, ratio_window_seconds=ratio_window_seconds,
             resources=resources,
         )  # fmt: skip
-        self._make_cache_series()
-        self._untold_outcomes = untold_outcomes
-        self._untold = [
-            series for outcome, series in zip(OUTCOMES, self._ends, strict=True) if outcome in untold_outcomes
-        ]
-        self._in_flight: int | None = None
-        self._lately_cached = Trailing(ratio_window_seconds), Trailing(ratio_window_seconds)
-        self._ended = self._journal(self._book_ended)
-        self._step_tokens = self._journal(self._book_step_tokens)
-        self._cache_use = self._journal(self._book_cache_use)
-        self._firsts = self._journal(self._book_firsts)
-        self._latencies = self._journal(self._book_latencies)
+        series = self._series
+        self._ended = self._journal(series.book_ended)
+        self._step_tokens = self._journal(series.book_step_tokens)
+        self._cache_use = self._journal(series.book_cache_use)
+        self._firsts = self._journal(series.book_firsts)
+        self._latencies = self._journal(series.book_latencies)
+
+    def _make_series(self) -> StepSeries:
+        return StepSeries(
+            self._ledger,
+            draft_length=self._draft_length,
+            window_seconds=self._window_seconds,
+            count_refused=self._count_refused,
+            unreported_outcomes=self._unreported_outcomes,
+        )
 
     def _start_over(self, identity: Identity) -> None:
         StepInstruments.__init__(
             self, identity, clock=self._clock, draft_length=self._draft_length,
             ratio_window_seconds=self._window_seconds, resources=self._resources,
-            untold_outcomes=self._untold_outcomes,
+            unreported_outcomes=self._unreported_outcomes,
         )  # fmt: skip
 
     # --- what a step did ----------------------------------------------------------------------------------------------
@@ -106,7 +111,7 @@ class StepInstruments(EngineInstruments):
     def set_concurrent_requests(self, count: int) -> None:
         """Set how many requests are in flight now, queued ones included."""
         try:
-            self._in_flight = whole("concurrent requests", count)
+            self._series.in_flight = whole("concurrent requests", count)
         except Exception as error:
             self._refuse_error(error)
 
@@ -121,36 +126,56 @@ class StepInstruments(EngineInstruments):
         """Count and log once that something of the engine's could not be read."""
         self._refuse("internal", f"{what} could not be read: {type(error).__name__}: {shown(error)}")
 
-    # --- booking and reading, under the lock --------------------------------------------------------------------------
 
-    def _make_cache_series(self) -> None:
-        scalar = self._ledger.scalar
-        self._eligible = scalar(METRICS["kv_cache_eligible_tokens_total"])
-        self._reused = scalar(METRICS["kv_cache_reused_tokens_total"])
-        self._hit_rate = scalar(METRICS["kv_cache_hit_rate"])
+class StepSeries(EngineSeries):
+    """The series of an engine that reports its steps; `in_flight` is how many requests it counts now, None before."""
 
-    def _book_rows(self, rows: NDArray[np.float64]) -> None:
-        # Arrivals, tokens and times to first token are not those of requests that ended: steps told them.
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        draft_length: int,
+        window_seconds: float,
+        count_refused: Callable[[str, int, str], None],
+        unreported_outcomes: Collection[str],
+    ) -> None:
+        super().__init__(ledger, draft_length=draft_length, window_seconds=window_seconds, count_refused=count_refused)
+        self.in_flight: int | None = None
+        self._eligible = ledger.scalar(METRICS["kv_cache_eligible_tokens_total"])
+        self._reused = ledger.scalar(METRICS["kv_cache_reused_tokens_total"])
+        self._hit_rate = ledger.scalar(METRICS["kv_cache_hit_rate"])
+        self._lately_cached = Trailing(window_seconds), Trailing(window_seconds)
+        self._unreported = [
+            series for outcome, series in zip(OUTCOMES, self._ends, strict=True) if outcome in unreported_outcomes
+        ]
+
+    def _book_whole(self, rows: Rows) -> None:
+        # Arrivals, tokens and times to first token were reported by the steps.
         self._book_ends(rows)
 
-    def _book_ended(self, records: list[tuple[int, int]], _: list[Mark]) -> None:
+    def book_ended(self, records: list[tuple[int, int]], _: list[Mark]) -> None:
+        """Ends of which only the outcome is known: its index, and how many."""
         for code, count in records:
             self._ends[code].add(count)
 
-    def _book_step_tokens(self, records: list[tuple[int, int]], _: list[Mark]) -> None:
+    def book_step_tokens(self, records: list[tuple[int, int]], _: list[Mark]) -> None:
+        """Tokens of steps: read, and generated."""
         self._input_tokens.add(sum(read for read, _ in records))
         self._output_tokens.add(sum(made for _, made in records))
 
-    def _book_cache_use(self, records: list[tuple[float, int, int]], _: list[Mark]) -> None:
+    def book_cache_use(self, records: list[tuple[float, int, int]], _: list[Mark]) -> None:
+        """Reuse of the cache: the time, eligible tokens, reused tokens."""
         for when, *tokens in records:
             for series, lately, count in zip((self._eligible, self._reused), self._lately_cached, tokens, strict=True):
                 series.add(count)
                 lately.add(when, count)
 
-    def _book_firsts(self, records: list[bytes], _: list[Mark]) -> None:
+    def book_firsts(self, records: list[bytes], _: list[Mark]) -> None:
+        """Seconds to first tokens."""
         self._observe_sane(self._first_token_seconds, records, "a first token came {:g} s after its request")
 
-    def _book_latencies(self, records: list[bytes], _: list[Mark]) -> None:
+    def book_latencies(self, records: list[bytes], _: list[Mark]) -> None:
+        """Seconds between tokens."""
         self._observe_sane(self._inter_token_seconds, records, "a token came {:g} s after the one before it")
 
     def _observe_sane(self, series: Distribution, records: list[bytes], wrong: str) -> None:
@@ -163,16 +188,16 @@ class StepInstruments(EngineInstruments):
             seconds = seconds[sane]
         series.observe(seconds)
 
-    def _before_reading(self) -> None:
-        super()._before_reading()
+    def update(self, now: float) -> RatioParts:
+        """Set the series that are computed at a reading; the parts of the ratios among them."""
+        parts = super().update(now)
         self._arrivals.value = None
-        self._concurrent.value = self._in_flight
-        for series in self._untold:
+        self._concurrent.value = self.in_flight
+        for series in self._unreported:
             series.value = series.value or None
-        now = self._now()
         eligible, reused = (lately.sum(now) for lately in self._lately_cached)
         self._hit_rate.value = reused / eligible if eligible else None
-        self._ratio_parts["kv_cache_hit_rate"] = reused, eligible
+        return {**parts, "kv_cache_hit_rate": (reused, eligible)}
 
 
 def _packed(what: str, seconds: Sequence[float]) -> bytes:

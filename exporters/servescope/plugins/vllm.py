@@ -23,7 +23,7 @@ from vllm.v1.metrics import loggers
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import OUTCOMES
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.exposition import MetricsServer, serve
+from servescope.exposition.serving import MetricsServer, serve
 from servescope.instruments.resources import ResourceMeter, Resources
 from servescope.plugins.settings import PORT, Settings, is_switched_off, read_settings, warn_of_misspelt
 from servescope.plugins.steps import StepInstruments
@@ -332,15 +332,15 @@ def _make_reader(vllm_config: Any, identity: Identity, processes: tuple[int, int
     draft_length = _draft_length(vllm_config)
     rank, count = processes
     # A request that is refused for its form or its model reaches no engine.
-    untold = ["client_error"]
+    unreported = ["client_error"]
     if not hasattr(_Base, "record_admission_rejection"):
-        untold.append("rejected")
+        unreported.append("rejected")
     instruments = StepInstruments(
         identity,
         draft_length=draft_length or 1,
         # They are those of all engines of all processes here: told once.
         resources=_EngineResources(ResourceMeter()) if first and rank == 0 else None,
-        untold_outcomes=untold,
+        unreported_outcomes=unreported,
     )
     return _EngineReader(instruments, draft_length=draft_length, counts_engine=count == 1)
 

@@ -1,6 +1,6 @@
-"""The instruments' page as an answer to a request: negotiated, compressed, and rendered once for many scrapers.
+"""A page of metrics as the response to a request: negotiated, compressed, and rendered once for many scrapers.
 
-The server and the apps to mount differ only in how they read a request and write what is answered here.
+The server and the apps to mount differ only in how they read a request and write the response made here.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from servescope.errors import UsageError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_gzip, wants_openmetrics
 
 CACHE_SECONDS = 0.1
-"""How old a page may be: scrapers together cost at most ten renderings a second, and none sees yesterday's figures."""
+"""Greatest age of a page: all scrapers together cost at most ten renderings a second."""
 
 METHODS = ("GET", "HEAD")
 
 _PLAIN = "text/plain; charset=utf-8"
-# Level 1 is four times as quick as 6, and on a page full of repeated labels loses little.
+# Level 1 is four times as fast as 6, and compresses a page full of repeated labels nearly as well.
 _COMPRESSION = 1
 
 _logger = logging.getLogger("servescope")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What to answer: status, headers, and the body, which is not to be sent for HEAD."""
+class Response:
+    """Status, headers, and the body, which is not sent for HEAD."""
 
     status: HTTPStatus
     headers: tuple[tuple[str, str], ...]
@@ -50,12 +50,12 @@ class _Rendered(NamedTuple):
     body: bytes
 
 
-class Pages:
-    """The pages that `render` gives, by content type; each is kept for `cache_seconds`.
+class PageCache:
+    """The pages made by the functions in `render`, by content type; each is kept for `cache_seconds`.
 
-    With a `cache_share` it is kept for at least so many times as long as it took to render, so that rendering never
-    takes more than its part of a core, however large the page and however often it is asked for. Any thread may ask.
-    While one renders the others wait for it, and share what it made. Raises UsageError when `cache_seconds` are none.
+    With a `cache_share` a page is kept at least that many times as long as it took to render, which bounds the share
+    of a core that rendering uses, however large the page and however often it is scraped. Any thread may ask. While
+    one renders, the others wait for it and share its page. Raises UsageError for invalid `cache_seconds`.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Pages:
         self._cache_share = cache_share
         self._begin()
 
-    def answer(self, accept: str | None, accept_encoding: str | None) -> Answer:
-        """The page that the headers ask for, rendered by the caller's thread when there is no fresh one.
+    def response(self, accept: str | None, accept_encoding: str | None) -> Response:
+        """The page that the headers ask for, rendered in the caller's thread when no fresh one is cached.
 
-        Never raises: a page that cannot be rendered is logged, and answered with 500.
+        Never raises: a page that cannot be rendered is logged, and the response is 500.
         """
         if os.getpid() != self._process:
             self._begin()  # the lock may have been held when the process forked
@@ -79,10 +79,10 @@ class Pages:
                 return _page(form, self._fresh(form) or self._make(form))
         except Exception:
             _logger.exception("the metrics page could not be rendered")
-            return plain_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the page could not be rendered, see the log")
+            return plain_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the page could not be rendered, see the log")
 
-    def kept_answer(self, accept: str | None, accept_encoding: str | None) -> Answer | None:
-        """The same when a fresh page is kept, at once; None when it would have to be rendered."""
+    def cached_response(self, accept: str | None, accept_encoding: str | None) -> Response | None:
+        """The same from the cache; None when the page would have to be rendered."""
         form = _form(accept, accept_encoding)
         kept = self._fresh(form) if os.getpid() == self._process else None
         return None if kept is None else _page(form, kept)
@@ -111,22 +111,22 @@ class Pages:
         return page
 
 
-def refusal(method: str, *, found: bool, where: str) -> Answer | None:
-    """What to answer instead of the page: 404 when it is elsewhere, 405 for a method that does not read; else None."""
+def refusal(method: str, *, found: bool, where: str) -> Response | None:
+    """The response instead of the page: 404 on another path, 405 for a method that does not read; else None."""
     if not found:
-        return plain_answer(HTTPStatus.NOT_FOUND, f"not found; metrics are at {where}")
+        return plain_response(HTTPStatus.NOT_FOUND, f"not found; metrics are at {where}")
     if method not in METHODS:
         allowed = ", ".join(METHODS)
-        return plain_answer(
+        return plain_response(
             HTTPStatus.METHOD_NOT_ALLOWED, f"method not allowed; supported: {allowed}", ("Allow", allowed)
         )
     return None
 
 
-def plain_answer(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> Answer:
-    """An answer of one line."""
+def plain_response(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> Response:
+    """A response of one line."""
     body = f"{message}\n".encode()
-    return Answer(status, (("Content-Type", _PLAIN), ("Content-Length", str(len(body))), *headers), body)
+    return Response(status, (("Content-Type", _PLAIN), ("Content-Length", str(len(body))), *headers), body)
 
 
 def _require_seconds(value: object) -> float:
@@ -139,9 +139,9 @@ def _form(accept: str | None, accept_encoding: str | None) -> _Form:
     return _Form(OPENMETRICS if wants_openmetrics(accept) else TEXT, wants_gzip(accept_encoding))
 
 
-def _page(form: _Form, page: _Rendered) -> Answer:
+def _page(form: _Form, page: _Rendered) -> Response:
     headers = [("Content-Type", form.content_type), ("Content-Length", str(len(page.body)))]
     if form.compressed:
         headers.append(("Content-Encoding", "gzip"))
     headers.append(("Vary", "Accept, Accept-Encoding"))
-    return Answer(HTTPStatus.OK, tuple(headers), page.body)
+    return Response(HTTPStatus.OK, tuple(headers), page.body)

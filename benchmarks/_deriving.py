@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from alerts.recording import render_recording_rules
 from servescope.collector.derive import Derivation, Deriver, Members, derive_figures
-from servescope.collector.ring import Ring
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.metrics import METRICS
@@ -55,12 +55,12 @@ _SHAPES = (Shape(1), Shape(20), Shape(300), Shape(300, 10))
 
 
 class Fleet:
-    """The rings of a shape's targets, filled scrape by scrape."""
+    """The recent scrapes of a shape's targets, filled scrape by scrape."""
 
     def __init__(self, shape: Shape, total: int = _SERIES) -> None:
         self.at_ms = _START_MS
         self.source = np.random.default_rng(20)
-        self.rings: list[Ring] = []
+        self.recents: list[RecentScrapes] = []
         self.append_seconds: list[float] = []
         self._series: list[tuple[Series, ...]] = []
         self._values: list[NDArray[np.float64]] = []
@@ -70,7 +70,7 @@ class Fleet:
             identity = Identity("llama", f"chat-{number % shape.deployments}", "v1", replica=f"r{number}")
             # Beginning elsewhere in the contract, so that small targets together show all of it.
             series = tuple(islice(_contract_series(identity.labels(), number * each), each))
-            self.rings.append(Ring(_WINDOW_MS, 2 * _INTERVAL_MS))
+            self.recents.append(RecentScrapes(_WINDOW_MS, 2 * _INTERVAL_MS))
             self._series.append(series)
             self._values.append(np.zeros(each))
             self._deployments.append(identity.deployment())
@@ -81,11 +81,11 @@ class Fleet:
         """One more scrape of every target."""
         self.at_ms += _INTERVAL_MS
         spent = 0.0
-        for number, ring in enumerate(self.rings):
+        for number, recent in enumerate(self.recents):
             self._values[number] = self._counted(number)
             snapshot = Snapshot(self._series[number], self._values[number])
             started = time.perf_counter()
-            ring.append(self.at_ms + number * 37 % _INTERVAL_MS, snapshot)
+            recent.append(self.at_ms + number * 37 % _INTERVAL_MS, snapshot)
             spent += time.perf_counter() - started
         self.append_seconds.append(spent)
 
@@ -106,11 +106,11 @@ class Fleet:
             self._values[number] = np.concatenate((self._values[number], np.zeros(count)))
 
     def members(self) -> dict[Deployment, Members]:
-        """The rings by deployment."""
-        rings: dict[Deployment, list[Ring]] = {}
-        for deployment, ring in zip(self._deployments, self.rings, strict=True):
-            rings.setdefault(deployment, []).append(ring)
-        return {deployment: Members(own) for deployment, own in rings.items()}
+        """The recent scrapes of each deployment's targets."""
+        recents: dict[Deployment, list[RecentScrapes]] = {}
+        for deployment, recent in zip(self._deployments, self.recents, strict=True):
+            recents.setdefault(deployment, []).append(recent)
+        return {deployment: Members(own) for deployment, own in recents.items()}
 
     @property
     def now_ms(self) -> int:
@@ -154,7 +154,7 @@ def run() -> None:
         assert names == set(FIGURES), f"not derived: {set(FIGURES) - names}"
         _print(str(shape), ours, f"1/{reading / ours:.0f} of reading the windows sample by sample ({reading:.0f} ms)")
         _print("  in a round of scrapes, appending", min(fleet.append_seconds[-8:]) * 1e3, "")
-        memory = sum(ring.nbytes for ring in fleet.rings) / _SERIES
+        memory = sum(recent.nbytes for recent in fleet.recents) / _SERIES
         print(f"  {'arrays of a series over the window':<46} {memory:7.0f} bytes, {memory / _SCRAPES:.1f} a sample")
     _print_prometheus()
     print("the same while something happens")
@@ -175,7 +175,7 @@ def run() -> None:
 _TROUBLES: dict[str, Callable[[Fleet], None]] = {
     "all restarted": Fleet.restart,
     "a new series each": lambda fleet: fleet.add(1),
-    f"{_NEW_SERIES} new series": lambda fleet: fleet.add(_NEW_SERIES // len(fleet.rings)),
+    f"{_NEW_SERIES} new series": lambda fleet: fleet.add(_NEW_SERIES // len(fleet.recents)),
 }
 
 
@@ -209,9 +209,9 @@ def _evaluation_milliseconds(prometheus: Prometheus) -> float:
 
 
 def _history(fleet: Fleet) -> Iterator[str]:
-    """The rings' scrapes as OpenMetrics, their last one now."""
+    """All scrapes as OpenMetrics, their last one now."""
     later_ms = int(time.time() * 1000) - fleet.now_ms
-    for window in (ring.window() for ring in fleet.rings):
+    for window in (recent.window() for recent in fleet.recents):
         stamps = [f"{(at_ms + later_ms) / 1000:.3f}" for at_ms in window.times.tolist()]
         for (name, labels), values in zip(window.series, window.values.tolist(), strict=True):
             series = format_series(name, labels)
@@ -230,7 +230,7 @@ def _deriving(fleet: Fleet) -> Callable[[], Sequence[Derivation]]:
 
 
 def _reading_windows(fleet: Fleet) -> Callable[[], Sequence[Derivation]]:
-    windows: list[list[Window]] = [[ring.window() for ring in own.rings] for own in fleet.members().values()]
+    windows: list[list[Window]] = [[recent.window() for recent in own.recents] for own in fleet.members().values()]
     return lambda: [derive_figures(each, at_ms=fleet.now_ms, window_ms=_WINDOW_MS) for each in windows]
 
 

@@ -2,7 +2,7 @@
 
 Random histories with resets, gaps, failed scrapes, series that come late and go early, uneven and even scrape times are
 written into blocks by promtool. A Prometheus 2.42 and, where it can be had, a Prometheus 3 are asked for the rate of
-each series at instants on samples, a millisecond beside them, and anywhere; the same samples go through rings, scrape
+each series at instants on samples, a millisecond beside them, and anywhere; the same samples go through recents, scrape
 by scrape.
 """
 
@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.collector.rates import read_rings
-from servescope.collector.ring import Ring
+from servescope.collector.rates import read_recent
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.extrapolation import LOOKBACK_MS, Bounds, Floats, Range, window_changes
 from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from tests.support.prometheus import Point, Prometheus, running
@@ -197,22 +197,22 @@ def test_rates_through_the_rings_are_prometheus_to_the_bit(
 ) -> None:
     """Scrape by scrape, with instants in between and somewhat behind: over millions of samples no bit differs."""
     prometheus, bounds = asked
-    rings = [Ring(max(WINDOWS.values()), SLACK_MS) for _ in targets]
+    recents = [RecentScrapes(max(WINDOWS.values()), SLACK_MS) for _ in targets]
     waiting = [list(reversed(target.scrapes)) for target in targets]
     chance, tally = random.Random(SEED + 2), Tally()
     for number, at_ms in enumerate(_instants(targets)):
         # An evaluation may come a little late: scrapes after its instant are there already.
         until = at_ms + chance.choice((0, 0, SLACK_MS))
-        for ring, scrapes in zip(rings, waiting, strict=True):
+        for recent, scrapes in zip(recents, waiting, strict=True):
             while scrapes and scrapes[-1][0] <= until:
-                ring.append(*scrapes.pop())
+                recent.append(*scrapes.pop())
         window = "90s" if number % 4 == 0 else "5m"
         function = "increase" if number % 5 == 0 else "rate"
         within = Range(at_ms, WINDOWS[window], bounds)
-        changes = read_rings(rings, within).changes
+        changes = read_recent(recents, within).changes
         ours = changes.rates(within) if function == "rate" else changes.increases()
         theirs = _answers(prometheus.query(f"{function}(x[{window}])", at_ms=at_ms))
-        rows = [series for ring in rings for series in ring.rows]
+        rows = [series for recent in recents for series in recent.rows]
         tally.compare(f"{function} over {window} at {at_ms}", _present(rows, ours), theirs, TARGETS * SERIES)
 
     print(f"\n{bounds}: {tally.compared} rates and increases compared, {tally.absent} times both have none")
@@ -241,10 +241,10 @@ def test_rates_over_stored_windows_are_prometheus_to_the_bit(
 
 
 def _window(target: Target) -> Window:
-    ring = Ring(86_400_000, SLACK_MS)
+    recent = RecentScrapes(86_400_000, SLACK_MS)
     for scrape in target.scrapes:
-        ring.append(*scrape)
-    return ring.window()
+        recent.append(*scrape)
+    return recent.window()
 
 
 def test_the_last_value_is_held_as_long_as_prometheus_holds_it(
@@ -255,13 +255,13 @@ def test_the_last_value_is_held_as_long_as_prometheus_holds_it(
     tally = Tally()
     ended = [target for target in targets if target.scrapes[-1][1] is not None][:LEVEL_INSTANTS]
     for target in ended:
-        ring = Ring(max(WINDOWS.values()), SLACK_MS)
+        recent = RecentScrapes(max(WINDOWS.values()), SLACK_MS)
         for scrape in target.scrapes:
-            ring.append(*scrape)
-        shown = set(ring.latest()[0])
+            recent.append(*scrape)
+        shown = set(recent.latest()[0])
         for beside in (-1, 0, 1):
             at_ms = target.times[-1] + LOOKBACK_MS + beside
-            ours = _present(ring.rows, read_rings([ring], Range(at_ms, LOOKBACK_MS, bounds)).levels)
+            ours = _present(recent.rows, read_recent([recent], Range(at_ms, LOOKBACK_MS, bounds)).levels)
             number = dict(next(iter(shown)).labels)["target"]
             theirs = _answers(prometheus.query(f'x{{target="{number}"}}', at_ms=at_ms))
             # Written as blocks, series that ended before the last scrape have no stale marker.

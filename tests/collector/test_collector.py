@@ -162,10 +162,10 @@ def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -
         looking_up = spy_on_layout(world.collector)
         world.seconds += 15
         scraping = asyncio.ensure_future(world.collector.scrape(watched))
-        sizes, queued = [len(watched.ring)], set()
+        sizes, queued = [len(watched.recent)], set()
         while not scraping.done():
             await asyncio.sleep(0)
-            sizes.append(len(watched.ring))
+            sizes.append(len(watched.recent))
             if sizes[-1] != sizes[-2] and not scraping.done():
                 figures = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
                 queued.add(figures["queued_requests"])
@@ -187,9 +187,9 @@ def spy_on_layout(collector: Collector) -> list[int]:
     layout = collector._deriver._layout(CHAT)
     look_up = layout._take_up
 
-    def counted(member: Any, ring: Any) -> None:
+    def counted(member: Any, recent: Any) -> None:
         known = len(member.series)
-        look_up(member, ring)
+        look_up(member, recent)
         handled.append(len(member.series) - known)
 
     layout._take_up = counted  # type: ignore[method-assign]
@@ -445,7 +445,7 @@ def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
     async def after(world: World) -> None:
         figures = await world.step(30 * 15)
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
-        assert len(world.collector.watched[0].ring.window().times) >= 21
+        assert len(world.collector.watched[0].recent.window().times) >= 21
 
     play(world, before)
     world.open()
@@ -637,7 +637,7 @@ def test_a_fault_of_our_own_costs_one_evaluation(
     async def act(world: World) -> None:
         await world.step(0)
         with monkeypatch.context() as broken:
-            broken.setattr("servescope.collector.derive.read_rings", fail)
+            broken.setattr("servescope.collector.derive.read_recent", fail)
             assert await world.step(15) == {}
         assert "chat: no figures for this evaluation" in caplog.text
         counted = {

@@ -1,4 +1,4 @@
-"""The figures derived from rings and from windows."""
+"""The figures derived from recent scrapes and from windows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets, derive_figures
 from servescope.collector.grouping import Assembly, Layout
 from servescope.collector.program import Program, bucket_quantiles
-from servescope.collector.rates import read_rings
-from servescope.collector.ring import Ring
+from servescope.collector.rates import read_recent
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Quantile, increase, level, rate
 from servescope.contract.extrapolation import Bounds, Range
 from servescope.contract.figures import FIGURES
@@ -59,10 +59,10 @@ def grow(values: Values, metric: Metric, extra: dict[str, str], identity: Identi
         values[key] = chance.random() + (values.get(key, 0.0) if metric.kind == "counter" else 0.0)
 
 
-def filled_ring(identity: Identity, *, seed: int = 1) -> Ring:
+def filled_recent(identity: Identity, *, seed: int = 1) -> RecentScrapes:
     """Forty scrapes of every metric of the contract, with a restart and a failed scrape among them."""
     chance = random.Random(seed)
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
+    recent = RecentScrapes(WINDOW_MS, INTERVAL_MS)
     values: Values = {}
     for step in range(40):
         if step == 30:
@@ -71,15 +71,15 @@ def filled_ring(identity: Identity, *, seed: int = 1) -> Ring:
             for extra in label_sets(metric):
                 grow(values, metric, extra, identity, chance)
         scrape = [Sample(name, labels, value) for (name, labels), value in values.items()]
-        ring.append(NOW + step * INTERVAL_MS, None if step == 35 else Snapshot.of(scrape))
-    return ring
+        recent.append(NOW + step * INTERVAL_MS, None if step == 35 else Snapshot.of(scrape))
+    return recent
 
 
 def test_every_figure_is_the_evaluated_expression() -> None:
     """All figures of the catalog are derived, per value of their extra labels, exactly as `evaluate` has them."""
     windows = [
-        filled_ring(IDENTITY).window(),
-        filled_ring(Identity("llama", "chat", "v1", "test", replica="r1"), seed=2).window(),
+        filled_recent(IDENTITY).window(),
+        filled_recent(Identity("llama", "chat", "v1", "test", replica="r1"), seed=2).window(),
     ]
     at_ms = NOW + 39 * INTERVAL_MS + 7
     figures = derive_figures(windows, at_ms=at_ms, window_ms=WINDOW_MS).figures
@@ -95,7 +95,7 @@ def test_every_figure_is_the_evaluated_expression() -> None:
 
 def test_exposed_figures_bear_the_deployment_and_the_window() -> None:
     """On /metrics a figure has its exposed name, the deployment's labels, its own, and the window."""
-    derivation = derive_figures([filled_ring(IDENTITY).window()], at_ms=NOW + 39 * INTERVAL_MS, window_ms=WINDOW_MS)
+    derivation = derive_figures([filled_recent(IDENTITY).window()], at_ms=NOW + 39 * INTERVAL_MS, window_ms=WINDOW_MS)
     exposed = {(each.name, each.labels): each.value for each in derivation.exposed}
     labels = (*IDENTITY.deployment().labels(), ("window", "5m"))
 
@@ -107,10 +107,10 @@ def test_exposed_figures_bear_the_deployment_and_the_window() -> None:
 
 def test_no_data_gives_no_figure() -> None:
     """One scrape has no rate, none has nothing; absent is not zero."""
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    nothing = derive_figures([ring.window()], at_ms=NOW, window_ms=WINDOW_MS)
-    ring.append(NOW, Snapshot.of([sample("requests_total", 5.0, outcome="ok"), sample("queued_requests", 0.0)]))
-    one = derive_figures([ring.window()], at_ms=NOW, window_ms=WINDOW_MS)
+    recent = RecentScrapes(WINDOW_MS, INTERVAL_MS)
+    nothing = derive_figures([recent.window()], at_ms=NOW, window_ms=WINDOW_MS)
+    recent.append(NOW, Snapshot.of([sample("requests_total", 5.0, outcome="ok"), sample("queued_requests", 0.0)]))
+    one = derive_figures([recent.window()], at_ms=NOW, window_ms=WINDOW_MS)
 
     assert (nothing.figures, nothing.exposed) == ({}, [])
     assert one.figures == {"queued_requests": 0.0}
@@ -118,9 +118,9 @@ def test_no_data_gives_no_figure() -> None:
 
 def test_what_overflows_is_absent() -> None:
     """One target's absurd numbers are no figure: an infinite one could be neither stored nor exposed."""
-    ring = Ring(WINDOW_MS, 30_000)
+    recent = RecentScrapes(WINDOW_MS, 30_000)
     for step, count in enumerate((0.0, 1.7e308)):
-        ring.append(
+        recent.append(
             1 + step * 15_000,
             Snapshot.of(
                 [
@@ -130,7 +130,7 @@ def test_what_overflows_is_absent() -> None:
                 ]
             ),
         )
-    derivation = derive_figures([ring.window()], at_ms=30_000, window_ms=WINDOW_MS)
+    derivation = derive_figures([recent.window()], at_ms=30_000, window_ms=WINDOW_MS)
 
     assert "input_tokens_per_second" in derivation.figures
     assert "queued_requests" not in derivation.figures
@@ -141,11 +141,11 @@ def test_what_overflows_is_absent() -> None:
 def test_targets_are_counted_where_nobody_counts_replicas() -> None:
     """Scraped is active, failing is unhealthy, marked as derived; a reported count is never replaced."""
     counted = count_targets(IDENTITY.deployment(), [True, True, False])
-    ring = Ring(WINDOW_MS, INTERVAL_MS)
-    ring.append(NOW, Snapshot.of([sample("queued_requests", 1.0)]))
-    stood_in = derive_figures([ring.window()], at_ms=NOW, window_ms=WINDOW_MS, counted=counted)
-    ring.append(NOW + 1, Snapshot.of([sample("replica_count_by_status", 4.0, status="active")]))
-    reported = derive_figures([ring.window()], at_ms=NOW + 1, window_ms=WINDOW_MS, counted=counted)
+    recent = RecentScrapes(WINDOW_MS, INTERVAL_MS)
+    recent.append(NOW, Snapshot.of([sample("queued_requests", 1.0)]))
+    stood_in = derive_figures([recent.window()], at_ms=NOW, window_ms=WINDOW_MS, counted=counted)
+    recent.append(NOW + 1, Snapshot.of([sample("replica_count_by_status", 4.0, status="active")]))
+    reported = derive_figures([recent.window()], at_ms=NOW + 1, window_ms=WINDOW_MS, counted=counted)
 
     assert stood_in.figures == {
         "queued_requests": 1.0,
@@ -178,19 +178,19 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Boun
     """Evaluation by evaluation, while series come and go, targets leave, and deployments come."""
     chance, deriver = random.Random(9), Deriver(WINDOW_MS, bounds)
     identities = [Identity("llama", f"chat-{number % 3}", "v1", replica=f"r{number}") for number in range(7)]
-    rings = {identity: Ring(WINDOW_MS, INTERVAL_MS) for identity in identities}
+    recents = {identity: RecentScrapes(WINDOW_MS, INTERVAL_MS) for identity in identities}
     values: dict[Identity, Values] = {identity: {} for identity in identities}
     compared = 0
     for step in range(45):
         at_ms = NOW + step * INTERVAL_MS
         listed = [identity for number, identity in enumerate(identities) if number != step // 5 and number < 4 + step]
         for number, identity in enumerate(identities):
-            rings[identity].append(at_ms + number, contract_scrape(chance, values[identity], identity, step))
+            recents[identity].append(at_ms + number, contract_scrape(chance, values[identity], identity, step))
             if chance.random() < 0.5:
-                deriver.take_up(identity.deployment(), rings[identity])
+                deriver.take_up(identity.deployment(), recents[identity])
         members = {
             deployment: Members(
-                [rings[identity] for identity in listed if identity.deployment() == deployment],
+                [recents[identity] for identity in listed if identity.deployment() == deployment],
                 count_targets(deployment, [True]) if step % 2 else (),
             )
             for deployment in {identity.deployment(): None for identity in listed}
@@ -201,7 +201,7 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Boun
             found = derived[deployment]
             assert isinstance(found, Derivation), found
             expected = derive_figures(
-                [ring.window() for ring in own.rings],
+                [recent.window() for recent in own.recents],
                 at_ms=at_ms + 100, window_ms=WINDOW_MS, bounds=bounds, counted=own.counted,
             )  # fmt: skip
             assert found.figures == pytest.approx(expected.figures, rel=1e-12, abs=1e-12)
@@ -216,7 +216,7 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Boun
 def test_no_deployment_has_no_figures() -> None:
     """As when the last target has left."""
     deriver = Deriver(WINDOW_MS)
-    deriver.derive({IDENTITY.deployment(): Members([filled_ring(IDENTITY)])}, NOW)
+    deriver.derive({IDENTITY.deployment(): Members([filled_recent(IDENTITY)])}, NOW)
 
     assert deriver.derive({}, NOW) == {}
 
@@ -230,10 +230,10 @@ def test_no_figure_takes_the_rate_of_a_gauge() -> None:
 
 def test_what_cannot_be_derived_costs_only_its_own_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is given in place of its figures; the others have theirs in the same evaluation."""
-    rings = [filled_ring(Identity("llama", name, "v1", replica="r0")) for name in ("whole", "broken")]
+    recents = [filled_recent(Identity("llama", name, "v1", replica="r0")) for name in ("whole", "broken")]
     members = {
-        Identity("llama", name, "v1").deployment(): Members([ring])
-        for name, ring in zip(("whole", "broken"), rings, strict=True)
+        Identity("llama", name, "v1").deployment(): Members([recent])
+        for name, recent in zip(("whole", "broken"), recents, strict=True)
     }
     deriver, at_ms = Deriver(WINDOW_MS), NOW + 39 * INTERVAL_MS
 
@@ -241,7 +241,7 @@ def test_what_cannot_be_derived_costs_only_its_own_deployment(monkeypatch: pytes
         raise RuntimeError("a mistake")
 
     with monkeypatch.context() as broken:
-        broken.setattr(rings[1], "stretch", fail)
+        broken.setattr(recents[1], "stretch", fail)
         whole, failed = deriver.derive(members, at_ms).values()
     again = deriver.derive(members, at_ms)
 
@@ -257,17 +257,17 @@ def test_a_histogram_that_loses_an_edge_has_the_quantile_of_the_others() -> None
     """What is known of the edges it had does not stand in for their absence, nor hide the deployment beside it."""
     deriver = Deriver(WINDOW_MS)
     identities = [Identity("llama", name, "v1", replica="r0") for name in ("whole", "torn")]
-    rings = {identity: Ring(WINDOW_MS, INTERVAL_MS) for identity in identities}
-    members = {identity.deployment(): Members([ring]) for identity, ring in rings.items()}
+    recents = {identity: RecentScrapes(WINDOW_MS, INTERVAL_MS) for identity in identities}
+    members = {identity.deployment(): Members([recent]) for identity, recent in recents.items()}
     medians = []
     for step in range(60):
-        for identity, ring in rings.items():
+        for identity, recent in recents.items():
             edges = {"1.0": 2.0, "2.0": 6.0, "4.0": 8.0, "+Inf": 8.0}
             if identity.deployment_id == "torn" and step >= 20:
                 del edges["2.0"]
             name = "time_to_first_token_seconds_bucket"
             samples = [sample(name, count * step, identity, le=edge) for edge, count in edges.items()]
-            ring.append(NOW + step * INTERVAL_MS, Snapshot.of(samples))
+            recent.append(NOW + step * INTERVAL_MS, Snapshot.of(samples))
         found = deriver.derive(members, NOW + step * INTERVAL_MS).values()
         medians.append([each.figures.get("time_to_first_token_p50") for each in found if isinstance(each, Derivation)])
 
@@ -279,21 +279,21 @@ def test_a_histogram_that_loses_an_edge_has_the_quantile_of_the_others() -> None
 def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
     """What is kept of groups and sums is bounded by the series held, not by all there ever were."""
     program = Program(FIGURES.values())
-    ring, layout = Ring(WINDOW_MS, INTERVAL_MS), Layout(program, "5m")
+    recent, layout = RecentScrapes(WINDOW_MS, INTERVAL_MS), Layout(program, "5m")
     # Beside many targets that share what they are added up to.
-    others = [filled_ring(Identity("llama", "chat", "v1", replica=f"r{number}")) for number in range(120)]
+    others = [filled_recent(Identity("llama", "chat", "v1", replica=f"r{number}")) for number in range(120)]
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     kept = []
     for step in range(120):
         flood = [sample(name, float(step), position=str(each)) for each in range(step * 300, step * 300 + 300)]
-        ring.append(NOW + step * INTERVAL_MS, Snapshot.of(flood))
-        layout.update([ring, *others])
+        recent.append(NOW + step * INTERVAL_MS, Snapshot.of(flood))
+        layout.update([recent, *others])
         kept.append(sum(map(len, layout.groups.values())))
 
-    assert len(ring) < 7_000
-    assert max(kept) == max(kept[:90]) < 3 * len(ring)
+    assert len(recent) < 7_000
+    assert max(kept) == max(kept[:90]) < 3 * len(recent)
     anew = Layout(program, "5m")
-    anew.update([ring, *others])
+    anew.update([recent, *others])
     within = Range(NOW + 39 * INTERVAL_MS, WINDOW_MS), Range(NOW + 119 * INTERVAL_MS, WINDOW_MS)
     for each in within:
         assert figures_of(program, layout, each) == pytest.approx(figures_of(program, anew, each))
@@ -301,7 +301,7 @@ def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
 
 def figures_of(program: Program, layout: Layout, within: Range) -> dict[tuple[str, Labels], float]:
     assembly = Assembly(program, [layout])
-    values = program.run(assembly.add_up(read_rings(assembly.rings, within), within))
+    values = program.run(assembly.add_up(read_recent(assembly.recents, within), within))
     return {
         (figure.name, named.labels): value
         for figure, names, column in zip(program.figures, assembly.names, values, strict=True)
@@ -330,7 +330,7 @@ def test_quantiles_of_many_histograms_are_those_of_each(
 
 def test_an_algebra_of_everything_runs_as_a_program() -> None:
     """What no figure of the catalog uses is compiled as well: increases, averages, the highest, shares above."""
-    ring = filled_ring(IDENTITY)
+    recent = filled_recent(IDENTITY)
     at_ms = NOW + 39 * INTERVAL_MS
     expressions: list[Expression] = [
         increase("requests_total", outcome=("ok", "error")),
@@ -344,11 +344,11 @@ def test_an_algebra_of_everything_runs_as_a_program() -> None:
     figures = [replace(FIGURES["request_rate"], expression=expression) for expression in expressions]
     program = Program(figures)
     layout = Layout(program, "5m")
-    layout.update([ring])
+    layout.update([recent])
     assembly, within = Assembly(program, [layout]), Range(at_ms, WINDOW_MS)
-    found = program.run(assembly.add_up(read_rings([ring], within), within))
+    found = program.run(assembly.add_up(read_recent([recent], within), within))
     expected = [
-        evaluate(figure.expression, [ring.window()], at_ms=at_ms, window_ms=WINDOW_MS, by=DEPLOYMENT_LABELS)
+        evaluate(figure.expression, [recent.window()], at_ms=at_ms, window_ms=WINDOW_MS, by=DEPLOYMENT_LABELS)
         for figure in figures
     ]
 

@@ -22,8 +22,8 @@ import pytest
 from numpy.typing import NDArray
 
 from alerts.recording import render_recording_rules
-from servescope.collector.rates import read_rings
-from servescope.collector.ring import Ring
+from servescope.collector.rates import read_recent
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -396,7 +396,7 @@ def test_every_figure_is_what_prometheus_computes(frozen: Frozen) -> None:
 
 
 def test_the_collector_derives_what_prometheus_computes(frozen: Frozen, tmp_path: Path) -> None:
-    """The same scrapes as pages through parser, translation, ring and derivation: the same figures."""
+    """The same scrapes as pages through parser, translation, recent scrapes and derivation: the same figures."""
     comparison = Comparison()
     instants = _instants(frozen)[::3]
     derived = replay(frozen.windows, instants, tmp_path, window_ms=WINDOW_MS)
@@ -490,7 +490,7 @@ def test_left_open_figures_are_what_prometheus_3_computes(frozen_3: Frozen) -> N
 
 
 def test_every_series_is_prometheus_to_the_bit(frozen: Frozen) -> None:
-    """Before anything is summed there is no rounding to differ in: rates through the rings, series by series."""
+    """Before anything is summed there is no rounding to differ in: rates from the recent scrapes, series by series."""
     _compare_series(frozen, "closed")
 
 
@@ -500,15 +500,15 @@ def test_every_left_open_series_is_prometheus_3_to_the_bit(frozen_3: Frozen) -> 
 
 
 def _compare_series(frozen: Frozen, bounds: Bounds) -> None:
-    rings = [_ring(window) for window in frozen.windows]
+    recents = [_recent(window) for window in frozen.windows]
     names = sorted({series.name for window in frozen.windows for series in window.series if _is_counter(series)})
     # A rate has no name: each is told by a label, so that all can be asked for at once.
     asked = " or ".join(f'label_replace(rate({name}[{WINDOW}]), "metric", "{name}", "", "")' for name in names)
     compared, differences = 0, []
     for at_ms in _instants(frozen)[::2]:
         within = TimeRange(at_ms, WINDOW_MS, bounds)
-        rates = read_rings(rings, within).changes.rates(within).tolist()
-        rows = [series for ring in rings for series in ring.rows]
+        rates = read_recent(recents, within).changes.rates(within).tolist()
+        rows = [series for recent in recents for series in recent.rows]
         ours = {
             series: rate
             for series, rate in zip(rows, rates, strict=True)
@@ -530,14 +530,14 @@ def _compare_series(frozen: Frozen, bounds: Bounds) -> None:
     assert compared > 10 * ENOUGH
 
 
-def _ring(window: Window) -> Ring:
+def _recent(window: Window) -> RecentScrapes:
     """The window's scrapes, one after the other."""
-    ring = Ring(WINDOW_MS, WINDOW_MS)
+    recent = RecentScrapes(WINDOW_MS, WINDOW_MS)
     for time_ms, column in zip(window.times.tolist(), window.values.T, strict=True):
         rows = np.flatnonzero(~np.isnan(column))
         series = tuple(window.series[row] for row in rows.tolist())
-        ring.append(time_ms, Snapshot(series, column[rows]) if series else None)
-    return ring
+        recent.append(time_ms, Snapshot(series, column[rows]) if series else None)
+    return recent
 
 
 def _is_counter(series: Series) -> bool:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from alerts.recording import recording_rule
 from servescope.collector import exporting
 from servescope.collector.derive import count_targets, derive_figures
-from servescope.collector.ring import Ring
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.targets import Target
 from servescope.contract.expressions import Level
 from servescope.contract.figures import FIGURES, figure_key
@@ -56,14 +56,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quarter of an hour of a deployment, as a collector would have stored it."""
     path = tmp_path_factory.mktemp("store") / "s.db"
     start_ms = past.a_day_ago()
-    rings = {target.name: Ring(300_000, 60_000) for target in _TARGETS}
+    recents = {target.name: RecentScrapes(300_000, 60_000) for target in _TARGETS}
     with Store(path) as store, store.transaction():
         for target in _TARGETS:
             store.set_target(_status(target))
         for time_ms in range(start_ms, start_ms + COUNT * past.INTERVAL_MS, past.INTERVAL_MS):
-            healthy = [_scrape(store, target, rings[target.name], time_ms, time_ms - start_ms) for target in _TARGETS]
+            healthy = [_scrape(store, target, recents[target.name], time_ms, time_ms - start_ms) for target in _TARGETS]
             derived = derive_figures(
-                [ring.window() for ring in rings.values()], at_ms=time_ms, window_ms=300_000,
+                [recent.window() for recent in recents.values()], at_ms=time_ms, window_ms=300_000,
                 counted=count_targets(CHAT, healthy[:2]),
             )  # fmt: skip
             store.append_figures(CHAT, time_ms, derived.figures)
@@ -79,13 +79,13 @@ def _status(target: FakeTarget) -> TargetStatus:
     return TargetStatus(known.target_id, known.url, known.identity, "servescope", "", True, None, None, None, 0, None)
 
 
-def _scrape(store: Store, target: FakeTarget, ring: Ring, time_ms: int, elapsed_ms: int) -> bool:
+def _scrape(store: Store, target: FakeTarget, recent: RecentScrapes, time_ms: int, elapsed_ms: int) -> bool:
     elapsed = elapsed_ms / 1000
     # Each target at an instant of its own within the interval, as a collector scrapes them.
     at_ms = time_ms - 1_000 * (1 + _TARGETS.index(target))
     text = None if target.failure(elapsed) else target.exposition(elapsed)
     snapshot = None if text is None else _READERS[target.name].read(text.encode()).snapshot
-    ring.append(at_ms, snapshot)
+    recent.append(at_ms, snapshot)
     store.append_scrape(_target(target).target_id, at_ms, snapshot)
     return snapshot is not None
 

@@ -18,7 +18,7 @@ import pytest
 from servescope.collector.collector import Collector
 from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.deployments import HttpDiscoverySettings
-from servescope.collector.ring import Ring
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.targets import Target
 from servescope.errors import ServescopeError
@@ -113,7 +113,7 @@ class World:
         return [round(moment, 3) for moment, name in self.asked if name == replica]
 
     def scraped(self) -> dict[str, int]:
-        return {each.target.identity.replica: len(each.ring.window().times) for each in self.collector.watched}
+        return {each.target.identity.replica: len(each.recent.window().times) for each in self.collector.watched}
 
 
 def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
@@ -572,7 +572,7 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         go_on.set()
         await world.advance(11)
         (watched,) = world.collector.watched
-        assert watched.ring.window().times.tolist() == [round(moment * 1000) for moment in begins]
+        assert watched.recent.window().times.tolist() == [round(moment * 1000) for moment in begins]
         assert len(begins) >= 3
 
     play(world, act)
@@ -590,9 +590,9 @@ def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
     async def act(world: World) -> None:
         (a,) = [each for each in world.collector.watched if each.target.identity.replica == "a"]
         await world.advance(30)
-        ring = Ring(300_000, 30_000)
-        monkeypatch.setattr(ring, "append", fail)
-        a.ring = ring
+        recent = RecentScrapes(300_000, 30_000)
+        monkeypatch.setattr(recent, "append", fail)
+        a.recent = recent
         monkeypatch.setattr(world.collector, "_store_figures", fail)
         before = exposed(world)
         await world.advance(60)

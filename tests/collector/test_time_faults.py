@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from servescope.collector.exposition import Page, PageRenderer, Scraped
-from servescope.collector.ring import Ring
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Scrape
 from tests.collector.test_collector import World, play, write_targets
 
@@ -49,7 +49,7 @@ class Faulty(World):
         evaluation = self.collector.evaluate(self.collector.now_ms)
         figures = [sample for each in evaluation.deployments.values() for sample in (*each.counted, *each.exposed)]
         scraped = [
-            Scraped(each.target.target_id, *each.ring.latest())
+            Scraped(each.target.target_id, *each.recent.latest())
             for each in self.collector.watched
             if self.collector.health(each) == "up"
         ]
@@ -88,8 +88,8 @@ def page(*lines: str) -> str:
     return "".join(line.replace("{", '{deployment_id="x",') + "\n" for line in lines).replace(",}", "}")
 
 
-class Unreadable(Ring):
-    """A ring that cannot be read."""
+class Unreadable(RecentScrapes):
+    """Recent scrapes that cannot be read."""
 
     def stretch(self, _: object) -> NoReturn:
         """Fail."""
@@ -381,9 +381,9 @@ def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
         assert isinstance(world, Faulty)
         await world.count(5)
         broken = next(each for each in world.collector.watched if each.deployment.deployment_id == "other")
-        whole, broken.ring = broken.ring, Unreadable(300_000, 30_000)
+        whole, broken.recent = broken.recent, Unreadable(300_000, 30_000)
         there = {name.deployment_id for name in world.collector.evaluate(world.collector.now_ms).deployments}
-        broken.ring = whole
+        broken.recent = whole
         again = world.collector.evaluate(world.collector.now_ms).deployments
         assert there == {"chat"}
         assert "other: no figures for this evaluation" in caplog.text

@@ -16,7 +16,7 @@ import yaml
 
 from alerts.recording import recording_rule
 from servescope.collector.derive import Derivation, count_targets, derive_figures
-from servescope.collector.ring import Ring
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Level
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
@@ -82,7 +82,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     windows: Sequence[Window] = ()
     for number, deployment in enumerate((COLLECTED, BARE, RECORDED)):
         fakes = _fakes(deployment, 10 * number)
-        rings = [Ring(300_000, 10**9) for _ in fakes]
+        recents = [RecentScrapes(300_000, 10**9) for _ in fakes]
         readers = [Reader(fake.identity) for fake in fakes]
         derived[deployment] = {}
         for time_ms in range(start_ms, start_ms + COUNT * INTERVAL_MS, INTERVAL_MS):
@@ -92,11 +92,11 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
                 None if text is None else reader.read(text.encode()).snapshot
                 for reader, text in zip(readers, texts, strict=True)
             ]
-            for ring, snapshot in zip(rings, snapshots, strict=True):
-                ring.append(time_ms, snapshot)
+            for recent, snapshot in zip(recents, snapshots, strict=True):
+                recent.append(time_ms, snapshot)
             counted = count_targets(deployment, [snapshot is not None for snapshot in snapshots[:2]])
             figures = derive_figures(
-                [ring.window() for ring in rings], at_ms=time_ms, window_ms=300_000,
+                [recent.window() for recent in recents], at_ms=time_ms, window_ms=300_000,
                 counted=counted if deployment is COLLECTED else (),
             )  # fmt: skip
             derived[deployment][time_ms] = figures
@@ -116,7 +116,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
                 ]
             else:
                 scrapes.append(Scraped(time_ms, {}, render(_recorded(figures, deployment))))
-        windows = [ring.window() for ring in rings] if deployment is COLLECTED else windows
+        windows = [recent.window() for recent in recents] if deployment is COLLECTED else windows
     folder = tmp_path_factory.mktemp("past")
     write_blocks(scrapes, promtool, folder)
     with remembering(prometheus, folder) as running:

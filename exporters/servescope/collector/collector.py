@@ -19,7 +19,7 @@ from servescope.collector.exposition import TARGET_GAUGES, Gauges
 from servescope.collector.pacing import Pacer, believe_hold, hold_ms, next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.notifier import Post
-from servescope.collector.ring import Ring
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Fetch, Scrape, ScrapeError, scrape_target
 from servescope.collector.targets import Discovery, ListKey, Target, check_targets
 from servescope.collector.telemetry import Telemetry, watch_event_loop
@@ -292,15 +292,15 @@ class Collector:
             if returning.target != target:
                 self._change(returning, target)
             return returning
-        ring = self._ring(target)
+        recent = self._recent(target)
         await self._recall_alerts()
-        await self._refill(ring, target)
-        self._deriver.take_up(target.identity.deployment(), ring)
-        return Watched(target, self._reader(target), ring)
+        await self._refill(recent, target)
+        self._deriver.take_up(target.identity.deployment(), recent)
+        return Watched(target, self._reader(target), recent)
 
-    def _ring(self, target: Target) -> Ring:
+    def _recent(self, target: Target) -> RecentScrapes:
         settings = self.settings
-        return Ring(settings.window_ms, 2 * target.scraping.interval_ms, max_series=settings.max_held_series)
+        return RecentScrapes(settings.window_ms, 2 * target.scraping.interval_ms, max_series=settings.max_held_series)
 
     def _reader(self, target: Target) -> Reader:
         supply = self._supplies.setdefault(target.identity.deployment(), Supply())
@@ -315,12 +315,12 @@ class Collector:
         held = {watched.deployment for watched in (*self._watched.values(), *self._leaving.values())}
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
 
-    async def _refill(self, ring: Ring, target: Target) -> None:
+    async def _refill(self, recent: RecentScrapes, target: Target) -> None:
         """Take the scrapes that are still in the window from the store, as after a restart."""
         now, target_id = self.now_ms, target.target_id
-        oldest = now - ring.hold_ms
+        oldest = now - recent.hold_ms
         # What was counted last before an outage is what the first scrape after it is compared with.
-        first = min(oldest, self.alerts.known_until_ms - ring.hold_ms) if self.alerts.known_until_ms else oldest
+        first = min(oldest, self.alerts.known_until_ms - recent.hold_ms) if self.alerts.known_until_ms else oldest
         try:
             scrapes = await asyncio.to_thread(self.history.read_scrapes, target_id, first, now)
         except StoreError as error:
@@ -334,8 +334,8 @@ class Collector:
         for time_ms, snapshot in scrapes:
             if time_ms >= oldest:
                 if snapshot is not None:
-                    await self._make_room(ring, deployment, time_ms, snapshot)
-                ring.append(time_ms, snapshot)
+                    await self._make_room(recent, deployment, time_ms, snapshot)
+                recent.append(time_ms, snapshot)
             if snapshot is not None:
                 self.alerts.count(target_id, deployment, time_ms, snapshot)
 
@@ -365,7 +365,7 @@ class Collector:
 
     def _forget_spent(self) -> None:
         now = self.now_ms
-        self._leaving = {name: watched for name, watched in self._leaving.items() if not watched.ring.is_spent(now)}
+        self._leaving = {name: watched for name, watched in self._leaving.items() if not watched.recent.is_spent(now)}
 
     async def _discover_regularly(self) -> None:
         while True:
@@ -458,12 +458,12 @@ class Collector:
         """Scrape one target now and book what came of it."""
         scrape = await scrape_target(watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock)
         if scrape.snapshot is not None:
-            await self._make_room(watched.ring, watched.deployment, scrape.time_ms, scrape.snapshot)
+            await self._make_room(watched.recent, watched.deployment, scrape.time_ms, scrape.snapshot)
         if not self._append(watched, scrape.time_ms, scrape.snapshot):
             message = f"{watched.target.url}: the clock stands before the last scrape; this one is left out"
             scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
-        elif scrape.snapshot is not None and watched.ring.left_out:
-            scrape = replace(scrape, dropped={**scrape.dropped, "series_limit": watched.ring.left_out})
+        elif scrape.snapshot is not None and watched.recent.left_out:
+            scrape = replace(scrape, dropped={**scrape.dropped, "series_limit": watched.recent.left_out})
         if scrape.outcome == "rate_limited":
             scrape = self._hold(watched, scrape)
         else:
@@ -481,23 +481,23 @@ class Collector:
             host.hold(watched.held_until_ms)
         return replace(scrape, error=f"{scrape.error}; tried again from {tell_instant(watched.held_until_ms)} on")
 
-    async def _make_room(self, ring: Ring, deployment: Deployment, time_ms: int, snapshot: Snapshot) -> None:
+    async def _make_room(self, recent: RecentScrapes, deployment: Deployment, time_ms: int, snapshot: Snapshot) -> None:
         """Look up the new series of a scrape part by part: thousands at once would delay the scrapes of others."""
-        for _ in ring.reserve(time_ms, snapshot.series):
-            self._deriver.take_up(deployment, ring)
+        for _ in recent.reserve(time_ms, snapshot.series):
+            self._deriver.take_up(deployment, recent)
             await asyncio.sleep(0)
 
     def _append(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
         """Keep a scrape in memory and for the store; False when it is not after the last one."""
-        last_ms = watched.ring.last_ms
-        if last_ms is not None and time_ms < last_ms - watched.ring.hold_ms:
+        last_ms = watched.recent.last_ms
+        if last_ms is not None and time_ms < last_ms - watched.recent.hold_ms:
             # The clock was set back by more than all that is held: what is held is of no use any more.
-            watched.ring = self._ring(watched.target)
+            watched.recent = self._recent(watched.target)
         elif last_ms is not None and time_ms <= last_ms:
             return False
-        kept = watched.ring.append(time_ms, snapshot)
+        kept = watched.recent.append(time_ms, snapshot)
         self._store_scrape(watched, time_ms, kept)
-        self._deriver.take_up(watched.deployment, watched.ring)
+        self._deriver.take_up(watched.deployment, watched.recent)
         if kept is not None:
             self.alerts.count(watched.target.target_id, watched.deployment, time_ms, kept)
         return True
@@ -574,7 +574,7 @@ class Collector:
         started = time.perf_counter()
         by_deployment = _by_deployment((*self._watched.values(), *self._leaving.values()))
         members = {
-            deployment: Members([watched.ring for watched in watches], self._count(deployment, watches))
+            deployment: Members([watched.recent for watched in watches], self._count(deployment, watches))
             for deployment, watches in by_deployment.items()
         }
         derived: dict[Deployment, Derivation] = {}
@@ -589,7 +589,7 @@ class Collector:
         evaluation = Evaluation(at_ms, derived)
         self.evaluation = evaluation
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
-        series = sum(len(watched.ring) for watches in by_deployment.values() for watched in watches)
+        series = sum(len(watched.recent) for watches in by_deployment.values() for watched in watches)
         self.telemetry.set_state(series=series, problems=len(self.problems))
         self._lexicon.fit(series)
         self._store_figures(evaluation)

@@ -1,7 +1,7 @@
 """From scrapes to figures: all figures of every deployment at an instant.
 
-`Deriver` does it for the running collector, over rings and over all deployments at once; `derive_figures` for windows
-of samples from anywhere, one deployment at a time. Both give the same figures.
+`Deriver` does it for the running collector, over the recent scrapes of all deployments at once; `derive_figures` for
+windows of samples from anywhere, one deployment at a time. Both give the same figures.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from servescope.collector.config import format_duration
 from servescope.collector.grouping import Assembly, Layout, Named
 from servescope.collector.program import Program
-from servescope.collector.rates import read_rings
-from servescope.collector.ring import Ring
+from servescope.collector.rates import read_recent
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Expression, Vector, leaves
 from servescope.contract.extrapolation import Bounds, Range
 from servescope.contract.figures import FIGURES, figure_key
@@ -46,7 +46,7 @@ class Derivation:
 class Asked:
     """An expression that is derived beside the figures, over a window of its own where it has one.
 
-    The window is one that a ring holds: at most the figures' own, or five minutes. `name` is no figure's.
+    The window is one that `RecentScrapes` holds: at most the figures' own, or five minutes. `name` is no figure's.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Asked:
 
 
 class Members(NamedTuple):
-    """What a deployment's figures are made of: its targets' rings, and the replicas as the collector counts them."""
+    """What a deployment's figures are derived from: its targets' scrapes, and the replicas the collector counts."""
 
-    rings: Sequence[Ring]
+    recents: Sequence[RecentScrapes]
     counted: Sequence[Sample] = ()
 
 
@@ -89,10 +89,10 @@ class Deriver:
         self._assembled: list[tuple[Layout, int]] = []
         self._replica_leaves = self._program.leaves_of[REPLICAS.name]
 
-    def take_up(self, deployment: Deployment, ring: Ring) -> None:
-        """Look up the series that came with a ring's last scrape; what is not done here, the next evaluation does."""
+    def take_up(self, deployment: Deployment, recent: RecentScrapes) -> None:
+        """Look up the series that are new in a target's scrapes; the next evaluation looks up the rest."""
         try:
-            self._layout(deployment).take_up(ring)
+            self._layout(deployment).take_up(recent)
         except Exception:  # the evaluation meets it again, and says so
             self._layouts.pop(deployment, None)
 
@@ -128,7 +128,7 @@ class Deriver:
         derived = [Derivation({}, [], ()) for _ in members]
         for window_ms, numbers in self._numbers.items():
             within = Range(at_ms, window_ms, self._bounds)
-            sums = assembly.add_up(read_rings(assembly.rings, within), within)
+            sums = assembly.add_up(read_recent(assembly.recents, within), within)
             values = self._program.run(sums)
             for number in numbers:
                 self._tell(derived, number, assembly.names[number], values[number].tolist())
@@ -160,7 +160,7 @@ class Deriver:
         """All layouts put together; the last time's unless anything changed."""
         layouts = [self._layouts[deployment] for deployment in members]
         for layout, own in zip(layouts, members.values(), strict=True):
-            layout.update(own.rings)
+            layout.update(own.recents)
         versions = [(layout, layout.version) for layout in layouts]
         if self._assembly is None or versions != self._assembled:
             self._assembly, self._assembled = Assembly(self._program, layouts), versions

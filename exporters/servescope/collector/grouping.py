@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from servescope.collector.program import Derived, Program, bucket_quantiles, group_labels
 from servescope.collector.rates import Readings
-from servescope.collector.ring import Ring, Rows
+from servescope.collector.recent_scrapes import RecentScrapes, Rows
 from servescope.contract.expressions import matches
 from servescope.contract.extrapolation import Floats, Range
 from servescope.contract.figures import figure_key
@@ -47,7 +47,7 @@ class _Slots(NamedTuple):
 
 @dataclass(slots=True)
 class _Member:
-    """What is known of a ring's rows: each beside the slot it goes into, once for every such slot."""
+    """A target's rows, each beside the slot it is added to, once for every such slot."""
 
     version: int = -1
     series: list[Series | None] = field(default_factory=list)
@@ -58,46 +58,46 @@ class _Member:
 class Layout:
     """The slots of one deployment, and which of its targets' rows go into them.
 
-    `version` changes with any of it. Memory is bounded by the series that its rings hold.
+    `version` changes with any of it. Memory is bounded by the series that its targets hold.
     """
 
     def __init__(self, program: Program, window: str) -> None:
         self.version = 0
-        self.rings: tuple[Ring, ...] = ()
+        self.recents: tuple[RecentScrapes, ...] = ()
         self._program, self._window = program, window
         self._most_slots = _SLOTS_KEPT
         self._is_behind = False
         self.groups: dict[frozenset[str], dict[Labels, int]] = {leaf.by: {} for leaf in program.leaves}
-        self._members: dict[Ring, _Member] = {}
+        self._members: dict[RecentScrapes, _Member] = {}
         self._slots: dict[tuple[int, int, float], int] = {}
         self._table: _Slots | None = None
         self._names: dict[tuple[str, Labels], Named] = {}
 
-    def take_up(self, ring: Ring) -> None:
-        """Look up what is new in a ring now, so that the next `update` need not."""
-        member = self._members.setdefault(ring, _Member())
-        if member.version != ring.version:
-            self._take_up(member, ring)
+    def take_up(self, recent: RecentScrapes) -> None:
+        """Look up a target's new series now, so that the next `update` need not."""
+        member = self._members.setdefault(recent, _Member())
+        if member.version != recent.version:
+            self._take_up(member, recent)
             self._is_behind = True
 
-    def update(self, rings: Sequence[Ring]) -> None:
-        """Take up the rings' rows as they are now; only these count from here on."""
-        rings = tuple(rings)
-        changed, self._is_behind = self._is_behind or rings != self.rings, False
+    def update(self, recents: Sequence[RecentScrapes]) -> None:
+        """Count the rows of these targets, as they are now, and no others."""
+        recents = tuple(recents)
+        changed, self._is_behind = self._is_behind or recents != self.recents, False
         if changed:
-            self._members = {ring: self._members.get(ring) or _Member() for ring in rings}
-            self.rings = rings
-        for ring, member in self._members.items():
-            if member.version != ring.version:
-                self._take_up(member, ring)
+            self._members = {recent: self._members.get(recent) or _Member() for recent in recents}
+            self.recents = recents
+        for recent, member in self._members.items():
+            if member.version != recent.version:
+                self._take_up(member, recent)
                 changed = True
         if changed:
             self.version += 1
             self._drop_spent_slots()
 
     def members(self) -> list[_Member]:
-        """What is known of each ring's rows, in the rings' order."""
-        return [self._members[ring] for ring in self.rings]
+        """The rows of each target, in the order of `recents`."""
+        return [self._members[recent] for recent in self.recents]
 
     def slots(self) -> _Slots:
         """All slots, those that were filled once included."""
@@ -115,9 +115,9 @@ class Layout:
             named = self._names[figure.name, group] = Named(figure_key(figure.name, own), labels, group)
         return named
 
-    def _take_up(self, member: _Member, ring: Ring) -> None:
+    def _take_up(self, member: _Member, recent: RecentScrapes) -> None:
         """Look up the rows that have another series than before."""
-        former, current = member.series, ring.rows
+        former, current = member.series, recent.rows
         shared = min(len(former), len(current))
         is_other = np.ones(max(len(former), len(current)), dtype=np.bool_)
         is_other[:shared] = np.fromiter(map(operator.is_not, former, current), np.bool_, shared)
@@ -131,7 +131,7 @@ class Layout:
         stays = ~is_other[member.rows]
         member.rows = np.concatenate((member.rows[stays], added[:, 0]))
         member.slots = np.concatenate((member.slots[stays], added[:, 1]))
-        member.series, member.version = list(current), ring.version
+        member.series, member.version = list(current), recent.version
 
     def _slots_of(self, series: Series) -> Iterator[int]:
         for number in self._program.leaves_of.get(series.name, ()):
@@ -205,7 +205,7 @@ class Assembly:
     """The layouts of several deployments as they are now, put together to be added up at once."""
 
     def __init__(self, program: Program, layouts: Sequence[Layout]) -> None:
-        self.rings = [ring for layout in layouts for ring in layout.rings]
+        self.recents = [recent for layout in layouts for recent in layout.recents]
         self._program = program
         slots = self._number_slots(layouts)
         kinds = np.array([leaf.kind for leaf in program.leaves])[slots.leaves]
@@ -218,7 +218,7 @@ class Assembly:
         self._leaves = slots.leaves
 
     def add_up(self, readings: Readings, within: Range) -> AddedUp:
-        """The sums of what was read of the rings."""
+        """The sums of what was read of the targets."""
         sums, counts = _add(self._rates, readings.changes.rates(within))
         if self._increases.rows.size:
             increases, increased = _add(self._increases, readings.changes.increases())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.ring import Ring, Stretch
+from servescope.collector.recent_scrapes import RecentScrapes, Stretch
 from servescope.contract.extrapolation import (
     Changes,
     Floats,
@@ -24,7 +24,7 @@ from servescope.contract.extrapolation import (
 
 
 class Readings(NamedTuple):
-    """Of every row of all rings, one ring after the other, (n,): its changes over a range, and its value now.
+    """Of every row of all targets, one target after the other, (n,): its changes over a range, and its value now.
 
     NaN where there is none.
     """
@@ -33,12 +33,12 @@ class Readings(NamedTuple):
     levels: Floats
 
 
-def read_rings(rings: Sequence[Ring], within: Range) -> Readings:
-    """The readings of all rings over a range."""
-    if not rings:
+def read_recent(recents: Sequence[RecentScrapes], within: Range) -> Readings:
+    """The readings of all targets over a range."""
+    if not recents:
         nothing = np.zeros(0)
         return Readings(Changes(nothing, nothing), nothing)
-    stretches = [ring.stretch(within) for ring in rings]
+    stretches = [recent.stretch(within) for recent in recents]
     lengths = np.array([len(stretch.first) for stretch in stretches], dtype=np.intp)
     offsets = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     firsts = np.concatenate([stretch.first for stretch in stretches])
@@ -48,7 +48,7 @@ def read_rings(rings: Sequence[Ring], within: Range) -> Readings:
     times = np.array([stretch[2:5] for stretch in stretches], dtype=np.int64)
     spans = measure_spans(times[:, 0], times[:, 1], times[:, 2], within).repeated(lengths)
     changes = Changes(deltas, extrapolation_factors(deltas, firsts, spans, within.bounds))
-    _read_turned(changes, rings, stretches, offsets, within)
+    _read_turned(changes, recents, stretches, offsets, within)
     return Readings(changes, np.concatenate([stretch.levels for stretch in stretches]))
 
 
@@ -60,24 +60,28 @@ def _add_resets(deltas: Floats, stretches: Sequence[Stretch], offsets: NDArray[n
 
 
 def _read_turned(
-    changes: Changes, rings: Sequence[Ring], stretches: Sequence[Stretch], offsets: NDArray[np.intp], within: Range
+    changes: Changes,
+    recents: Sequence[RecentScrapes],
+    stretches: Sequence[Stretch],
+    offsets: NDArray[np.intp],
+    within: Range,
 ) -> None:
-    """Read the rows that were not in all scrapes sample by sample, those of all rings in one table."""
+    """Read the rows that were not in all scrapes sample by sample, those of all targets in one table."""
     turned = [
-        (ring, stretch.turned, offset)
-        for ring, stretch, offset in zip(rings, stretches, offsets.tolist(), strict=True)
+        (recent, stretch.turned, offset)
+        for recent, stretch, offset in zip(recents, stretches, offsets.tolist(), strict=True)
         if stretch.turned is not None
     ]
     if not turned:
         return
     columns = max(stretch.scrapes for stretch in stretches)
     rows = sum(len(each) for _, each, _ in turned)
-    # Absent beyond a ring's own scrapes; the times there are never read.
+    # Absent beyond a target's own scrapes; the times there are never read.
     times, values = np.zeros((rows, columns), dtype=np.int64), np.full((rows, columns), np.nan)
     end = 0
-    for ring, own, _ in turned:
+    for recent, own, _ in turned:
         start, end = end, end + len(own)
-        scraped, samples = ring.samples(within, own)
+        scraped, samples = recent.samples(within, own)
         times[start:end, : len(scraped)], values[start:end, : len(scraped)] = scraped, samples.T
     places = np.concatenate([own + offset for _, own, offset in turned])
     changes.deltas[places], changes.factors[places] = sample_changes(times, values, within)

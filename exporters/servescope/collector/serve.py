@@ -138,7 +138,7 @@ class _Pages:
         derivations = list(evaluation.deployments.values()) if evaluation else []
         return Page(
             [
-                Scraped(each.target.target_id, *each.ring.latest())
+                Scraped(each.target.target_id, *each.recent.latest())
                 for each in collector.watched
                 if collector.health(each) == "up"
             ],
@@ -269,7 +269,7 @@ class _Pages:
             "evaluation_interval_ms": settings.evaluation_interval_ms,
             "retention_ms": settings.retention_ms,
             "evaluated_ms": collector.evaluation.at_ms if collector.evaluation is not None else None,
-            "series": sum(len(watched.ring) for watched in collector.watched),
+            "series": sum(len(watched.recent) for watched in collector.watched),
             "targets": {each: health[each] for each in get_args(Health)},
             "discovery_problems": len(collector.problems),
             "configuration": asdict(collector.loading),

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, field, replace
 
 from servescope.collector.lapses import Lapses
-from servescope.collector.ring import Ring
+from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Limits, Scrape
 from servescope.collector.targets import Target
 from servescope.contract.identity import Deployment
@@ -24,7 +24,7 @@ class Watched:
 
     target: Target
     reader: Reader
-    ring: Ring
+    recent: RecentScrapes
     status: TargetStatus = field(init=False)
     limits: Limits = field(init=False)
     # Those of its series; made once, as all of them are looked at in every evaluation.
@@ -64,7 +64,7 @@ class Watched:
             self.task = None
 
     def take_note(self, scrape: Scrape) -> None:
-        """Have the status, and the log, tell of a scrape that is in the ring."""
+        """Report a booked scrape in the status and in the log."""
         self._tell_change(scrape)
         former, healthy = self.status, scrape.snapshot is not None
         self.status = replace(
@@ -84,11 +84,11 @@ class Watched:
 
     def _warnings(self) -> list[str]:
         """What is wrong with a scrape that succeeded."""
-        left_out = self.ring.left_out
+        left_out = self.recent.left_out
         if not left_out:
             return list(self.reader.warnings)
         limited = (
-            f"{left_out} new series are left out, as {len(self.ring)} are held already, "
+            f"{left_out} new series are left out, as {len(self.recent)} are held already, "
             f"which is max_held_series; there is room again when old ones have left the window"
         )
         return [*self.reader.warnings, limited]

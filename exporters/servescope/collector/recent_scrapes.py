@@ -24,7 +24,7 @@ Rows = NDArray[np.intp]
 _FIRST_ROWS, _FIRST_COLUMNS = 64, 8
 # So many series take about 2 ms to look up, for which nothing else on the event loop need wait long.
 _PART_SERIES: Final = 1_000
-# Below this a ring is not worth making smaller.
+# Fewer rows are not worth giving back.
 _SMALL_ROWS = 1024
 _GAUGES: Final = frozenset(name for name, metric in METRICS.items() if metric.kind == "gauge")
 
@@ -73,7 +73,7 @@ class _Placed(NamedTuple):
     counters: Rows
 
 
-class Ring:
+class RecentScrapes:
     """The recent scrapes of one target.
 
     Holds what an evaluation within the next `slack_ms` over a window may read: every scrape of the last window, or of

@@ -20,22 +20,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
 from servescope.contract.identity import Deployment
 from servescope.store.embedded import Store
+from tests.support.numbered_targets import METRIC, NumberedTargets, answering_with_numbers
 
 TARGETS = 3
 _DEPLOYMENT = Deployment("llama", "chat", "v1")
 _INTERVAL_MS = 250
 _RUN_ROWS = 8
 _START_SECONDS = 20.0
-_METRIC = "output_tokens_total"
 
 
 @dataclass(slots=True)
@@ -57,7 +55,7 @@ def kill_collectors(folder: Path, kills: int, *, parallel: int = 2, seed: int = 
     context.set_forkserver_preload(
         ["servescope.collector.command", "servescope.collector.fetch", "servescope.collector.serve"]
     )
-    with _serving(parallel) as server:
+    with answering_with_numbers() as server:
         shares = [kills // parallel + (number < kills % parallel) for number in range(parallel)]
         victims = [_Victim(folder, number, server, context, seed) for number in range(parallel)]
         threads = [
@@ -74,7 +72,7 @@ def kill_collectors(folder: Path, kills: int, *, parallel: int = 2, seed: int = 
 class _Victim:
     """One store, and the collectors that are started on it and killed."""
 
-    def __init__(self, folder: Path, number: int, server: _Server, context: Any, seed: int) -> None:
+    def __init__(self, folder: Path, number: int, server: NumberedTargets, context: Any, seed: int) -> None:
         self._path = folder / f"victim-{number}.db"
         self._server, self._context = server, context
         self._names = [f"/{number}-{target}/metrics" for target in range(TARGETS)]
@@ -107,10 +105,8 @@ class _Victim:
             self._in_flight[name].add(self._server.last_sent(name))
 
     def _start(self) -> Any:
-        address = f"127.0.0.1:{self._server.server_address[1]}"
-        process = self._context.Process(
-            target=_collect, args=(str(self._path), [f"http://{address}{name}" for name in self._names]), daemon=True
-        )
+        urls = [f"{self._server.url}{name}" for name in self._names]
+        process = self._context.Process(target=_collect, args=(str(self._path), urls), daemon=True)
         process.start()
         return process
 
@@ -132,7 +128,7 @@ class _Victim:
         if intact != "ok":
             found.lost.append(f"{self._path.name}: integrity_check: {intact}")
         with Store(self._path, read_only=True) as store:
-            windows = store.read_samples(_DEPLOYMENT, [_METRIC], 0, 1 << 41)
+            windows = store.read_samples(_DEPLOYMENT, [METRIC], 0, 1 << 41)
         stored = {
             dict(series.labels)["replica"]: [int(value) for value in row.tolist() if value == value]
             for window in windows
@@ -188,76 +184,6 @@ def _collect(path: str, urls: Sequence[str]) -> None:
     )
     configuration = Configuration(settings, (DeploymentSettings(_DEPLOYMENT, targets),), "the kills")
     asyncio.run(command.collect(configuration, asyncio.Event()))
-
-
-class _Server(ThreadingHTTPServer):
-    """Answers for all targets, each with the number of the answer as its counter."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self._lock = threading.Lock()
-        self._sent: dict[str, int] = {}
-        self._unsent: dict[str, set[int]] = {}
-
-    def next_answer(self, name: str) -> int:
-        """The number of a target's next answer."""
-        with self._lock:
-            self._sent[name] = self._sent.get(name, 0) + 1
-            return self._sent[name]
-
-    def note_unsent(self, name: str, answer: int) -> None:
-        """Remember that an answer could not be sent: who asked was killed meanwhile."""
-        with self._lock:
-            self._unsent.setdefault(name, set()).add(answer)
-
-    def last_sent(self, name: str) -> int:
-        """The number of a target's last answer, 0 before the first."""
-        with self._lock:
-            return self._sent.get(name, 0)
-
-    def unsent(self, name: str) -> set[int]:
-        """The answers that could not be sent."""
-        with self._lock:
-            return {*self._unsent.get(name, ())}
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: who asked was killed."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_GET(self) -> None:
-        replica = self.path.split("/")[1]
-        answer = self.server.next_answer(self.path)
-        labels = f'model_name="llama",deployment_id="chat",inference_stack="v1",replica="{replica}",role="aggregated"'
-        body = f"# TYPE {_METRIC} counter\n{_METRIC}{{{labels}}} {answer}\n".encode()
-        try:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-        except OSError:
-            self.server.note_unsent(self.path, answer)
-            raise
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Say nothing."""
-
-
-@contextmanager
-def _serving(parallel: int) -> Any:
-    server = _Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def main() -> int:

@@ -368,7 +368,7 @@ def test_a_target_that_always_shows_other_series_does_not_cost_the_others_their_
             store.prune(0)
             while store.prune_to_size(limit):
                 pass
-    used = store._used_bytes()
+    used = store._retention.used_bytes()
 
     assert used <= limit
     assert len(read(store)) > 240

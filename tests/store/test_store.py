@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -348,19 +348,30 @@ def test_threads_may_share_a_reader(path: Path, store: Store) -> None:
     assert found == [200] * 8
 
 
-def test_a_foreign_file_is_refused(path: Path) -> None:
-    """Neither another program's database nor a text file is touched."""
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_foreign_database_is_refused(path: Path, journal: str, read_only: bool) -> None:
+    """It is left alone, and no lock and no log is created beside it."""
     connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode = {journal}")
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     former = path.read_bytes()
-    with pytest.raises(StoreError, match=r"servescope.db: the file belongs to another program \(application id 0\)"):
-        Store(path)
-    assert path.read_bytes() == former
 
+    with pytest.raises(StoreError, match=r"servescope.db: the file belongs to another program \(application id 0\)"):
+        Store(path, read_only=read_only)
+    assert [(each, each.read_bytes()) for each in path.parent.iterdir()] == [(path, former)]
+
+
+@pytest.mark.parametrize("begin", [Store, Store.begin, partial(Store, read_only=True)])
+def test_a_file_that_is_no_database_is_refused(path: Path, begin: Callable[[Path], Store]) -> None:
+    """It is left alone, also at the start of a collector, and nothing is created beside it."""
     path.write_text("not a database, but long enough to be looked at" * 100)
+    former = path.read_bytes()
+
     with pytest.raises(StoreError, match="cannot be used as a store: file is not a database"):
-        Store(path)
+        begin(path)
+    assert [(each, each.read_bytes()) for each in path.parent.iterdir()] == [(path, former)]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 9])
@@ -370,6 +381,7 @@ def test_a_file_of_another_schema_is_refused(path: Path, version: int) -> None:
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
+    Path(f"{path}-lock").unlink()
     former = path.read_bytes()
     expected = (
         rf"servescope.db: has schema version {version}, this servescope expects 3; open it with the servescope that "
@@ -379,7 +391,7 @@ def test_a_file_of_another_schema_is_refused(path: Path, version: int) -> None:
     for begin in (Store, Store.begin, partial(Store, read_only=True)):
         with pytest.raises(StoreError, match=expected):
             begin(path)
-    assert path.read_bytes() == former
+    assert [(each, each.read_bytes()) for each in path.parent.iterdir()] == [(path, former)]
 
 
 def test_a_missing_store_is_said_to_be_missing(path: Path, tmp_path: Path) -> None:
@@ -499,7 +511,7 @@ def test_rounds_do_not_pile_up_behind_a_write_that_hangs(store: Store, monkeypat
 
 _WRITE_FOREVER = """
 import sys
-from servescope.store import Store
+from servescope.store.embedded import Store
 from servescope.contract.identity import Deployment
 store = Store(sys.argv[1])
 step = 0

@@ -145,7 +145,7 @@ async def collect(
     async with open_session() as session:
         fetch = HttpFetch(session)
         store = await asyncio.to_thread(Store.begin, configuration.collector.store)
-        history = Store(configuration.collector.store, read_only=True)
+        history = Store(configuration.collector.store, read_only=True, opened=False)
         try:
             collector = Collector(
                 configuration, store, history, fetch, fetch_list=fetch.list_targets, reread=reread, post=fetch.post

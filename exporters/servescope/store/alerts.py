@@ -9,15 +9,17 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 from servescope.contract.identity import Deployment
+from servescope.contract.samples import Labels
 from servescope.store.records import KeptAlert, StoreError
-from servescope.store.schema import checked_time, clamped_time, write_text
+from servescope.store.schema import checked_time, clamped_time, decode, write_text
 
 Sums = Mapping[Deployment, Sequence[float]]
 
 
-class Memory:
+class AlertTables:
     """The tables of alerting. Not thread safe."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -37,14 +39,11 @@ class Memory:
         return [self._alert(*row) for row in rows]
 
     def _alert(self, alert: str, labels: str, state: str) -> KeptAlert:
-        try:
-            pairs = tuple((str(name), str(value)) for name, value in json.loads(labels))
-            found = json.loads(state)
-            found["told"] = {name: tuple(word) for name, word in found["told"].items()}
-            found["value"] = float(found["value"])
-            return KeptAlert(alert, pairs, **found)
-        except (TypeError, ValueError, KeyError) as error:
-            raise StoreError(f"store {self._path}: what is kept of alert {alert!r} is damaged: {error}") from error
+        what = f"what is kept of alert {alert!r}"
+        pairs = decode(
+            labels, lambda stored: tuple((str(name), str(value)) for name, value in stored), self._path, what
+        )
+        return decode(state, lambda stored: _make_alert(alert, pairs, stored), self._path, what)
 
     def append_sums(self, time_ms: int, sums: Sums) -> None:
         """Keep what was counted up to an instant; those that are not before it go."""
@@ -77,6 +76,15 @@ class Memory:
                 raise StoreError(f"store {self._path}: the sums of time {time_ms} are damaged: {error}") from error
             found.append((time_ms, sums))
         return found
+
+
+def _make_pairs(stored: list[list[object]]) -> Labels:
+    return tuple((str(name), str(value)) for name, value in stored)
+
+
+def _make_alert(alert: str, labels: Labels, stored: dict[str, Any]) -> KeptAlert:
+    told = {name: tuple(word) for name, word in stored.pop("told").items()}
+    return KeptAlert(alert, labels, **{**stored, "told": told, "value": float(stored["value"])})
 
 
 def _state(alert: KeptAlert) -> dict[str, object]:

@@ -9,24 +9,16 @@ thing in it has a class of its own: `Owners`, `Layouts`, `RecentRows`, `Runs`; a
 
 from __future__ import annotations
 
-import functools
-import json
-import logging
-import os
-import sqlite3
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from pathlib import Path
-from typing import IO, Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Series, Snapshot, Window
-from servescope.store.alerts import Memory, Sums
+from servescope.store.alerts import AlertTables, Sums
+from servescope.store.connection import StoreConnection, guarded
+from servescope.store.file import file_size
 from servescope.store.layouts import Layouts
 from servescope.store.owners import Owners
 from servescope.store.packer import Owner, Packer
@@ -41,169 +33,40 @@ from servescope.store.records import (
     TargetStatus,
     TooLargeError,
 )
+from servescope.store.retention import Retention
 from servescope.store.runs import Runs
-from servescope.store.schema import (
-    FIGURES,
-    LATEST_MS,
-    SCRAPES,
-    TIME_BITS,
-    checked_time,
-    is_damage,
-    lock_for_writing,
-    open_file,
-    set_aside,
-    write_text,
-)
+from servescope.store.schema import FIGURES, LATEST_MS, SCRAPES, TIME_BITS
 from servescope.store.segments import MOST_NUMBERS, Picked, Segment, assemble, sample_names, thin
-
-_logger = logging.getLogger(__name__)
+from servescope.store.settings import SettingsTable
 
 _PRUNE_ROWS = 2_000
-# Free pages are given back to the system above this share of the file, so many at a time.
-_FREE_SHARE = 0.25
-_FREE_PAGES = 256
-_FEWEST_FREE_PAGES = 1024
-# What no file is: whatever is at the path is another one.
-_NO_FILE = (-1, -1)
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
-def _guarded(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """One thread at a time, and SQLite's errors as StoreError."""
-
-    @functools.wraps(method)
-    def guarded(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
-            try:
-                return method(self, *args, **kwargs)
-            except sqlite3.Error as error:
-                raise StoreError(f"store {self.path}: {error}", damaged=is_damage(error)) from error
-
-    return guarded
-
-
-class Store:
+class Store(StoreConnection):
     """The figures, scrapes and targets in one file; safe to use from several threads, one at a time.
 
     With `read_only` the file must exist; any number of processes may read while one writes, and when another file takes
-    its place, that one is read. Otherwise it is made when missing, and a second writer is refused. Raises StoreError,
+    its place, that one is read. Otherwise it is created when missing, and a second writer is refused. With
+    `opened=False` nothing is opened yet: a reader does so at its first read, a writer with `reopen`. Raises StoreError,
     also for a file that is not a store of ours or is of another schema version.
     """
-
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
-        self.path = Path(path)
-        self.read_only = read_only
-        self._lock = threading.RLock()
-        self._writer_lock: IO[bytes] | None = None
-        self._closed = False
-        if not read_only:
-            self._writer_lock = lock_for_writing(self.path)
-        try:
-            self._connect()
-        except BaseException:
-            self._release_writer_lock()
-            raise
-
-    @classmethod
-    def begin(cls, path: str | os.PathLike[str]) -> Store:
-        """The store at a path for writing; when the file there is damaged, it is set aside and a new one begun."""
-        try:
-            return cls(path)
-        except StoreError as error:
-            if not error.damaged:
-                raise
-            _logger.error("%s; it is now %s, and a new store is begun", error, set_aside(Path(path)))  # noqa: TRY400
-            return cls(path)
-
-    def close(self) -> None:
-        """Close the file; the store is of no use afterwards. May be called twice."""
-        with self._lock:
-            self._closed = True
-            self._connection.close()
-            self._release_writer_lock()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def is_replaced(self) -> bool:
-        """Whether the file at the path is not the one that was opened: removed, emptied, or another in its place."""
-        return _file_identity(self.path) != self._file
-
-    @_guarded
-    def reopen(self) -> None:
-        """Open the file that is at the path now, a new one when there is none. Raises StoreError."""
-        if self._closed:
-            return
-        self._disconnect()
-        if not self.read_only:
-            # The lock file may have gone with its directory, and then keeps nobody out any more.
-            self._release_writer_lock()
-            self._writer_lock = lock_for_writing(self.path)
-            if self.path.exists() and not _file_size(self.path):
-                # Whoever still has an emptied file open would keep a new store from being begun in it.
-                set_aside(self.path)
-        self._connect()
-
-    @_guarded
-    def set_aside(self) -> Path:
-        """Close a damaged file and give it another name, which is returned; `reopen` makes a new one."""
-        self._disconnect()
-        return set_aside(self.path)
-
-    def _connect(self) -> None:
-        self._connection = open_file(self.path, read_only=self.read_only)
-        self._file: tuple[int, int] | None = _file_identity(self.path)
-        self._forget()
-
-    def _disconnect(self) -> None:
-        """Close the connection; the file counts as replaced until it is opened again, were it the same one."""
-        self._connection.close()
-        self._file = _NO_FILE
 
     def _forget(self) -> None:
         """Forget all that was known of the file."""
         self._owners = Owners(self._connection, self.path)
-        self._memory = Memory(self._connection, self.path)
+        self._alerts = AlertTables(self._connection, self.path)
+        self._settings = SettingsTable(self._connection, self.path)
         self._layouts = Layouts(self._connection, self.path)
         self._runs = Runs(self._connection, self.path, self._layouts)
         self._recent = RecentRows(self._connection, self.path, self._layouts)
         self._packer = Packer(self._recent, self._runs)
-
-    def _release_writer_lock(self) -> None:
-        if self._writer_lock is not None:
-            self._writer_lock.close()
-            self._writer_lock = None
+        self._retention = Retention(
+            self._connection, self._owners, self._settings, self._layouts, self._runs, self._recent, self._packer
+        )
 
     # --- Writing ------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Several appends that become visible, and durable, together; none of them does when one raises."""
-        with self._lock:
-            self._execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._execute("COMMIT")
-            except BaseException:
-                self._roll_back()
-                raise
-
-    def _roll_back(self) -> None:
-        self._forget()
-        try:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            # SQLite rolls back by itself when the file fails; what led here is what must be told.
-            self._disconnect()
-            self._connect()
-
-    @_guarded
+    @guarded
     def append_scrape(self, target_id: str, time_ms: int, snapshot: Snapshot | None) -> None:
         """Add one scrape's contract samples, None for a scrape that failed; the same time again replaces it.
 
@@ -218,7 +81,7 @@ class Store:
             body = snapshot.values.astype("<f8", copy=False).tobytes()
         self._append(SCRAPES, target, time_ms, layout, body)
 
-    @_guarded
+    @guarded
     def append_figures(self, deployment: Deployment, time_ms: int, values: Mapping[str, float]) -> None:
         """Add a deployment's figures at one instant; the same time again replaces them. Values must be finite."""
         keys = sorted(values)
@@ -231,114 +94,66 @@ class Store:
         self._recent.append(kind, owner, time_ms, layout, body)
         self._packer.note(kind, owner)
 
-    @_guarded
+    @guarded
     def set_target(self, status: TargetStatus) -> None:
         """Keep the latest status of a target, in place of its former one."""
         self._owners.keep_target(status)
 
-    @_guarded
+    @guarded
     def unlist_targets(self, keep: Iterable[str]) -> None:
         """Have `targets()` show only those of `keep`; the scrapes of the others stay for their retention."""
-        self._layouts.let_go(self._owners.unlist(keep))
+        self._layouts.forget(self._owners.unlist(keep))
 
-    @_guarded
+    @guarded
     def record_settings(self, time_ms: int, settings: RecordedSettings) -> None:
         """Keep how figures are derived from this time on; nothing is written while it stays the same."""
-        if self._settings_at(time_ms) != settings:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO settings VALUES (?, ?)", (checked_time(time_ms), write_text(asdict(settings)))
-            )
+        self._settings.record(time_ms, settings)
 
-    @_guarded
+    @guarded
     def write_alerts(self, alerts: Iterable[KeptAlert]) -> None:
         """Keep how alerts stand, in place of how they stood."""
-        self._memory.write_alerts(alerts)
+        self._alerts.write_alerts(alerts)
 
-    @_guarded
+    @guarded
     def append_sums(self, time_ms: int, sums: Sums) -> None:
         """Keep what the counters of objectives counted up to an instant, in place of all that is not before it."""
-        self._memory.append_sums(time_ms, sums)
+        self._alerts.append_sums(time_ms, sums)
 
-    @_guarded
+    @guarded
     def forget_sums(self, times: Iterable[int]) -> None:
         """Forget the sums of some instants."""
-        self._memory.forget_sums(times)
+        self._alerts.forget_sums(times)
 
     # --- Retention ----------------------------------------------------------------------------------------------------
 
-    @_guarded
+    @guarded
     def prune(self, before_ms: int, *, rows: int = _PRUNE_ROWS) -> int:
-        """Delete what is older than `before_ms`, at most about `rows` figures and scrapes; returns how many went.
+        """Delete what is older than `before_ms`, at most about `rows` figures and scrapes; returns how many.
 
-        A run goes as a whole once all of it is older. Call it again while it returns `rows` or more.
+        A run is deleted as a whole once all of it is older. Call it again while it returns `rows` or more.
         """
-        gone = 0
-        for kind in (FIGURES, SCRAPES):
-            for owner in self._owners.rows(kind):
-                gone += self._recent.delete(kind, owner, before_ms, rows - gone)
-        gone += self._runs.delete_oldest(rows - gone, before_ms=before_ms)
-        if gone < rows:
-            self._delete_unused(before_ms)
-            self._delete_spent_keys()
-            self._give_back_pages()
-        return gone
+        return self._retention.prune(before_ms, rows)
 
-    @_guarded
+    @guarded
     def prune_to_size(self, limit_bytes: int, *, rows: int = _PRUNE_ROWS) -> int:
-        """Delete the oldest until the rest fits into `limit_bytes`, at most about `rows`; returns how many went.
+        """Delete the oldest until the rest fits into `limit_bytes`, at most about `rows`; returns how many.
 
         What counts are the pages in use; those set free are used again, so that the file does not outgrow the limit.
         """
-        gone = 0
-        while gone < rows and self._used_bytes() > limit_bytes:
-            former = gone
-            gone += self._runs.delete_oldest(1) or self._recent.delete_oldest()
-            if gone == former:
-                break
-            # A target that always shows other series may need more room for their names than for their numbers.
-            self._delete_spent_keys()
-        return gone
+        return self._retention.prune_to_size(limit_bytes, rows)
 
     def size_bytes(self) -> int:
         """The size of the file and of its write-ahead log."""
-        return sum(_file_size(Path(f"{self.path}{ending}")) for ending in ("", "-wal"))
-
-    def _used_bytes(self) -> int:
-        return (self._pragma("page_count") - self._pragma("freelist_count")) * self._pragma("page_size")
-
-    def _pragma(self, name: str) -> int:
-        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-    def _delete_unused(self, before_ms: int) -> None:
-        """Delete the targets, deployments and settings that nothing refers to any more."""
-        self._owners.delete_unused()
-        # The settings that hold at the start of what is kept began before it.
-        self._connection.execute(
-            "DELETE FROM settings WHERE time_ms < (SELECT max(time_ms) FROM settings WHERE time_ms <= ?)", (before_ms,)
-        )
-        self._recent.forget_empty()
-        self._packer.forget_others(self._recent.counts())
-
-    def _delete_spent_keys(self) -> None:
-        """Delete the layouts and shapes that nothing bears any more."""
-        oldest_row, oldest_run = self._recent.first_ms(), self._runs.first_end()
-        self._layouts.delete_spent(LATEST_MS if oldest_row is None else oldest_row, oldest_run or LATEST_MS)
-
-    def _give_back_pages(self) -> None:
-        free = self._pragma("freelist_count")
-        if free > max(_FEWEST_FREE_PAGES, _FREE_SHARE * self._pragma("page_count")):
-            for _ in range(_FREE_PAGES):
-                # Of the pages that this pragma is asked for it frees one a step, and a cursor takes one step only.
-                self._connection.execute("PRAGMA incremental_vacuum(1)")
+        return sum(file_size(f"{self.path}{ending}") for ending in ("", "-wal"))
 
     # --- Packing ------------------------------------------------------------------------------------------------------
 
-    @_guarded
+    @guarded
     def pack_due(self) -> bool:
         """Pack the rows of one target, or deployment, that has enough of them for a run; False when none has."""
         return self._pack(self._packer.take_due())
 
-    @_guarded
+    @guarded
     def pack_idle(self, before_ms: int) -> bool:
         """Pack the rows of one target, or deployment, that got none since `before_ms`; False when none has any."""
         return self._pack(self._packer.find_idle(before_ms))
@@ -352,13 +167,13 @@ class Store:
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    @_guarded
+    @guarded
     def deployments(self) -> list[Deployment]:
         """Every deployment seen within retention, sorted."""
         with self._snapshot():
             return sorted(deployment for _, deployment in self._owners.deployments())
 
-    @_guarded
+    @guarded
     def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
         """Each deployment's last instant, in milliseconds, of those not after `until_ms`, and its figures then.
 
@@ -382,7 +197,7 @@ class Store:
             return packed
         return next(self._recent.rows(kind, owner, recent_ms, recent_ms))
 
-    @_guarded
+    @guarded
     def read_figures(
         self,
         deployment: Deployment,
@@ -414,13 +229,13 @@ class Store:
             return FigureTable(times, {key: rows[key] for key in sorted(rows) if not np.isnan(rows[key]).all()})
         return FigureTable(times, {name: rows.get(name, np.full(len(times), np.nan)) for name in names})
 
-    @_guarded
+    @guarded
     def targets(self) -> list[TargetStatus]:
         """The latest status of every target of the running configuration, by target id."""
         with self._snapshot():
             return self._owners.statuses()
 
-    @_guarded
+    @guarded
     def read_samples(
         self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int, *, most: int | None = None
     ) -> list[Window]:
@@ -441,7 +256,7 @@ class Store:
                 windows.append(Window(tuple(key for key in keys if isinstance(key, Series)), times, values))
         return [window for window in windows if len(window.times)]
 
-    @_guarded
+    @guarded
     def read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:
         """A target's scrapes from start to end, both included, as they were appended; none for an unknown target."""
         known: dict[Keys, tuple[Series, ...]] = {}
@@ -464,14 +279,14 @@ class Store:
             scrapes[row.time_ms] = Snapshot(latest[1], row.values)
         return sorted(scrapes.items())
 
-    @_guarded
+    @guarded
     def time_range(self) -> tuple[int, int] | None:
         """When the first and the last figures are from, in milliseconds; None when there are none."""
         with self._snapshot():
             ends = self._ends(FIGURES)
         return (min(ends), max(ends)) if ends else None
 
-    @_guarded
+    @guarded
     def held_range(self) -> tuple[int, int] | None:
         """When the first and the last of all that it holds are from, figures and scrapes."""
         with self._snapshot():
@@ -485,33 +300,23 @@ class Store:
             ends += self._recent.span(kind, owner) or ()
         return [*ends, *self._runs.ends(kind)]
 
-    @_guarded
+    @guarded
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """How the figures of a time were derived; the first known when it is older, None when nothing is known."""
         with self._snapshot():
-            return self._settings_at(time_ms) or self._first_settings()
+            return self._settings.at(time_ms)
 
-    @_guarded
+    @guarded
     def read_alerts(self) -> list[KeptAlert]:
         """How alerts stood last; raises StoreError when that is damaged."""
         with self._snapshot():
-            return self._memory.read_alerts()
+            return self._alerts.read_alerts()
 
-    @_guarded
+    @guarded
     def read_sums(self, *, until_ms: int) -> list[tuple[int, Sums]]:
         """What the counters of objectives counted up to each instant that is kept, none after `until_ms`."""
         with self._snapshot():
-            return self._memory.read_sums(until_ms)
-
-    def _settings_at(self, time_ms: int) -> RecordedSettings | None:
-        found = self._connection.execute(
-            "SELECT settings FROM settings WHERE time_ms <= ? ORDER BY time_ms DESC LIMIT 1", (time_ms,)
-        ).fetchone()
-        return RecordedSettings(**json.loads(found[0])) if found else None
-
-    def _first_settings(self) -> RecordedSettings | None:
-        found = self._connection.execute("SELECT settings FROM settings ORDER BY time_ms LIMIT 1").fetchone()
-        return RecordedSettings(**json.loads(found[0])) if found else None
+            return self._alerts.read_sums(until_ms)
 
     def _segments(
         self,
@@ -535,48 +340,6 @@ class Store:
             return assemble(segments, most=most)
         except TooLargeError as error:
             raise TooLargeError(f"store {self.path}: {error}") from None
-
-    @contextmanager
-    def _snapshot(self) -> Iterator[None]:
-        """Several reads that see the same state of the file, the one at the path now."""
-        if self.read_only and not self._connection_is_current():
-            self.reopen()
-        if self._connection.in_transaction:
-            yield
-            return
-        self._connection.execute("BEGIN")
-        try:
-            yield
-        finally:
-            # Ends a transaction that only read; when reading failed, SQLite may have ended it.
-            self._end_reading()
-
-    def _end_reading(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("COMMIT")
-
-    def _connection_is_current(self) -> bool:
-        return self._closed or not self.is_replaced()
-
-    @_guarded
-    def _execute(self, statement: str) -> None:
-        self._connection.execute(statement)
-
-
-def _file_identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    # SQLite meets an emptied file only when it next reads a page that it does not hold, which may be never.
-    return (found.st_dev, found.st_ino) if found.st_size else None
-
-
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _check_finite(values: NDArray[np.float64], whose: str) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from servescope.contract.samples import Series
 from servescope.store.packing import Keys, Shape, parse_key
 from servescope.store.records import StoreError
-from servescope.store.schema import checked_time, digest, write_text
+from servescope.store.schema import checked_time, decode, digest, write_text
 
 # A layout in use is marked so once an hour, which is what its retention is counted from.
 _MARK_MS = 3_600_000
@@ -37,11 +36,11 @@ class Layouts:
 
     def keys(self, row: int) -> Keys:
         """The keys of a layout."""
-        return _held(self._keys, row, lambda: tuple(map(parse_key, json.loads(self._read_text("layouts", row)))))
+        return _held(self._keys, row, lambda: self._read("layouts", row, lambda keys: tuple(map(parse_key, keys))))
 
     def shape(self, row: int) -> Shape:
         """A shape."""
-        return _held(self._shapes, row, lambda: Shape.parse(self._read_text("shapes", row)))
+        return _held(self._shapes, row, lambda: self._read("shapes", row, Shape.parse))
 
     def row_of_series(self, target_id: str, series: tuple[Series, ...], time_ms: int) -> int:
         """The row of the layout of a target's scrape, made when it is new."""
@@ -63,8 +62,8 @@ class Layouts:
         """The row of the shape of a run that ends then, made when it is new."""
         return self._row("shapes", shape.text(), end_ms)
 
-    def let_go(self, target_ids: Iterable[str]) -> None:
-        """Forget what targets showed last that are no longer listed."""
+    def forget(self, target_ids: Iterable[str]) -> None:
+        """Forget the layouts of targets that are no longer listed."""
         for target_id in target_ids:
             self._of_target.pop(target_id, None)
 
@@ -96,12 +95,14 @@ class Layouts:
             ).fetchone()
         return int(row[0])
 
-    def _read_text(self, table: str, row: int) -> str:
+    def _read(self, table: str, row: int, make: Callable[[Any], K]) -> K:
         found = self._connection.execute(f"SELECT keys FROM {table} WHERE id = ?", (row,)).fetchone()  # noqa: S608  constants
+        what = f"row {row} of {table}"
         try:
-            return zlib.decompress(found[0]).decode()
+            text = zlib.decompress(found[0]).decode()
         except (TypeError, ValueError, zlib.error) as error:
-            raise StoreError(f"store {self._path}: row {row} of {table} is damaged: {error}") from error
+            raise StoreError(f"store {self._path}: {what} is damaged: {error}") from error
+        return decode(text, make, self._path, what)
 
 
 def _held(held: OrderedDict[int, K], row: int, read: Callable[[], K]) -> K:

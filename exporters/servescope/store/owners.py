@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.store.records import RefusedError, TargetStatus
-from servescope.store.schema import FIGURES, LAST_OWNER, SCRAPES, TIME_BITS, digest, write_text
+from servescope.store.schema import FIGURES, LAST_OWNER, SCRAPES, TIME_BITS, decode, digest, write_text
 
 _DELETE_UNUSED_TARGETS = f"""
 DELETE FROM targets WHERE NOT listed
@@ -123,7 +122,10 @@ class Owners:
     def deployments(self) -> list[tuple[int, Deployment]]:
         """Every deployment, with its row."""
         rows = self._connection.execute("SELECT id, labels FROM deployments").fetchall()
-        return [(row, Deployment(**json.loads(labels))) for row, labels in rows]
+        return [
+            (row, decode(labels, lambda stored: Deployment(**stored), self._path, f"row {row} of deployments"))
+            for row, labels in rows
+        ]
 
     def find_deployment(self, deployment: Deployment) -> int | None:
         """The row of a deployment, None when it is unknown."""
@@ -144,7 +146,12 @@ class Owners:
             "SELECT target_id, status, text FROM targets JOIN statuses ON target = targets.id "
             "LEFT JOIN coverages ON coverages.id = coverage WHERE listed ORDER BY target_id"
         ).fetchall()
-        return [_status(target_id, status, coverage or "{}") for target_id, status, coverage in rows]
+        return [self._status(target_id, status, coverage or "{}") for target_id, status, coverage in rows]
+
+    def _status(self, target_id: str, status: str, coverage: str) -> TargetStatus:
+        what = f"the status of target {target_id!r}"
+        covered = decode(coverage, dict, self._path, what)
+        return decode(status, lambda stored: _make_status(target_id, stored, covered), self._path, what)
 
     def _find(self, query: str, name: str) -> int | None:
         found = self._connection.execute(query, (name,)).fetchone()
@@ -174,7 +181,6 @@ def _status_fields(status: TargetStatus) -> str:
     )
 
 
-def _status(target_id: str, status: str, coverage: str) -> TargetStatus:
-    fields: dict[str, Any] = json.loads(status)
-    identity = Identity(**fields.pop("identity"))
-    return TargetStatus(target_id=target_id, identity=identity, coverage=json.loads(coverage), **fields)
+def _make_status(target_id: str, stored: dict[str, Any], coverage: dict[str, Any]) -> TargetStatus:
+    identity = Identity(**stored.pop("identity"))
+    return TargetStatus(target_id=target_id, identity=identity, coverage=coverage, **stored)

@@ -77,9 +77,8 @@ class Shape:
         )
 
     @classmethod
-    def parse(cls, text: str) -> Shape:
-        """The shape of a text."""
-        stored = json.loads(text)
+    def parse(cls, stored: Any) -> Shape:
+        """The shape of `text`, read as JSON."""
         keys = tuple(map(parse_key, stored["keys"]))
         every = np.arange(len(keys), dtype=np.intp)
         return cls(

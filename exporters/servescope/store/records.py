@@ -20,12 +20,13 @@ AHEAD_MS: Final = 60_000
 class StoreError(ServescopeError):
     """The store cannot be opened, read or written; the text names the file.
 
-    `damaged` says that SQLite cannot use the file as it is.
+    `damaged` means that SQLite cannot use the file as it is, `retryable` that the disk is full or failing, so that the
+    same may succeed later.
     """
 
-    def __init__(self, message: str, *, damaged: bool = False) -> None:
+    def __init__(self, message: str, *, damaged: bool = False, retryable: bool = False) -> None:
         super().__init__(message)
-        self.damaged = damaged
+        self.damaged, self.retryable = damaged, retryable
 
 
 class RefusedError(StoreError):

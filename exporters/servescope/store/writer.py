@@ -112,9 +112,10 @@ class StoreWriter:
         self._writing: list[tuple[float, Round]] = []
         self._samples = 0
         self._closing = False
-        # What a new file must be told of before it can take the next scrape.
+        # What is written to a new file first, and whether that is still to be done.
         self._statuses: dict[str, TargetStatus] = {}
         self._settings: tuple[int, RecordedSettings] | None = None
+        self._is_new = False
         self._pause_seconds = 0.0
         self._tidy_at = 0.0
         self._untidy = True
@@ -181,10 +182,7 @@ class StoreWriter:
     def _write_waiting(self) -> None:
         while batch := self._take():
             try:
-                if self._store.is_replaced():
-                    self._begin_anew(
-                        "the file was removed, replaced or out of reach; the one at its place now is written"
-                    )
+                self._check_file()
                 self._write(batch)
             except StoreError as error:
                 self._put_back()
@@ -249,7 +247,7 @@ class StoreWriter:
             except Exception as error:
                 # Trying again is of no use, and the rounds behind it shall be written.
                 _logger.exception("a round could not be stored")
-                self._on_error(StoreError(f"store {self._store.path}: {type(error).__name__}: {error}"))
+                self._report(f"{type(error).__name__}: {error}")
                 self._on_dropped(round_)
 
     def _note(self, round_: Round) -> None:
@@ -282,11 +280,32 @@ class StoreWriter:
         else:
             self._pause_seconds = 0.001
 
-    def _begin_anew(self, reason: str) -> None:
+    def _check_file(self) -> None:
+        """Open the file that is at the path now, when it is another than the one that was written."""
+        if self._store.is_replaced():
+            reason = "the file was removed, replaced or out of reach; the one at its place now is written"
+            self._begin_anew(reason if self._store.was_open else None)
+        elif self._store.lacks_log():
+            self._store.restore_log()
+            self._report("its write-ahead log was removed; a copy with all that was written takes the file's place")
+        elif self._is_new:
+            self._introduce()
+
+    def _begin_anew(self, reason: str | None) -> None:
         self._store.reopen()
-        self._on_error(StoreError(f"store {self._store.path}: {reason}"))
+        self._is_new = True
+        if reason is not None:
+            self._report(reason)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Write to a new file what it needs before it can take the next scrape."""
         with self._store.transaction():
             Round(targets=tuple(self._statuses.values()), settings=self._settings).write(self._store)
+        self._is_new = False
+
+    def _report(self, problem: str) -> None:
+        self._on_error(StoreError(f"store {self._store.path}: {problem}"))
 
     # --- Tidying ------------------------------------------------------------------------------------------------------
 
@@ -302,12 +321,14 @@ class StoreWriter:
         except Exception as error:
             # What is not packed or deleted today stays readable; the next rounds must be written.
             _logger.exception("the store could not be tidied")
-            self._on_error(StoreError(f"store {self._store.path}: {type(error).__name__}: {error}"))
+            self._report(f"{type(error).__name__}: {error}")
             self._untidy = False
         self._tidy_at = time.monotonic() + (time.monotonic() - started) * (1 / _TIDYING_SHARE - 1)
 
     def _tidy_a_piece(self) -> bool:
         """Do the most urgent piece; False when nothing is left to do."""
+        if not self._store.is_open:
+            return False
         if self._keep is not None:
             if not self._prune(*self._keep):
                 self._keep = None

@@ -1,0 +1,230 @@
+"""One open store: the connection to its file, its transactions, and what happens when the file is replaced."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+from servescope.store.file import (
+    check_file,
+    describe,
+    file_identity,
+    file_size,
+    lock_for_writing,
+    open_file,
+    replace_by_copy,
+    set_aside,
+)
+from servescope.store.records import StoreError
+
+_logger = logging.getLogger(__name__)
+
+_LOG_ENDINGS = ("-wal", "-shm")
+# No file has this identity: whatever is at the path is another one.
+_NO_FILE = (-1, -1)
+
+S = TypeVar("S", bound="StoreConnection")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def guarded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Run a method of a store in one thread at a time, and raise SQLite's errors as StoreError."""
+
+    @functools.wraps(method)
+    def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            try:
+                return method(self, *args, **kwargs)
+            except sqlite3.Error as error:
+                raise describe(self.path, error) from error
+
+    return run
+
+
+class StoreConnection:
+    """The connection of a `Store` to its file; see there.
+
+    `was_open` says whether it ever had a file. `_forget` is called whenever another file, or another state of it, may
+    be read from then on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, opened: bool = True) -> None:
+        self.path = Path(path)
+        self.read_only = read_only
+        self._lock = threading.RLock()
+        self._writer_lock: int | None = None
+        self._closed = False
+        self.was_open = False
+        # Until there is a file: a connection that is closed.
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False)
+        self._file: tuple[int, int] | None
+        self._log: list[tuple[int, int] | None]
+        self._disconnect()
+        if opened:
+            self._open()
+
+    @classmethod
+    def begin(cls, path: str | os.PathLike[str]) -> Self:
+        """The store at a path for a StoreWriter: it always starts, unless the path itself is wrong.
+
+        A damaged file is set aside and a new one begun. On a full or failing disk the store is returned unopened; the
+        writer opens it as soon as that succeeds.
+        """
+        store = cls(path, opened=False)
+        try:
+            store._open()
+        except StoreError as error:
+            if error.damaged:
+                _logger.error("%s; it is now %s, and a new store is begun", error, set_aside(Path(path)))  # noqa: TRY400
+                store._open()
+            elif error.retryable:
+                _logger.error("%s; what is scraped waits to be stored", error)  # noqa: TRY400
+            else:
+                raise
+        return store
+
+    def close(self) -> None:
+        """Close the file; the store is of no use afterwards. May be called twice."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+            self._release_writer_lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- Opening and replacing the file -------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a file open, were it another one than that at the path now."""
+        return self._file is not _NO_FILE
+
+    def is_replaced(self) -> bool:
+        """Whether the file at the path is not the one that was opened: removed, emptied, or another in its place."""
+        # SQLite meets an emptied file only when it next reads a page that it does not hold, which may be never.
+        return not file_size(self.path) or file_identity(self.path) != self._file
+
+    def lacks_log(self) -> bool:
+        """Whether the write-ahead log was removed, so that other processes no longer see what is written."""
+        return self._log_files() != self._log
+
+    @guarded
+    def reopen(self) -> None:
+        """Open the file that is at the path now, a new one when there is none. Raises StoreError."""
+        if self._closed:
+            return
+        is_emptied = file_identity(self.path) == self._file and not file_size(self.path)
+        self._disconnect()
+        if not self.read_only:
+            # The lock file may have gone with its directory, and then keeps nobody out any more.
+            self._release_writer_lock()
+            if is_emptied:
+                # Whoever still has the emptied file open would keep a new store from being begun in it.
+                set_aside(self.path)
+        self._open()
+
+    @guarded
+    def restore_log(self) -> None:
+        """Replace the file by a copy of all that was written, whose log other processes see. Raises StoreError."""
+        replace_by_copy(self._connection, self.path)
+        self.reopen()
+
+    @guarded
+    def set_aside(self) -> Path:
+        """Close a damaged file and rename it; returns the new name. `reopen` creates a new one."""
+        self._disconnect()
+        return set_aside(self.path)
+
+    def _open(self) -> None:
+        check_file(self.path)
+        if not self.read_only:
+            self._writer_lock = lock_for_writing(self.path)
+        try:
+            self._connect()
+        except BaseException:
+            self._release_writer_lock()
+            raise
+
+    def _connect(self) -> None:
+        self._connection = open_file(self.path, read_only=self.read_only)
+        self._file = file_identity(self.path)
+        self._log = self._log_files()
+        self.was_open = True
+        self._forget()
+
+    def _disconnect(self) -> None:
+        """Close the connection; the file counts as replaced until it is opened again, were it the same one."""
+        self._connection.close()
+        self._file = _NO_FILE
+        self._log = []
+
+    def _log_files(self) -> list[tuple[int, int] | None]:
+        return [file_identity(f"{self.path}{ending}") for ending in _LOG_ENDINGS]
+
+    def _release_writer_lock(self) -> None:
+        if self._writer_lock is not None:
+            os.close(self._writer_lock)
+            self._writer_lock = None
+
+    def _forget(self) -> None:
+        """Forget all that was known of the file."""
+        raise NotImplementedError
+
+    # --- Transactions -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Several appends that become visible, and durable, together; none of them does when one raises."""
+        with self._lock:
+            self._execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        self._forget()
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # SQLite rolls back by itself when the file fails; the error that led here is the one to raise.
+            self._disconnect()
+            self._connect()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Several reads that see the same state of the file at the path now."""
+        if self.read_only and not self._closed and self.is_replaced():
+            self.reopen()
+        if self._connection.in_transaction:
+            yield
+            return
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._end_reading()
+
+    def _end_reading(self) -> None:
+        # When reading failed, SQLite may have ended the transaction.
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+
+    @guarded
+    def _execute(self, statement: str) -> None:
+        self._connection.execute(statement)

@@ -107,7 +107,7 @@ def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> 
     Their imports take most of that time, so they run side by side: the store is made here, not by the collector, and
     the collector is the only one that waits, for the configuration that the emulator writes.
     """
-    from servescope.store import Store
+    from servescope.store.embedded import Store
 
     configuration, store = folder / "servescope.toml", folder / "servescope.db"
     configuration.unlink(missing_ok=True)

@@ -157,7 +157,7 @@ def test_what_is_chosen_is_there(other: Options) -> None:
     assert slower["annotations"]["dashboard_url"].startswith("https://grafana.example/d/llm-cutover")
     assert slower["labels"]["team"] == "inference"
     assert "> 0.45)" in churn["expr"]
-    assert "beyond +45% the caches churn" in churn["annotations"]["description"]
+    assert "Above +45% cached blocks are evicted" in churn["annotations"]["description"]
     assert "below 62.5% of its own average" in files["runbooks/ServescopeCacheHitRateDropped.md"]
     assert (
         "95 % of requests have their first token within 1 s"

@@ -1,1 +1,1 @@
-"""What is alerted on, how it is evaluated, and where its links lead."""
+"""The alerts by topic, how their conditions are evaluated, and the dashboard links of their notifications."""

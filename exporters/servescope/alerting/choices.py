@@ -1,21 +1,30 @@
-"""What an operator may choose about the alerts: the numbers they compare with, and what they call the stacks."""
+"""What an operator may choose about the alerts: the numbers they compare with, and the names of stacks and jobs.
+
+The alerts are written with the catalog's values as `Number` and `Name`, which remember where they come from and leave a
+placeholder in a text they are formatted into. `resolve` puts the chosen values in place of both.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType
+from typing import Any, Final
 
+from servescope.contract.bounds import BOUNDS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.own_metrics import COLLECTOR_JOB
 from servescope.contract.types import Band, Bound, Objective
 
+_PLACEHOLDER: Final = re.compile(r"⟨([^|⟩]+)\|([^⟩]*)⟩")
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The catalog's numbers, and in their place those that are chosen: bands by figure, bounds by name."""
+    """The operator's values in place of the catalog's: bands by figure, bounds by name, objectives by name."""
 
     bands: Mapping[str, Band] = field(default_factory=lambda: MappingProxyType({}))
     bounds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -24,27 +33,90 @@ class Choices:
     new_stack: str = NEW_STACK
     collector_job: str = COLLECTOR_JOB
 
-    def band(self, figure: str) -> Band:
-        """The band of a figure that has one."""
+    def number(self, key: str) -> float:
+        """The value of a bound's name, or of `FIGURE/STEP`, the start of a step of a figure's band."""
+        figure, _, step = key.partition("/")
+        if not step:
+            return self.bounds.get(key, BOUNDS[key].value)
         band = self.bands.get(figure) or FIGURES[figure].band
         if band is None:
             raise KeyError(figure)
-        return band
+        return band.steps[int(step)].start
 
-    def value(self, bound: Bound) -> float:
-        """The number of a bound."""
-        return self.bounds.get(bound.name, bound.value)
+    def name(self, key: str) -> str:
+        """The value of `old_stack`, `new_stack` or `collector_job`."""
+        names = {"old_stack": self.old_stack, "new_stack": self.new_stack, "collector_job": self.collector_job}
+        return names[key]
 
 
 CATALOG_CHOICES = Choices()
-"""The catalog's own numbers."""
+"""The catalog's own values."""
 
 
-def share(value: float) -> str:
-    """A share as a person reads it: 0.4 is `40%`."""
-    return f"{value * 100:.6g}%"
+class Number(float):
+    """A number of the catalog that an operator may choose; formatted into a text it is a placeholder.
+
+    The format `%` is a share as in `40%`, `+%` a share with its sign, anything else that of a float.
+    """
+
+    key: str
+    sign: int
+
+    def __new__(cls, key: str, sign: int = 1) -> Number:
+        """The catalog's value of a key of `Choices.number`."""
+        number = super().__new__(cls, sign * CATALOG_CHOICES.number(key))
+        number.key, number.sign = key, sign
+        return number
+
+    def __neg__(self) -> Number:
+        return Number(self.key, -self.sign)
+
+    def __format__(self, spec: str) -> str:
+        return f"⟨{'-' if self.sign < 0 else ''}{self.key}|{spec}⟩"
 
 
-def signed_share(value: float) -> str:
-    """A share with its sign: 0.3 is `+30%`."""
-    return f"{value * 100:+.6g}%"
+class Name(str):
+    """A name that an operator may choose; formatted into a text it is a placeholder."""
+
+    key: str
+
+    def __new__(cls, key: str) -> Name:
+        """The catalog's value of a key of `Choices.name`."""
+        name = super().__new__(cls, CATALOG_CHOICES.name(key))
+        name.key = key
+        return name
+
+    def __format__(self, _: str) -> str:
+        return f"⟨{self.key}|s⟩"
+
+
+def bound(value: Bound) -> Number:
+    """A bound of the catalog."""
+    return Number(value.name)
+
+
+def band_start(figure: str, step: int) -> Number:
+    """Where a step of a figure's band starts."""
+    return Number(f"{figure}/{step}")
+
+
+def resolve(value: Any, choices: Choices) -> Any:
+    """A record with the chosen values in place of every `Number`, `Name` and placeholder within it."""
+    if isinstance(value, Number):
+        return value.sign * choices.number(value.key)
+    if isinstance(value, Name):
+        return choices.name(value.key)
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda found: _shown(found[1], found[2], choices), value)
+    if isinstance(value, tuple):
+        return tuple(resolve(each, choices) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(*(resolve(getattr(value, each.name), choices) for each in fields(value)))
+    return value
+
+
+def _shown(key: str, spec: str, choices: Choices) -> str:
+    if spec == "s":
+        return choices.name(key)
+    number = -choices.number(key[1:]) if key.startswith("-") else choices.number(key)
+    return f"{number * 100:{spec[:-1]}.6g}%" if spec.endswith("%") else f"{number:{spec}}"

@@ -58,7 +58,7 @@ receivers:
 _COLLECT = """
 import dataclasses, sys
 from types import MappingProxyType
-from servescope import alerts
+from servescope.alerting import alerts
 seconds = lambda duration: duration.replace("m", "s")
 alerts.ALERTS = MappingProxyType({
     name: dataclasses.replace(each, wait=seconds(each.wait), keep=seconds(each.keep))

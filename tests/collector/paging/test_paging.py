@@ -32,7 +32,7 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
         assert told[2]["startsAt"] == "2027-01-15T08:06:00.000Z"
         assert told[2]["endsAt"] == "2027-01-15T08:10:00.000Z"
         assert told[2]["labels"]["severity"] == "warning"
-        assert told[2]["annotations"]["description"] == "1 replicas of chat (llama, v1) have failed."
+        assert told[2]["annotations"]["description"] == "Number of failed replicas of chat (llama, v1): 1."
 
         scene.failed = 0
         await scene.steps(20)

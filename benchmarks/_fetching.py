@@ -18,7 +18,7 @@ import aiohttp
 
 from servescope.collector.fetch import HttpFetch, open_session
 from servescope.collector.scrape import Limits
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
+from servescope.collector.config import CollectorSettings, Configuration
+from servescope.collector.deployments import DeploymentSettings, TargetSettings
 from servescope.contract.identity import Deployment
 from servescope.store.embedded import Store
 from tests.support.numbered_targets import METRIC, NumberedTargets, answering_with_numbers

@@ -31,7 +31,7 @@ from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.pacing import next_due_ms, scrape_offset_ms, tell_instant
 from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Deployment
 from servescope.errors import UsageError
 from servescope.sources.parse import PageLimits

@@ -11,18 +11,14 @@ from servescope.collector.config import (
     SETTINGS,
     CollectorSettings,
     Configuration,
-    check_url,
     configure_targets,
-    format_duration,
-    host_and_port,
-    parse_address,
-    parse_duration,
     read_configuration,
 )
-from servescope.collector.deployments import SCRAPE_SETTINGS, ScrapeSettings
+from servescope.collector.deployments import SCRAPE_SETTINGS, ScrapeSettings, check_url, host_and_port
 from servescope.collector.relabel import Rule
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import ACCESS_SETTINGS, Access, Proxy, Tls
+from servescope.settings.tables import format_duration, parse_address, parse_duration
 
 DEPLOYMENT = """
 [[deployments]]

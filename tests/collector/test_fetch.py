@@ -25,7 +25,7 @@ from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.fetch import HttpFetch, open_session
 from servescope.collector.resolver import Resolver
 from servescope.collector.scrape import OUTCOMES, Limits, Scrape, ScrapeError, scrape_target
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access, Proxy, Tls
 from servescope.sources.reader import Reader

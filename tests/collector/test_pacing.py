@@ -6,7 +6,7 @@ import pytest
 
 from servescope.collector.deployments import ScrapeSettings
 from servescope.collector.pacing import Pacer, believe_hold, hold_ms, tell_instant
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 
 

@@ -20,7 +20,7 @@ from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.errors import ServescopeError
 from servescope.store.embedded import Store
 from tests.collector.test_collector import collecting, free_port, get, page, wait_until

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from servescope.collector.fetch import HttpFetch
 from servescope.collector.scrape import OUTCOMES, Limits, Scrape, scrape_target
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access
 from servescope.sources.maps import Identification, identify

@@ -19,7 +19,7 @@ from servescope.collector.config import make_configuration
 from servescope.collector.openapi import describe
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.serve import make_application
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from servescope.store.embedded import Store

@@ -13,7 +13,8 @@ import pytest
 
 from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.deployments import ScrapeSettings
-from servescope.collector.targets import Discovery, Target
+from servescope.collector.target import Target
+from servescope.collector.targets import Discovery
 from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
 from tests.support.prometheus import running

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrape import Limits
-from servescope.collector.targets import Target as ScrapedTarget
+from servescope.collector.target import Target as ScrapedTarget
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import TransferCost

@@ -17,10 +17,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.collector import Collector
-from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
+from servescope.collector.config import CollectorSettings, Configuration
+from servescope.collector.deployments import DeploymentSettings, TargetSettings
 from servescope.collector.scrape import Limits
 from servescope.collector.serve import make_application
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Deployment
 from servescope.sources.maps import SUPPLIED, load_sources
 from servescope.store.embedded import Store

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target as ScrapedTarget
+from servescope.collector.target import Target as ScrapedTarget
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.exposition_faults import distort
 from servescope.emulator.faults import Fault, Faults

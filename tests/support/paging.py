@@ -11,7 +11,7 @@ from typing import Any
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.settings.access import Access
 from servescope.store.embedded import Store
 

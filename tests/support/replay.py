@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from servescope.collector.collector import Collector
-from servescope.collector.config import CollectorSettings, Configuration, DeploymentSettings, TargetSettings
+from servescope.collector.config import CollectorSettings, Configuration
+from servescope.collector.deployments import DeploymentSettings, TargetSettings
 from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.collector.watched import Watched
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Sample, Window

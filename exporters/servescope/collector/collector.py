@@ -21,7 +21,8 @@ from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.notifier import Post
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Fetch, Scrape, ScrapeError, scrape_target
-from servescope.collector.targets import Discovery, ListKey, Target, check_targets
+from servescope.collector.target import Target
+from servescope.collector.targets import Discovery, ListKey, check_targets
 from servescope.collector.telemetry import Telemetry, watch_event_loop
 from servescope.collector.watched import Watched
 from servescope.contract.expressions import Vector

@@ -14,14 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servescope.collector.config import (
-    DEFAULT_FILE,
-    Configuration,
-    configure_targets,
-    parse_address,
-    read_configuration,
-)
+from servescope.collector.config import DEFAULT_FILE, Configuration, configure_targets, read_configuration
 from servescope.errors import ServescopeError, UsageError
+from servescope.settings.tables import parse_address
 
 if TYPE_CHECKING:
     from servescope.collector.api.listening import Listener

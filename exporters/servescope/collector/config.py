@@ -27,27 +27,8 @@ from servescope.collector.traffic_split import SHARE_SETTINGS, ConfiguredShare, 
 from servescope.contract.extrapolation import Bounds
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import Setting, Table, format_duration, parse_address, parse_duration
+from servescope.settings.tables import Setting, Table, format_duration, parse_address
 from servescope.sources.parse import DEFAULT_LIMITS
-
-__all__ = [
-    "DEFAULT_FILE",
-    "DEFAULT_PORT",
-    "SETTINGS",
-    "CollectorSettings",
-    "Configuration",
-    "DeploymentSettings",
-    "ScrapeSettings",
-    "TargetSettings",
-    "check_url",
-    "configure_targets",
-    "format_duration",
-    "host_and_port",
-    "make_configuration",
-    "parse_address",
-    "parse_duration",
-    "read_configuration",
-]
 
 DEFAULT_FILE = "servescope.toml"
 DEFAULT_PORT = 9900

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from servescope.collector.config import format_duration
 from servescope.collector.grouping import Assembly, Layout, Named
 from servescope.collector.program import Program
 from servescope.collector.rates import read_recent
@@ -23,6 +22,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.readings import WindowReadings, compute, evaluate_increases
 from servescope.contract.samples import Labels, Sample, Window, make_labels
 from servescope.contract.types import Figure
+from servescope.settings.tables import format_duration
 
 REPLICAS: Final = METRICS["replica_count_by_status"]
 

@@ -28,7 +28,7 @@ from servescope import __version__
 from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.resolver import Resolver
 from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.settings.access import Access, AccessError, Certificates, Keyring, Tls
 
 _AGENT: Final = f"servescope/{__version__}"

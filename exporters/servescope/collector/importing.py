@@ -14,17 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from servescope.collector.config import (
-    DEFAULT_FILE,
-    CollectorSettings,
-    Configuration,
-    DeploymentSettings,
-    parse_duration,
-    read_configuration,
-)
+from servescope.collector.config import DEFAULT_FILE, CollectorSettings, Configuration, read_configuration
+from servescope.collector.deployments import DeploymentSettings
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.tables import REQUIRED, Setting, Table, parse_duration
 from servescope.store import prometheus as asking
 from servescope.store.embedded import Store
 from servescope.store.observed import Observed, find_contract_targets, find_engines

@@ -12,7 +12,7 @@ from typing import Final
 
 from servescope.collector.deployments import ScrapeSettings, check_url
 from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 from servescope.errors import UsageError
 from servescope.settings.access import Access, Proxy

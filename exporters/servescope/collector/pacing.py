@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 
 _MINUTE_MS = 60_000
 _FIRST_HOLD_MS = 30_000

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from servescope.collector.config import CollectorSettings
 from servescope.collector.derive import count_targets, derive_figures
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.metrics import METRICS

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.samples import Snapshot
 from servescope.errors import ServescopeError
 from servescope.sources.parse import DEFAULT_LIMITS, PageLimits

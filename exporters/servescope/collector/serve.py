@@ -36,13 +36,13 @@ from servescope.collector.api.parameters import (
 )
 from servescope.collector.api.settings import ApiSettings
 from servescope.collector.collector import Collector, Health
-from servescope.collector.config import format_duration
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.openapi import describe
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.page_cache import PageCache
+from servescope.settings.tables import format_duration
 from servescope.store.records import AHEAD_MS, FigureTable, StoreError, TooLargeError
 
 _TIMES = ("start_ms", "end_ms", "name")

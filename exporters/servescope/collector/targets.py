@@ -10,7 +10,7 @@ import json
 import logging
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +29,9 @@ from servescope.collector.deployments import (
     with_parameters,
 )
 from servescope.collector.relabel import Rule, relabel
+from servescope.collector.target import Target
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.errors import ConfigurationError, ServescopeError
-from servescope.settings.access import Access
 from servescope.settings.signature import sign_file
 from servescope.settings.tables import format_duration, parse_duration
 
@@ -45,27 +45,6 @@ _PARAMETER = "__param_"
 
 class DiscoveryError(ServescopeError):
     """A list of targets cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One `/metrics` to scrape and whose it is; `source` is None when it shall be identified."""
-
-    url: str
-    identity: Identity
-    source: str | None = None
-    access: Access = field(default_factory=Access)
-    scraping: ScrapeSettings = field(default_factory=ScrapeSettings)
-
-    @property
-    def target_id(self) -> str:
-        """The name under which the store knows the target, the same after a restart; one per identity."""
-        return self.identity.target_id
-
-    @property
-    def host(self) -> str:
-        """The `host:port` it is scraped at."""
-        return host_and_port(self.url)
 
 
 class ListKey(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from servescope.collector.lapses import Lapses
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Limits, Scrape
-from servescope.collector.targets import Target
+from servescope.collector.target import Target
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels
 from servescope.sources.reader import Reader

@@ -17,7 +17,6 @@ from alerts.rules import render_objective_rules
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance, is_evaluated_by_collector
 from servescope.alerting.records import Badness, condition_promql
-from servescope.collector.config import format_duration
 from servescope.collector.exporting import Selection, write_openmetrics
 from servescope.contract.expressions import Vector
 from servescope.contract.metrics import METRICS
@@ -25,6 +24,7 @@ from servescope.contract.samples import Labels, Sample, format_series
 from servescope.emulator.faults import parse_fault
 from servescope.emulator.stack import V1, V2
 from servescope.emulator.workload.mixes import Mix
+from servescope.settings.tables import format_duration
 from servescope.store.embedded import Store
 from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks

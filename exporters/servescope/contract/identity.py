@@ -1,4 +1,4 @@
-"""Who a series belongs to: the identity labels that every series of the contract carries."""
+"""The identity labels that every series of the contract carries."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ ROLES: tuple[str, ...] = get_args(Role)
 ENGINE_ROLES = ("aggregated", "prefill", "decode")
 """The roles whose processes run the model."""
 ROLLOUT_PHASES = ("", "promoting", "stable")
+MOST_LABEL_BYTES = 1024
+"""How long the value of an identity label may be: it is repeated on every series and in every URL of the API."""
 
 OLD_STACK, NEW_STACK = "v1", "v2"
-"""The stacks of a cutover, by their `inference_stack`."""
+"""The `inference_stack` of the two stacks of a cutover."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deployment:
-    """The labels that one deployment shares over all its replicas; figures are derived one per deployment."""
+    """The labels that all replicas of a deployment share; figures are derived per deployment."""
 
     model_name: str
     deployment_id: str
@@ -42,7 +44,7 @@ class Identity:
     """The labels of one process of a deployment.
 
     `model_name`, `deployment_id` and `inference_stack` are required; `role` is one of `ROLES`, `rollout_phase` one of
-    `ROLLOUT_PHASES`. Raises IdentityError when they are not.
+    `ROLLOUT_PHASES`. Values have at most `MOST_LABEL_BYTES` bytes and no NUL. Raises IdentityError.
     """
 
     model_name: str
@@ -58,9 +60,7 @@ class Identity:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise IdentityError(f"identity label {name!r} is {value!r}, expected a string")
-            if any("\ud800" <= character <= "\udfff" for character in value):
-                # JSON and command lines can carry half a character, which no exposition and no store can.
-                raise IdentityError(f"identity label {name!r} is {value!r}, expected text that UTF-8 can hold")
+            _check_text(name, value)
         for name in ("model_name", "deployment_id", "inference_stack"):
             if not getattr(self, name):
                 raise IdentityError(f"identity label {name!r} is empty, expected a name")
@@ -76,10 +76,22 @@ class Identity:
 
     @property
     def target_id(self) -> str:
-        """The name of the process's target in the store, the same after a restart; one per identity."""
+        """The name of the process's target in the store: derived from the identity, so the same after a restart."""
         digest = hashlib.blake2b(repr(self.labels()).encode(), digest_size=4).hexdigest()
         return f"{self.deployment_id}/{self.role}/{self.replica}#{digest}"
 
     def deployment(self) -> Deployment:
         """The deployment this process belongs to."""
         return Deployment(*(getattr(self, name) for name in DEPLOYMENT_LABELS))
+
+
+def _check_text(name: str, value: str) -> None:
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        # JSON and command lines can carry half a character, which no exposition and no store can.
+        raise IdentityError(f"identity label {name!r} is {value[:40]!r}, expected text that UTF-8 can hold") from None
+    if size > MOST_LABEL_BYTES:
+        raise IdentityError(f"identity label {name!r} has {size} bytes, expected at most {MOST_LABEL_BYTES}")
+    if "\0" in value:
+        raise IdentityError(f"identity label {name!r} is {value!r}, expected text without NUL")

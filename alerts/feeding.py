@@ -23,7 +23,8 @@ from servescope.alerting.records import (
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.sources.maps import SUPPLIED, MetricMap, load_sources
+from servescope.sources.map_files import load_sources
+from servescope.sources.maps import SUPPLIED, MetricMap
 
 
 def metrics_of(sources: Iterable[str]) -> frozenset[str]:

@@ -33,7 +33,7 @@ from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, latency_obj
 from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import Setting, Table
-from servescope.sources.maps import load_sources
+from servescope.sources.map_files import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
 """Where the secrets of the receivers are, one file each: none stands in the configuration."""

@@ -30,7 +30,8 @@ from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
-from servescope.sources.parse import Lexicon, learn_page
+from servescope.sources.cache import SeriesCache
+from servescope.sources.parse import learn_page
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 
@@ -77,7 +78,7 @@ def run() -> None:
 def _measure(pages: Pages, seconds: float) -> tuple[float, float, float, float, float]:
     """Seconds a text: parsing, reading, reading a first one and one that grew, and parsing by prometheus_client."""
     target = _target(0)
-    page, _ = learn_page(pages.texts[0], Lexicon())
+    page, _ = learn_page(pages.texts[0], SeriesCache())
     reader = Reader(target.identity)
     for text in pages.texts:
         reader.read(text)
@@ -164,12 +165,12 @@ def _print_memory() -> None:
     for told, alone in (("the same series", False), ("series of their own", True)):
         gc.collect()
         tracemalloc.start()
-        lexicon = Lexicon()
+        cache = SeriesCache()
         readers = []
         before, _ = tracemalloc.get_traced_memory()
         for place in range(_TARGETS):
             text = _vllm_text(random.Random(place), f"-{place}" if alone else "")
-            readers.append(Reader(_target(place).identity, lexicon=lexicon))
+            readers.append(Reader(_target(place).identity, cache=cache))
             readers[-1].read(text)
         del text
         gc.collect()
@@ -202,7 +203,7 @@ def _captured() -> Iterator[Pages]:
 
 
 def _pages(name: str, texts: Sequence[bytes], *, is_openmetrics: bool = False) -> Pages:
-    return Pages(name, texts, len(learn_page(texts[0], Lexicon())[1]), is_openmetrics)
+    return Pages(name, texts, len(learn_page(texts[0], SeriesCache())[1]), is_openmetrics)
 
 
 class _Text:

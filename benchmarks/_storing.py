@@ -25,7 +25,8 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Series, Snapshot, format_series
 from servescope.emulator.stack import EmulatedStack
 from servescope.exposition.rendering import render
-from servescope.sources.parse import DEFAULT_LIMITS, ParseError, parse_exposition
+from servescope.sources.page import DEFAULT_LIMITS
+from servescope.sources.parse import ParseError, parse_exposition
 from servescope.sources.reader import Reader, ReadError
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus

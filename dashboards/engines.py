@@ -14,7 +14,8 @@ from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
-from servescope.sources.maps import SUPPLIED, load_sources
+from servescope.sources.map_files import load_sources
+from servescope.sources.maps import SUPPLIED
 
 _SERIES = re.compile(r"([a-zA-Z_:][\w:]*)\{")
 # Where nothing reports replicas, the collector counts its own targets.

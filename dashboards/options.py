@@ -17,7 +17,7 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import DEFAULT_WINDOW, Band
 from servescope.errors import ConfigurationError
-from servescope.sources.maps import load_sources
+from servescope.sources.map_files import load_sources
 
 FIGURE_SOURCES = ("recorded", "raw")
 ALERTS_TABLE = "alerts"

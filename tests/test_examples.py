@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from examples import autoscaler, engine, router
-from servescope.sources.maps import identify
+from servescope.sources.identification import identify
 from servescope.sources.parse import Exposition, parse_exposition
 from tests.conftest import ROOT
 

@@ -375,7 +375,7 @@ def test_coverage_tells_what_fed_a_metric_that_is_missing(open_page: Open) -> No
     text = html(open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm') + 1}"))
     metric = re.findall(r"<tr><th[^>]*><code>kv_cache_usage</code>.*?</tr>", text)[0]
 
-    assert "samples left out, as their values overflow (2)" in text
+    assert "samples dropped, as their values overflow (2)" in text
     assert "2 warnings" in text
     assert "missing" in metric
     assert "it was fed by vllm:kv_cache_usage_perc" in metric

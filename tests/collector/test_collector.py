@@ -34,8 +34,8 @@ from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.target import Target
 from servescope.contract.identity import Deployment
 from servescope.errors import UsageError
-from servescope.sources.parse import PageLimits
-from servescope.sources.reader import Reader, Studied
+from servescope.sources.page import PageLimits
+from servescope.sources.reader import ParsedText, Reader
 from servescope.store.embedded import Store
 from servescope.store.records import StoreError
 
@@ -351,19 +351,19 @@ def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypat
     world = World(tmp_path)
     world.answers = {"a": 0, "b": 0, "c": 0}
     others_done = threading.Event()
-    study = Reader.study
+    parse = Reader.parse
 
-    def study_slowly(reader: Reader, body: bytes, limits: PageLimits) -> Studied:
+    def parse_slowly(reader: Reader, body: bytes, limits: PageLimits) -> ParsedText:
         if len(body) > 300_000:
             assert others_done.wait(20), "nothing else was done meanwhile"
-        return study(reader, body, limits)
+        return parse(reader, body, limits)
 
     def flood(count: float) -> str:
         series = (f'output_tokens_total{{deployment_id="x",n="{count}-{number}"}} 1' for number in range(7_000))
         return page(count) + "\n".join(series) + "\n"
 
     async def act(world: World) -> None:
-        monkeypatch.setattr(Reader, "study", study_slowly)
+        monkeypatch.setattr(Reader, "parse", parse_slowly)
         await world.collector.discover()
         by_name = {watched.target.identity.replica: watched for watched in world.collector.watched}
         for count in range(2):
@@ -663,7 +663,7 @@ def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypat
 
     async def act(world: World) -> None:
         with monkeypatch.context() as broken:
-            broken.setattr("servescope.sources.reader.Reader.study", fail)
+            broken.setattr("servescope.sources.reader.Reader.parse", fail)
             await world.step(0)
         world.answers = {}
         await world.step(15)

@@ -137,7 +137,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         ("<html>\n<body>sign in</body>\n", "text/plain; version=0.0.4", "malformed", "the body is HTML"),
         ("\ufeff<!DOCTYPE html>\n<html/>\n", "text/html", "malformed", "the body is HTML"),
         ('{"vllm": {"requests": 1}}', "text/plain; version=0.0.4", "malformed", "the body is JSON"),
-        ("\ufeff" + vllm_page(9), "text/plain", "malformed", "a byte order mark stands before the text"),
+        ("\ufeff" + vllm_page(9), "text/plain", "malformed", "a byte order mark precedes the text"),
         (b"\x1f\x8b\x08" + bytes(range(256)), "text/plain", "malformed", "gzip, which its Content-Encoding does not"),
         (bytes(range(256)) * 4, "application/octet-stream", "malformed", "not text: a compressed or binary body"),
         (vllm_page(9).encode("utf-16"), "text/plain; charset=utf-16", "malformed", "UTF-16, expected UTF-8"),
@@ -199,16 +199,17 @@ def test_a_text_that_is_wrong_costs_its_own_scrape(
             vllm_page(9, f"vllm:generation_tokens_total{LABELS} 70", "other 1", "other 2"),
             "duplicate",
             2,
-            f"2 series stand there again, the first value of each is taken: vllm:generation_tokens_total{LABELS}",
+            "series are exposed more than once, the first value of each is used (2): "
+            f"vllm:generation_tokens_total{LABELS}",
         ),
-        (vllm_page(9, "x NaN", "y +Inf"), "not_finite", 2, "samples left out, as they are NaN or infinite (2): x, y"),
-        (vllm_page(9, "x 1e999"), "not_finite", 1, "samples left out, as they are NaN or infinite (1): x"),
+        (vllm_page(9, "x NaN", "y +Inf"), "not_finite", 2, "samples dropped, as they are NaN or infinite (2): x, y"),
+        (vllm_page(9, "x 1e999"), "not_finite", 1, "samples dropped, as they are NaN or infinite (1): x"),
         (
             vllm_page(9, f"vllm:num_requests_running{LABELS} 1e308".replace('"0"', '"1"')).replace(" 5\n", " 1.7e308\n")
             .replace(" 1\n", " 1.7e308\n", 1),
             "not_finite",
             1,
-            "samples left out, as their values overflow (1): concurrent_requests{",
+            "samples dropped, as their values overflow (1): concurrent_requests{",
         ),
     ],
 )  # fmt: skip
@@ -276,7 +277,7 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
             await stage.step(9, renamed)
         odd = await stage.status("odd")
         assert odd["missing_metrics"] == {"kv_cache_usage": "vllm:kv_cache_usage_perc"}
-        told = "metrics that were there are not there any more (1): kv_cache_usage (was vllm:kv_cache_usage_perc)"
+        told = "metrics that were exposed are missing (1): kv_cache_usage (was vllm:kv_cache_usage_perc)"
         assert odd["warnings"] == [told]
         assert odd["coverage"]["kv_cache_usage"]["status"] == "impossible"
         assert (odd["healthy"], odd["source"]) == (True, "vllm")
@@ -293,7 +294,7 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
     play(tmp_path, act)
     logged = [record.getMessage() for record in caplog.records if "metrics " in record.getMessage()]
     assert [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")] == [
-        "metrics that were there are not there any more: kv_cache_usage (was vllm:kv_cache_usage_perc)",
+        "metrics that were exposed are missing: kv_cache_usage (was vllm:kv_cache_usage_perc)",
         "metrics are there again: kv_cache_usage",
     ]
 
@@ -316,7 +317,7 @@ def test_a_metric_that_comes_and_goes_is_told_ever_more_rarely(
     logged = [record.getMessage() for record in caplog.records if "metrics " in record.getMessage()]
     told = [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")]
     assert told[:2] == [
-        "metrics that were there are not there any more: kv_cache_usage (was vllm:kv_cache_usage_perc)",
+        "metrics that were exposed are missing: kv_cache_usage (was vllm:kv_cache_usage_perc)",
         "metrics are there again: kv_cache_usage",
     ]
     assert re.fullmatch(r"metrics are there again: kv_cache_usage \(missing 2 more times since .* UTC\)", told[2])

@@ -19,8 +19,9 @@ from servescope.collector.scrape import OUTCOMES, Limits, Scrape, scrape_target
 from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access
-from servescope.sources.maps import Identification, identify
-from servescope.sources.parse import Exposition, PageLimits
+from servescope.sources.identification import Identification, identify
+from servescope.sources.page import PageLimits
+from servescope.sources.parse import Exposition
 from servescope.sources.reader import Reader, ReadError
 from tests.support.loopback import Handler, serving
 
@@ -285,7 +286,7 @@ def test_a_target_that_changes_its_engine_is_identified_anew(monkeypatch: pytest
         looked.append(exposition)
         return identify(exposition)
 
-    monkeypatch.setattr("servescope.sources.reader.identify", look)
+    monkeypatch.setattr("servescope.sources.series_plan.identify", look)
     reader.read(VLLM.encode(), PageLimits(max_series=100))
     while_same = len(looked)
     snapshot, _, _ = reader.read(OURS.encode(), PageLimits(max_series=100))

@@ -22,7 +22,7 @@ from servescope.contract.bands import SPECULATION_BAND
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import ConfigurationError
-from servescope.sources.maps import load_sources
+from servescope.sources.map_files import load_sources
 from tests.conftest import ROOT
 from tests.support.boards import expressions, variable_queries
 

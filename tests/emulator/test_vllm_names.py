@@ -15,7 +15,7 @@ from servescope.emulator.vllm_names import VllmPages
 from servescope.emulator.workload.mixes import Mix
 from servescope.exposition.rendering import render
 from servescope.sources.inspection import Report, inspect
-from servescope.sources.maps import load_sources
+from servescope.sources.map_files import load_sources
 from servescope.sources.parse import parse_exposition
 
 CAPTURE = "vllm-0.32.0-1.txt"

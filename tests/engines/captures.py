@@ -23,7 +23,8 @@ from servescope.collector.scrape import Limits
 from servescope.collector.serve import make_application
 from servescope.collector.target import Target
 from servescope.contract.identity import Deployment
-from servescope.sources.maps import SUPPLIED, load_sources
+from servescope.sources.map_files import load_sources
+from servescope.sources.maps import SUPPLIED
 from servescope.store.embedded import Store
 from tests.support.filled_prometheus import SCRAPE_SECONDS, SECONDS, START_SECONDS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
-from servescope.sources.maps import identify
+from servescope.sources.identification import identify
 from servescope.sources.parse import ParseError, parse_exposition
 from tests.conftest import ROOT
 from tests.engines.matrix import COLUMNS, INSTRUMENTS, Cell, Line, Matrix

@@ -153,7 +153,7 @@ def test_series_that_stand_there_twice_are_told(capsys: pytest.CaptureFixture[st
     (tmp_path / "twice.txt").write_text(FIRST + FIRST.splitlines()[-1] + "\n")
     document = inspect_as_json(capsys, str(tmp_path / "twice.txt"))
 
-    assert any(note.startswith("1 samples are of series that stand there before") for note in document["notes"])
+    assert any(note.startswith("1 samples repeat a series") for note in document["notes"])
 
 
 def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:

@@ -16,16 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample as NativeSample
 
 from servescope.contract.samples import Labels, Sample, Series, format_edge, format_series, make_labels
-from servescope.sources.parse import (
-    Exposition,
-    Lexicon,
-    LimitError,
-    PageLimits,
-    ParseError,
-    expose,
-    learn_page,
-    parse_exposition,
-)
+from servescope.sources.cache import SeriesCache
+from servescope.sources.page import PageLimits
+from servescope.sources.parse import Exposition, LimitError, ParseError, expose, learn_page, parse_exposition
 
 
 def parse_as_prometheus_client(text: str, types: dict[str, str]) -> Counter[tuple[str, Labels, float]]:
@@ -89,7 +82,7 @@ def read_as_prometheus_client(text: str) -> Counter[tuple[str, Labels, float]] |
 
 def read_twice(text: str) -> list[Exposition]:
     """What a text exposes: line by line, and as a page that was there before."""
-    page, learnt = learn_page(text.encode(), Lexicon())
+    page, learnt = learn_page(text.encode(), SeriesCache())
     known = page.read(text.encode())
     assert known is not None
     assert known.tobytes() == learnt.tobytes()
@@ -161,7 +154,7 @@ def test_a_known_page_has_the_same_liberties(text: str) -> None:
 )
 def test_any_other_line_is_of_another_page(line: str) -> None:
     """What does not begin as before, or holds more than a number, is left to reading line by line."""
-    page, _ = learn_page(b"# HELP x x\nx 1\n", Lexicon())
+    page, _ = learn_page(b"# HELP x x\nx 1\n", SeriesCache())
     assert page.read(b"# HELP x x\nx 2.5\n") == [2.5]
     assert page.read(f"# HELP x x\n{line}\n".encode()) is None
     assert page.read(b"# HELP x y\nx 1\n") is None
@@ -178,10 +171,10 @@ def test_any_other_line_is_of_another_page(line: str) -> None:
 )  # fmt: skip
 def test_a_line_that_begins_as_known_is_read_as_any_other(line: str, value: float | None) -> None:
     """Behind the beginning stands what may stand there, or the line is refused as it would be for the first time."""
-    lexicon = Lexicon()
-    learn_page(b'x 1\ny{a="} "} 1\n', lexicon)
+    cache = SeriesCache()
+    learn_page(b'x 1\ny{a="} "} 1\n', cache)
     read: list[object] = []
-    for known in (Lexicon(), lexicon):
+    for known in (SeriesCache(), cache):
         try:
             page, values = learn_page(line.encode(), known)
             read.append((page.series, values.tobytes()))
@@ -200,7 +193,7 @@ LIMITED = PageLimits(max_series=3, max_labels=2, max_label_bytes=30, max_line_by
     ("text", "outcome", "line", "cause"),
     [
         ("x 1\n" * 4, "too_many_series", 4, "more samples than the limit of 3 (max_series)"),
-        ("\n" * 100, "too_many_series", 24, "100 lines, above the 24 of as many samples as are allowed, 3"),
+        ("\n" * 100, "too_many_series", 24, "100 lines, above the 24 that 3 samples may have"),
         ('x 1\nx{a="1",b="2",c="3"} 1', "too_many_labels", 2, "3 labels, above the limit of 2 (max_labels)"),
         (f'x{{a="{"é" * 16}"}} 1', "label_too_long", 1, "label 'a': a value of 32 bytes, above the limit of 30"),
         (f'x{{{"a" * 31}="1"}} 1', "label_too_long", 1, ": a name of 31 bytes, above the limit of 30"),
@@ -210,9 +203,9 @@ LIMITED = PageLimits(max_series=3, max_labels=2, max_label_bytes=30, max_line_by
 )
 def test_what_is_beyond_a_limit_is_refused_by_its_name(text: str, outcome: str, line: int, cause: str) -> None:
     """Line, limit and setting are told; also when another target showed the same under wider limits."""
-    lexicon = Lexicon()
-    learn_page(text.encode(), lexicon)
-    for known in (Lexicon(), lexicon):
+    cache = SeriesCache()
+    learn_page(text.encode(), cache)
+    for known in (SeriesCache(), cache):
         with pytest.raises(LimitError, match=re.escape(cause)) as error:
             learn_page(text.encode(), known, LIMITED)
         assert (error.value.outcome, error.value.line) == (outcome, line)
@@ -221,7 +214,7 @@ def test_what_is_beyond_a_limit_is_refused_by_its_name(text: str, outcome: str, 
 def test_what_is_at_the_limits_is_read() -> None:
     """A limit is what is still allowed; behind a known head as well."""
     text = f'x{{a="{"y" * 30}",b="2"}} 1\nx 1\nz {"1" * 58}\n'.encode()
-    page, values = learn_page(text, Lexicon(), LIMITED)
+    page, values = learn_page(text, SeriesCache(), LIMITED)
     again = page.read(text, LIMITED)
     assert again is not None
     assert (again.tobytes(), len(values)) == (values.tobytes(), 3)
@@ -229,22 +222,22 @@ def test_what_is_at_the_limits_is_read() -> None:
 
 
 def test_limits_hold_for_what_was_read_under_wider_ones() -> None:
-    """What a lexicon knows from another target is held against this one's limits."""
-    lexicon = Lexicon()
+    """What a cache knows from another target is held against this one's limits."""
+    cache = SeriesCache()
     text = b'x{a="1",b="2",c="3"} 1\n'
-    learn_page(text, lexicon)
-    learn_page(text, lexicon, PageLimits(max_labels=3))
+    learn_page(text, cache)
+    learn_page(text, cache, PageLimits(max_labels=3))
     with pytest.raises(LimitError, match="3 labels, above the limit of 2"):
-        learn_page(text, lexicon, PageLimits(max_labels=2))
+        learn_page(text, cache, PageLimits(max_labels=2))
 
 
 def test_a_lexicon_is_bounded() -> None:
     """A target with new label values at every scrape takes no more than its share."""
-    lexicon = Lexicon(most_bytes=5000)
+    cache = SeriesCache(most_bytes=5000)
     for number in range(100):
-        page, _ = learn_page(f'# HELP x {number}\nx{{a="{number}"}} 1\ny 2\n'.encode(), lexicon)
+        page, _ = learn_page(f'# HELP x {number}\nx{{a="{number}"}} 1\ny 2\n'.encode(), cache)
     assert page.series == (Series("x", (("a", "99"),)), Series("y", ()))
-    assert 1 <= sum(lexicon.find(f'x{{a="{number}"}} '.encode()) is not None for number in range(100)) <= 10
+    assert 1 <= sum(cache.get(f'x{{a="{number}"}} '.encode()) is not None for number in range(100)) <= 10
 
 
 def test_series_that_stand_there_again_are_named() -> None:
@@ -278,7 +271,7 @@ def test_html_is_called_html(start: str) -> None:
 @pytest.mark.parametrize("line", ["x 1", "# HELP x y", "x"])
 def test_a_byte_order_mark_is_named(line: str) -> None:
     """It cannot be seen in an editor, so the error says that it is there."""
-    with pytest.raises(ParseError, match="a byte order mark stands before the text"):
+    with pytest.raises(ParseError, match="a byte order mark precedes the text"):
         parse_exposition(b"\xef\xbb\xbf" + line.encode() + b"\n")
 
 
@@ -343,7 +336,7 @@ def test_drops_and_counts_what_is_not_finite(value: str) -> None:
         ('x{a="1', "labels are not closed"),
         ("x{a=1} 2", "expected label="),
         ('x{a="1"b="2"} 2', "expected label="),
-        ('x{a="1",a="2"} 2', "label 'a' stands twice"),
+        ('x{a="1",a="2"} 2', "label 'a' is given twice"),
         ("x", "no value"),
         ('x{a="1"}', "no value"),
         ("x one", "'one' is not a number"),

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Series
+from servescope.sources.cache import SeriesCache
 from servescope.sources.layers import Supply
-from servescope.sources.maps import load_sources
-from servescope.sources.parse import Lexicon, Page, PageLimits, ParseError, learn_page, parse_exposition
+from servescope.sources.map_files import load_sources
+from servescope.sources.page import LearnedPage, PageLimits
+from servescope.sources.parse import ParseError, learn_page, parse_exposition
 from servescope.sources.reader import Reader, ReadError
 from servescope.sources.translate import translate
 from tests.sources.test_parse import read_captures
@@ -129,7 +131,7 @@ def outcome(read: Any) -> Any:
         reading = read()
     except (ParseError, ReadError) as error:
         return type(error), getattr(error, "outcome", None), str(error)
-    if isinstance(reading, tuple) and isinstance(reading[0], Page):
+    if isinstance(reading, tuple) and isinstance(reading[0], LearnedPage):
         return reading[0].series, reading[1].tobytes()
     return reading.snapshot.series, reading.snapshot.values.tobytes(), reading.native_samples, dict(reading.dropped)
 
@@ -138,16 +140,16 @@ def outcome(read: Any) -> Any:
 @given(bodies())
 def test_a_page_that_is_known_reads_as_one_that_is_not(texts: list[tuple[bytes, PageLimits]]) -> None:
     """Whatever follows a page: None, so that it is learnt, or the values that reading line by line gives."""
-    lexicon = Lexicon(9000)
-    pages: list[tuple[Page, PageLimits]] = []
+    cache = SeriesCache(9000)
+    pages: list[tuple[LearnedPage, PageLimits]] = []
     for body, limits in texts:
-        expected = outcome(lambda body=body, limits=limits: learn_page(body, Lexicon(), limits))
-        assert outcome(lambda body=body, limits=limits: learn_page(body, lexicon, limits)) == expected
+        expected = outcome(lambda body=body, limits=limits: learn_page(body, SeriesCache(), limits))
+        assert outcome(lambda body=body, limits=limits: learn_page(body, cache, limits)) == expected
         for page, learnt_under in pages:
             values = page.read(body, limits) if limits == learnt_under else None
             assert values is None or (page.series, values.tobytes()) == expected
         if isinstance(expected[0], tuple):
-            page = learn_page(body, lexicon, limits)[0]
+            page = learn_page(body, cache, limits)[0]
             pages.append((page, limits))
             assert page.read(body, limits) is not None or b"\r" in body
 
@@ -161,8 +163,8 @@ def test_a_reader_that_knows_its_target_reads_as_one_that_does_not(texts: list[t
     former: tuple[Series, ...] = ()
     for body, limits in texts:
         # What it knows of the target is which metrics there were, not how its text looks.
-        forgetful._page, forgetful._layouts, forgetful._plan, forgetful._way = None, {}, None, None
-        forgetful._lexicon = Lexicon()
+        forgetful._page, forgetful._plans, forgetful._plan, forgetful._stored = None, {}, None, None
+        forgetful._cache = SeriesCache()
         expected = outcome(lambda body=body, limits=limits: forgetful.read(body, limits))
         found = outcome(lambda body=body, limits=limits: reader.read(body, limits))
 
@@ -228,9 +230,9 @@ def test_a_page_that_is_known_is_not_read_line_by_line(monkeypatch: pytest.Monke
     """Other values need no second look; other lines do, and other limits."""
     learnt = []
 
-    def learn(body: bytes, lexicon: Lexicon, limits: PageLimits | None = None) -> Any:
+    def learn(body: bytes, cache: SeriesCache, limits: PageLimits | None = None) -> Any:
         learnt.append(body)
-        return learn_page(body, lexicon, limits)
+        return learn_page(body, cache, limits)
 
     monkeypatch.setattr("servescope.sources.reader.learn_page", learn)
     reader = Reader(IDENTITY)
@@ -246,8 +248,8 @@ def test_a_page_that_is_known_is_not_read_line_by_line(monkeypatch: pytest.Monke
 
 def test_targets_of_one_page_share_what_it_says() -> None:
     """A thousand replicas of an engine keep their native series once."""
-    lexicon = Lexicon()
-    pages = [learn_page("\n".join(VLLM).encode(), lexicon)[0] for _ in range(2)]
+    cache = SeriesCache()
+    pages = [learn_page("\n".join(VLLM).encode(), cache)[0] for _ in range(2)]
     assert all(ours is theirs for ours, theirs in zip(pages[0].series, pages[1].series, strict=True))
     pairs = {pair for series in pages[0].series for pair in series.labels}
     assert len({id(pair) for series in pages[0].series for pair in series.labels}) == len(pairs)
@@ -256,10 +258,10 @@ def test_targets_of_one_page_share_what_it_says() -> None:
 @pytest.mark.reference
 def test_every_capture_reads_the_same_when_it_is_known(reference: Path) -> None:
     """Snapshots, counts and errors, of targets that share what they read with others."""
-    lexicon, read = Lexicon(), 0
+    cache, read = SeriesCache(), 0
     for body in [path.read_bytes() for path in read_captures(reference)]:
         expected = outcome(lambda body=body: Reader(IDENTITY).read(body))
-        for reader in (Reader(IDENTITY, lexicon=lexicon), Reader(IDENTITY, lexicon=lexicon)):
+        for reader in (Reader(IDENTITY, cache=cache), Reader(IDENTITY, cache=cache)):
             assert [outcome(lambda body=body, reader=reader: reader.read(body)) for _ in range(3)] == [expected] * 3
         read += expected[0] is not ReadError
     assert read >= 5
@@ -271,14 +273,14 @@ def test_every_capture_reads_the_same_when_it_is_known(reference: Path) -> None:
 def test_a_metric_is_taken_from_the_outermost() -> None:
     """With its name; what nobody has further out, and what was not asked for, is not told."""
     supply = Supply()
-    supply.note("engine", {4: frozenset({"a", "b"})})
-    supply.note("worker", {2: frozenset({"a"}), 3: frozenset({"b"})})
-    supply.note("frontend", {0: frozenset({"a"})})
+    supply.update("engine", {4: frozenset({"a", "b"})})
+    supply.update("worker", {2: frozenset({"a"}), 3: frozenset({"b"})})
+    supply.update("frontend", {0: frozenset({"a"})})
     both = frozenset({"a", "b"})
-    assert [supply.outside(depth, both) for depth in (0, 1, 3, 4)] == [
+    assert [supply.further_out(depth, both) for depth in (0, 1, 3, 4)] == [
         {}, {"a": "frontend"}, {"a": "frontend"}, {"a": "frontend", "b": "worker"},
     ]  # fmt: skip
-    assert supply.outside(4, frozenset({"b"})) == {"b": "worker"}
+    assert supply.further_out(4, frozenset({"b"})) == {"b": "worker"}
 
 
 def test_supply_tells_when_it_changed() -> None:
@@ -288,7 +290,7 @@ def test_supply_tells_when_it_changed() -> None:
     versions = []
 
     def note(target_id: str, depth: int, metrics: frozenset[str] = names) -> None:
-        supply.note(target_id, {depth: metrics})
+        supply.update(target_id, {depth: metrics})
         versions.append(supply.version)
 
     for place in range(3):
@@ -296,15 +298,15 @@ def test_supply_tells_when_it_changed() -> None:
     note("frontend", 0)
     note("frontend", 0, names | {"b"})
     note("engine-1", 4, names)
-    supply.keep({"engine-0", "engine-1", "frontend"})
+    supply.retain({"engine-0", "engine-1", "frontend"})
     versions.append(supply.version)
     assert [later > earlier for earlier, later in pairwise(versions)] == [False, False, True, True, False, True]
 
     note("frontend", 5)
-    assert supply.outside(4, names) == {}
-    assert supply.outside(5, names) == {"a": "engine-0"}
-    supply.keep({"frontend"})
-    assert supply.outside(5, names) == {}
+    assert supply.further_out(4, names) == {}
+    assert supply.further_out(5, names) == {"a": "engine-0"}
+    supply.retain({"frontend"})
+    assert supply.further_out(5, names) == {}
 
 
 def test_readers_leave_to_others_what_they_see_from_outside() -> None:
@@ -321,20 +323,20 @@ def test_readers_leave_to_others_what_they_see_from_outside() -> None:
     assert engine.coverage["output_tokens_total"]["status"] == "elsewhere"
     assert "taken from chat/aggregated/f#" in (engine.coverage["output_tokens_total"]["reason"] or "")
 
-    supply.keep({IDENTITY.target_id})
+    supply.retain({IDENTITY.target_id})
     assert {series.name for series in series_of(engine, VLLM)} == own
 
 
 @pytest.mark.slow
 def test_what_targets_that_left_had_shown_is_let_go() -> None:
     """Of series that came and went no more is kept than those held now would take, twice."""
-    lexicon = Lexicon()
-    lexicon.fit(2000)
+    cache = SeriesCache()
+    cache.resize(2000)
     tracemalloc.start()
     try:
         for number in range(40):
             body = "".join(f'requests_total{{replica="r{number}",series="{series}"}} 1\n' for series in range(1000))
-            learn_page(body.encode(), lexicon)
+            learn_page(body.encode(), cache)
         kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

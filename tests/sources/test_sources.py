@@ -6,7 +6,9 @@ import pytest
 
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.errors import ConfigurationError
-from servescope.sources.maps import Source, identify, load_sources, read_source
+from servescope.sources.identification import identify
+from servescope.sources.map_files import load_sources, read_source
+from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
 
 MINIMAL = """

@@ -11,7 +11,9 @@ from servescope.contract.samples import format_series
 from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.router import RouterInstruments
-from servescope.sources.maps import Source, identify, load_sources, read_source
+from servescope.sources.identification import identify
+from servescope.sources.map_files import load_sources, read_source
+from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, parse_exposition
 from servescope.sources.translate import Translation, translate
 

@@ -333,8 +333,8 @@ def _renamed(target: TargetStatus) -> TargetStatus:
         target,
         coverage={**target.coverage, "kv_cache_usage": gone},
         warnings=[
-            f"metrics that were there are not there any more (1): kv_cache_usage (was {native})",
-            "samples left out, as their values overflow (2): vllm:prompt_tokens_total{model_name='<a & b>'} and 1 more",
+            f"metrics that were exposed are missing (1): kv_cache_usage (was {native})",
+            "samples dropped, as their values overflow (2): vllm:prompt_tokens_total{model_name='<a & b>'} and 1 more",
         ],
         missing_metrics={"kv_cache_usage": native},
     )

@@ -30,8 +30,8 @@ from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Sample, Snapshot, make_labels
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.tables import format_duration
+from servescope.sources.cache import SeriesCache
 from servescope.sources.layers import Supply
-from servescope.sources.parse import Lexicon
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, StoreError
@@ -127,7 +127,7 @@ class Collector:
         # Targets that are no longer listed count until their last samples have left the window.
         self._leaving: dict[str, Watched] = {}
         self._supplies: dict[Deployment, Supply] = {}
-        self._lexicon = Lexicon()
+        self._cache = SeriesCache()
         self.alerts = AlertManager(
             configuration.alerting,
             window_ms=self.settings.window_ms,
@@ -305,13 +305,13 @@ class Collector:
 
     def _reader(self, target: Target) -> Reader:
         supply = self._supplies.setdefault(target.identity.deployment(), Supply())
-        return Reader(target.identity, target.source, supply=supply, lexicon=self._lexicon)
+        return Reader(target.identity, target.source, supply=supply, cache=self._cache)
 
     def _settle_supplies(self) -> None:
         """Let no metric be taken from a target that is no longer listed."""
         listed = _by_deployment(self._watched.values())
         for deployment, supply in self._supplies.items():
-            supply.keep({watched.target.target_id for watched in listed.get(deployment, ())})
+            supply.retain({watched.target.target_id for watched in listed.get(deployment, ())})
         # A target that left may return, with the reader it had.
         held = {watched.deployment for watched in (*self._watched.values(), *self._leaving.values())}
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
@@ -592,7 +592,7 @@ class Collector:
         self.telemetry.evaluation_seconds.observe(time.perf_counter() - started)
         series = sum(len(watched.recent) for watches in by_deployment.values() for watched in watches)
         self.telemetry.set_state(series=series, problems=len(self.problems))
-        self._lexicon.fit(series)
+        self._cache.resize(series)
         self._store_figures(evaluation)
         self._evaluate_alerts(evaluation, failed)
         return evaluation

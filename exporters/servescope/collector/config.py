@@ -28,7 +28,7 @@ from servescope.contract.extrapolation import Bounds
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import Setting, Table, format_duration, parse_address
-from servescope.sources.parse import DEFAULT_LIMITS
+from servescope.sources.page import DEFAULT_LIMITS
 
 DEFAULT_FILE = "servescope.toml"
 DEFAULT_PORT = 9900

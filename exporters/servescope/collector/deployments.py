@@ -14,7 +14,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, I
 from servescope.errors import ConfigurationError, IdentityError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
 from servescope.settings.tables import REQUIRED, Setting, Table, check_authority, format_duration
-from servescope.sources.parse import DEFAULT_LIMITS
+from servescope.sources.page import DEFAULT_LIMITS
 
 SCRAPE_SETTINGS = (
     Setting("scrape_interval", ""),
@@ -316,6 +316,6 @@ def _read_url(table: Table, path: str) -> str:
 def _read_source(table: Table) -> str | None:
     if "source" not in table.values:
         return None
-    from servescope.sources.maps import load_sources
+    from servescope.sources.map_files import load_sources
 
     return table.choice("source", tuple(sorted(load_sources())), "")

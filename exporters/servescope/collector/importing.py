@@ -156,7 +156,7 @@ def _check_match(match: str) -> str:
 
 
 def _check_source(source: str | None) -> str | None:
-    from servescope.sources.maps import load_sources
+    from servescope.sources.map_files import load_sources
 
     if source is not None and source not in load_sources():
         raise UsageError(f"unknown source {source!r}, supported: {', '.join(load_sources())}")

@@ -17,7 +17,7 @@ from servescope.contract.identity import Identity
 from servescope.errors import UsageError
 from servescope.settings.access import Access, Proxy
 from servescope.sources.inspection import InspectionError, inspect
-from servescope.sources.maps import load_sources
+from servescope.sources.map_files import load_sources
 from servescope.sources.parse import Exposition, ParseError, parse_exposition
 from servescope.sources.report import render_json, render_text
 

@@ -23,9 +23,10 @@ from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, Series, Snapshot, Window
+from servescope.sources.cache import SeriesCache
 from servescope.sources.layers import Supply
-from servescope.sources.maps import load_sources
-from servescope.sources.parse import Lexicon, PageLimits
+from servescope.sources.map_files import load_sources
+from servescope.sources.page import PageLimits
 from servescope.sources.reader import Reader, ReadError
 from servescope.store.embedded import Store
 from servescope.store.observed import CONTRACT_NAMES, Observed, Recalled, expositions, native_names, read_clock, recall
@@ -241,7 +242,7 @@ class _Member:
     """One target: how its past is read, and what became of it."""
 
     def __init__(
-        self, places: Sequence[Observed], url: str, limits: PageLimits, supply: Supply, lexicon: Lexicon
+        self, places: Sequence[Observed], url: str, limits: PageLimits, supply: Supply, cache: SeriesCache
     ) -> None:
         first = places[0]
         self.places = places
@@ -249,7 +250,7 @@ class _Member:
         source = "servescope" if first.form == "contract" else first.source
         target = Target(f"{url} {first.up}", first.identity, source)
         self.target_id = target.target_id
-        self.reader = Reader(target.identity, target.source, supply=supply, lexicon=lexicon)
+        self.reader = Reader(target.identity, target.source, supply=supply, cache=cache)
         self._limits = limits
         self._names: dict[Observed, tuple[str, ...]] = {}
         self._seen_names: set[str] = set()
@@ -276,10 +277,10 @@ class _Member:
             places.setdefault(target.identity, []).append(target)
         members: dict[Deployment, list[_Member]] = {}
         supplies: dict[Deployment, Supply] = {}
-        lexicon = Lexicon()
+        cache = SeriesCache()
         for identity, seen in places.items():
             supply = supplies.setdefault(identity.deployment(), Supply())
-            members.setdefault(identity.deployment(), []).append(_Member(seen, url, limits, supply, lexicon))
+            members.setdefault(identity.deployment(), []).append(_Member(seen, url, limits, supply, cache))
         return members
 
     def plan(self, prometheus: Prometheus, store: Store, first_ms: int, last_ms: int) -> _Passage:

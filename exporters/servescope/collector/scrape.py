@@ -15,7 +15,7 @@ from typing import Protocol
 from servescope.collector.target import Target
 from servescope.contract.samples import Snapshot
 from servescope.errors import ServescopeError
-from servescope.sources.parse import DEFAULT_LIMITS, PageLimits
+from servescope.sources.page import DEFAULT_LIMITS, PageLimits
 from servescope.sources.reader import Reader, ReadError
 
 _logger = logging.getLogger(__name__)
@@ -88,10 +88,10 @@ async def scrape_target(
     try:
         body = await fetch(target, limits)
         if len(body) < _LARGE_BYTES:
-            studied = reader.study(body, limits.page())
+            parsed = reader.parse(body, limits.page())
         else:
-            studied = await asyncio.to_thread(reader.study, body, limits.page())
-        snapshot, native, dropped = reader.take(studied)
+            parsed = await asyncio.to_thread(reader.parse, body, limits.page())
+        snapshot, native, dropped = reader.commit(parsed)
     except ReadError as error:
         duration, message = time.perf_counter() - started, f"{target.url}: {target.access.conceal(str(error))}"
         return Scrape(time_ms, duration, error.outcome, error=message)

@@ -127,7 +127,7 @@ class Watched:
                 back.append(f"{name} ({counted})" if counted else name)
         if gone:
             listed = ", ".join(gone)
-            _logger.warning("%s: metrics that were there are not there any more: %s", self.target.target_id, listed)
+            _logger.warning("%s: metrics that were exposed are missing: %s", self.target.target_id, listed)
         if back:
             _logger.info("%s: metrics are there again: %s", self.target.target_id, ", ".join(back))
 

@@ -19,7 +19,9 @@ from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError
-from servescope.sources.maps import SUPPLIED, Identification, Source, Status, identify, load_sources
+from servescope.sources.identification import Identification, identify
+from servescope.sources.map_files import load_sources
+from servescope.sources.maps import SUPPLIED, Source, Status
 from servescope.sources.parse import Exposition
 from servescope.sources.translate import Coverage, Translation, translate
 
@@ -137,7 +139,7 @@ def _notes(expositions: Sequence[Exposition], found: Identification, source: Sou
         yield f"{dropped} samples that are NaN or infinite were left out"
     repeated = [series for each in expositions for series in each.repeated]
     if repeated:
-        yield f"{len(repeated)} samples are of series that stand there before, the first is taken: {repeated[0]}"
+        yield f"{len(repeated)} samples repeat a series, of which the first value is used: {repeated[0]}"
     if resets:
         yield f"{resets} series began anew in between: {_explain_resets(expositions)}; they count from 0"
 

@@ -1,4 +1,4 @@
-"""Which target of a deployment each metric is taken from: the one that sees the deployment from furthest out."""
+"""Which target of a deployment each metric is taken from: the one that is furthest out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from servescope.contract.metrics import METRICS
 from servescope.sources.maps import LAYERS, Source
 
 ByDepth = Mapping[int, frozenset[str]]
-"""Metrics by how far inside its deployment a target sees them from, 0 outermost. Never changed, only replaced."""
+"""The metrics that a target supplies, by their depth in its deployment, 0 outermost. Replaced, never changed."""
 
 
-def tell_depth(source: Source, role: str, metric: str) -> int:
-    """How far inside its deployment a target sees a metric from: the layer's place, outermost first.
+def depth_of(source: Source, role: str, metric: str) -> int:
+    """How deep in its deployment a target measures a metric: by the layer of its source, outermost first.
 
-    What an engine's own instruments say of its cache is further in than what those of the router before it say, and
-    further out than the engine's page.
+    What an engine's own instruments measure of its cache is deeper than what the instruments of the router before it
+    measure, and less deep than the engine's page.
     """
     depth = 2 * LAYERS.index(source.layer)
     within = source.layer == "process" and METRICS[metric].component == "router" and role != "router"
@@ -23,9 +23,9 @@ def tell_depth(source: Source, role: str, metric: str) -> int:
 
 
 class Supply:
-    """What the targets of one deployment supply, and from how far out; shared by their readers.
+    """The metrics that the targets of one deployment supply, and how deep; shared by their readers.
 
-    `version` is another one whenever an answer of `outside` may be. Not thread safe.
+    `version` changes whenever an answer of `further_out` may. Not thread safe.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Supply:
         self._by_target: dict[str, ByDepth] = {}
         self._outermost: dict[str, tuple[int, str]] = {}
 
-    def note(self, target_id: str, supplied: ByDepth) -> None:
-        """Take up what a target supplies; nothing is done for the object that it gave last."""
+    def update(self, target_id: str, supplied: ByDepth) -> None:
+        """Set what a target supplies; the same object as last time is no change."""
         former = self._by_target.get(target_id)
         if former is supplied:
             return
@@ -42,18 +42,18 @@ class Supply:
         if former is None or all(names <= supplied.get(depth, frozenset()) for depth, names in former.items()):
             self._add(target_id, supplied)
         else:
-            self._begin_anew()
+            self._rebuild()
 
-    def keep(self, target_ids: Collection[str]) -> None:
-        """Forget all targets but these."""
+    def retain(self, target_ids: Collection[str]) -> None:
+        """Drop all targets but these."""
         gone = [target_id for target_id in self._by_target if target_id not in target_ids]
         for target_id in gone:
             del self._by_target[target_id]
         if gone:
-            self._begin_anew()
+            self._rebuild()
 
-    def outside(self, depth: int, metrics: frozenset[str]) -> dict[str, str]:
-        """Which of the metrics are supplied from further out than a depth, with the outermost target of each."""
+    def further_out(self, depth: int, metrics: frozenset[str]) -> dict[str, str]:
+        """Those of the metrics that are supplied from less deep, with the outermost target of each."""
         return {
             name: target_id for name, (own, target_id) in self._outermost.items() if own < depth and name in metrics
         }
@@ -66,7 +66,7 @@ class Supply:
                     self._outermost[name] = depth, target_id
                     self.version += 1
 
-    def _begin_anew(self) -> None:
+    def _rebuild(self) -> None:
         self.version += 1
         self._outermost = {}
         for target_id, supplied in self._by_target.items():

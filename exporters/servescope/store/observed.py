@@ -201,7 +201,7 @@ def _observed(key: tuple[Identity, Labels], form: Form, ups: Mapping[Labels, lis
 @lru_cache(maxsize=1)
 def native_names() -> tuple[str, ...]:
     """Every series name that some source map reads or recognises a source by, in both its spellings."""
-    from servescope.sources.maps import load_sources
+    from servescope.sources.map_files import load_sources
 
     names: set[str] = set()
     for source in load_sources().values():

@@ -39,7 +39,7 @@ def main() -> None:
         st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),
     ]
     # Only now, when `app` can be imported.
-    from app.frame import tell_error
+    from app.frame import show_error
     from servescope.emulator.control_client import EMULATOR_VARIABLE
     from servescope.errors import ServescopeError
 
@@ -48,7 +48,7 @@ def main() -> None:
     try:
         st.navigation(pages, position="top").run()
     except ServescopeError as error:
-        tell_error(error)
+        show_error(error)
 
 
 main()

@@ -10,7 +10,7 @@ from servescope.contract.metrics import REPLICA_STATUSES
 from servescope.contract.types import Band, Figure, Verdict
 
 ABSENT = "–"
-"""What stands where there is no value; never 0 and never NaN."""
+"""Shown where there is no value; never 0 and never NaN."""
 
 # Mid-tones that keep a contrast of at least 3 : 1 on both the light and the dark background.
 PALETTE = (
@@ -30,7 +30,7 @@ def series_style(index: int) -> tuple[str, tuple[int, int]]:
 
 
 def is_absent(value: float | None) -> bool:
-    """Whether there is no value: None, or the NaN that stands for it in a frame."""
+    """Whether there is no value: None, or NaN in a frame."""
     return value is None or math.isnan(value)
 
 
@@ -112,7 +112,7 @@ def format_time(time_ms: float, zone: tzinfo) -> str:
 
 
 def judge(figure: Figure, value: float | None) -> Verdict | None:
-    """Where the value stands in the figure's band; None when it has none or there is no value."""
+    """The verdict of the figure's band on the value; None without a band or a value."""
     if figure.band is None or value is None or is_absent(value):
         return None
     return figure.band.judge(value)

@@ -1,4 +1,4 @@
-"""What every page has around its content: where it reads, the range picker, refreshing, a file of what is shown."""
+"""What every page has around its content: the store, the range picker, refreshing, the download of what is shown."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def store_path() -> Path:
 
 
 def open_store() -> History:
-    """The store, or the Prometheus, for reading; a page that cannot have it says why and ends."""
+    """The store, or the Prometheus, for reading; the page ends with an error when it cannot be opened."""
     try:
         return _open_history()
     except ServescopeError as error:
-        tell_error(error)
+        show_error(error)
         st.stop()
 
 
-def tell_error(error: ServescopeError) -> None:
-    """Say that something could not be read, in place of what it was for."""
+def show_error(error: ServescopeError) -> None:
+    """Show an error in place of the content that could not be read."""
     st.error(str(error), icon=":material/database_off:")
 
 
@@ -90,7 +90,7 @@ def deployments(store: History) -> dict[str, Shown]:
 
 
 def invite_collector(store: History) -> None:
-    """How to fill an empty store, or what a Prometheus lacks; looks again by itself."""
+    """How to fill an empty store, or what a Prometheus lacks; checks again by itself."""
     if isinstance(store, PrometheusHistory):
         _invite_scraping(store)
     else:
@@ -105,7 +105,7 @@ def _invite_scraping(store: PrometheusHistory) -> None:
     st.code(SCRAPE_COLLECTOR, language="yaml")
     st.markdown("with a collector pointed at what serves your models:")
     st.code("servescope collect --target http://127.0.0.1:8000/metrics", language="shell")
-    st.markdown("Where it scraped engines already, take their past into a store and open the console on that:")
+    st.markdown("If it scraped engines already, import their past into a store and open the console on that:")
     st.code(
         f"servescope import --from {url} --store servescope.db --deployment NAME --match '{{job=\"vllm\"}}'\n"
         "servescope console --store servescope.db",
@@ -127,7 +127,7 @@ def _look_again() -> None:
     try:
         found = queries.list_deployments(_open_history())
     except ServescopeError as error:
-        tell_error(error)
+        show_error(error)
         return
     if found:
         st.rerun(scope="app")
@@ -149,8 +149,8 @@ def repeat(draw: Callable[[], None], *, every: str | None = REFRESH) -> None:
         try:
             draw()
         except ServescopeError as error:
-            # A Prometheus may be away for a moment; the page looks again by itself.
-            tell_error(error)
+            # A Prometheus may be unreachable for a moment; the page tries again by itself.
+            show_error(error)
 
     selection.publish_link()
     st.fragment(draw_if_read, run_every=every)()
@@ -184,7 +184,7 @@ def describe(text: str, frame: pd.DataFrame, name: str, *, every: str | None = R
 
 
 def nothing_in_range(store: History) -> None:
-    """Say that the range holds nothing, and where there is something."""
+    """State that the range has no figures, and which range has some."""
     known = store.time_range()
     holder = "Prometheus" if isinstance(store, PrometheusHistory) else "store"
     zone = selection.reader_zone()

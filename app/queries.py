@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from app.selection import TimeRange
 
 MAX_POINTS = 240
-"""Points a chart draws of one line; more could not be told apart at the width of a small multiple."""
+"""Points a chart draws of one line; more could not be distinguished at the width of a small multiple."""
 SPARK_POINTS = 60
 # A figure of the past is the last one written within this time before the range's end.
 _LAST_VALUE_MS = 5 * 60_000
@@ -45,7 +45,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A deployment as the console names it: `name` is unique in the store and stands in links; `index` gives its
+    """A deployment as the console names it: `name` is unique in the store and used in links; `index` gives its
     colour.
     """
 
@@ -136,7 +136,7 @@ def read_history(
 ) -> pd.DataFrame:
     """A deployment's figures over the range: indexed by `time_ms`, a column per figure key, NaN where absent.
 
-    Where nothing was written for a while a row of NaN stands in the hole, so that no line is drawn across it.
+    Where nothing was written for a while a row of NaN is added, so that no line is drawn across the gap.
     """
     table = store.read_figures(deployment, span.start_ms, span.end_ms, max_points=max_points)
     frame = pd.DataFrame(dict(table.values), index=pd.Index(table.times, name="time_ms"))
@@ -276,7 +276,7 @@ def targets_by_deployment(store: History) -> Mapping[Deployment, list[TargetStat
 
 
 def explain_absence(figure: Figure, targets: Sequence[TargetStatus]) -> str:
-    """Why a deployment does not show a figure, as far as its targets' coverage tells."""
+    """Why a deployment does not show a figure, as far as its targets' coverage shows."""
     if targets and not any(target.coverage for target in targets):
         # Of targets known from a Prometheus alone.
         return "no value in this window; how its targets cover the contract is not recorded here"

@@ -85,12 +85,12 @@ def _parse_instant(name: str, text: str) -> int:
 
 
 def format_instant(time_ms: int) -> str:
-    """A moment as it stands in a link, in UTC."""
+    """A moment as a link has it, in UTC."""
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def adopt_link() -> None:
-    """Take over what the link selects, when it is not the one this page wrote itself; every page begins with it."""
+    """Apply the selection of the link, unless this page wrote it itself; every page begins with it."""
     link = st.query_params.to_dict()
     st.session_state[_SHOWN] = []
     if link == st.session_state.get(_PUBLISHED):
@@ -103,7 +103,7 @@ def adopt_link() -> None:
 
 
 def publish_link() -> None:
-    """Put what this page's widgets select into the link, in one step of the browser's history."""
+    """Write the selection of this page's widgets into the link, in one step of the browser's history."""
     link = {name: value for name in st.session_state[_SHOWN] if (value := current(name)) is not None}
     if st.query_params.to_dict() != link:
         st.query_params.from_dict(link)

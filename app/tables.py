@@ -307,7 +307,7 @@ def read_ratio(figure: Figure, left: float, right: float) -> tuple[str, str]:
 def draw_sources(
     sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str], sources_known: bool = True
 ) -> str:
-    """The targets as a table, in the order given; a Prometheus does not tell how they are read."""
+    """The targets as a table, in the order given; a Prometheus does not hold how they are read."""
     head = [
         _head("Target"),
         _head("Deployment", "model"),

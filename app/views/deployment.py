@@ -46,7 +46,7 @@ def show() -> None:
 
 
 def describe(one: Shown) -> str:
-    """A deployment with what tells it apart, for a list."""
+    """A deployment with what distinguishes it, for a list."""
     deployment = one.deployment
     rest = (deployment.model_name, deployment.inference_stack, deployment.environment, deployment.rollout_phase)
     return " · ".join((one.name, *(part for part in rest if part and part not in one.name)))

@@ -18,8 +18,8 @@ from servescope.emulator.truths import OBSERVATIONS, Truth
 
 WHOLE_STACK, EVERY_REPLICA = "the whole stack", "every replica"
 _REFUSED = "fault_refused"
-# What the emulator says of a fault or a kind.
-Told = Mapping[str, Any]
+# A fault, a kind or a deployment, as the emulator describes it in JSON.
+Description = Mapping[str, Any]
 
 
 def show() -> None:
@@ -28,34 +28,34 @@ def show() -> None:
     notes = st.container()
     st.subheader("Faults", anchor=False)
     client = ControlClient(os.environ[EMULATOR_VARIABLE], token=os.environ.get(TOKEN_VARIABLE) or None)
-    told = _read(client)
-    deployment, replica = _choose_place(notes, told["deployments"])
+    state = _read(client)
+    deployment, replica = _choose_place(notes, state["deployments"])
     frame.repeat(lambda: draw(client, deployment, replica))
 
 
 def draw(client: ControlClient, deployment: str, replica: str) -> None:
     """What is on, then every kind with its switch in the place chosen."""
-    told = client.read()
+    state = client.read()
     refused = st.session_state.pop(_REFUSED, None)
     if refused:
         st.error(refused, icon=":material/block:")
     st.caption(
-        f"the emulated stack at {client.url} · {display.format_seconds(told['now_seconds'])} into its life · "
+        f"the emulated stack at {client.url} · {display.format_seconds(state['now_seconds'])} into its life · "
         f"refreshes every {frame.REFRESH.removesuffix('s')} s"
     )
-    draw_active(client, told)
-    draw_kinds(client, told, deployment, replica)
+    draw_active(client, state)
+    draw_kinds(client, state, deployment, replica)
 
 
-def _read(client: ControlClient) -> Told:
+def _read(client: ControlClient) -> Description:
     try:
         return client.read()
     except ControlError as error:
-        frame.tell_error(error)
+        frame.show_error(error)
         st.stop()
 
 
-def _choose_place(notes: Any, deployments: Mapping[str, Told]) -> tuple[str, str]:
+def _choose_place(notes: Any, deployments: Mapping[str, Description]) -> tuple[str, str]:
     """The deployment and the replica the switches are for, "" for all; the newest stack at first."""
     columns = st.columns(2)
     places = [*deployments, WHOLE_STACK]
@@ -72,11 +72,11 @@ def _choose_place(notes: Any, deployments: Mapping[str, Told]) -> tuple[str, str
 # --- What is on -------------------------------------------------------------------------------------------------------
 
 
-def draw_active(client: ControlClient, told: Told) -> None:
+def draw_active(client: ControlClient, state: Description) -> None:
     """Every fault that is on with its truths, each beside what the store shows now."""
-    if not told["active"]:
+    if not state["active"]:
         st.info("No fault is on: what the other pages show is the stack as it should be.", icon=":material/verified:")
-    for fault in told["active"]:
+    for fault in state["active"]:
         with st.container(border=True):
             columns = st.columns([5, 1], vertical_alignment="top")
             columns[0].html(_describe_active(fault))
@@ -84,12 +84,12 @@ def draw_active(client: ControlClient, told: Told) -> None:
                 "Switch off", key=f"off_{fault['id']}", icon=":material/power_settings_new:", width="stretch",
                 on_click=_attempt, args=(partial(client.switch_off, fault["id"]),),
             )  # fmt: skip
-    for fault in told["scheduled"]:
-        wait = display.format_seconds(max(fault["start_seconds"] - told["now_seconds"], 0.0))
+    for fault in state["scheduled"]:
+        wait = display.format_seconds(max(fault["start_seconds"] - state["now_seconds"], 0.0))
         st.caption(f"scheduled: {_name_fault(fault)}, in {wait} of its life")
 
 
-def _describe_active(fault: Told) -> str:
+def _describe_active(fault: Description) -> str:
     title = tables.element("strong", escape(_name_fault(fault)))
     affected = f" · in {', '.join(fault['affects'])}" if fault.get("affects") else ""
     since = f" on for {display.format_seconds(round(fault['on_for_seconds']))}{affected}"
@@ -101,14 +101,14 @@ def _describe_active(fault: Told) -> str:
     return tables.element("div", head + body + listed, "scope fault")
 
 
-def _name_fault(fault: Told) -> str:
+def _name_fault(fault: Description) -> str:
     intensity = "" if fault["intensity"] is None else f" at {fault['intensity']:g}"
     place = "/".join(each for each in (fault["deployment"], fault["replica"]) if each)
     return f"{fault['kind']}{intensity} in {place or WHOLE_STACK}"
 
 
-def _describe_truth(told: Told, fault: Told) -> str:
-    truth = Truth(**told)
+def _describe_truth(statement: Description, fault: Description) -> str:
+    truth = Truth(**statement)
     if truth.figure in FIGURES:
         figure = FIGURES[truth.figure]
         title, bounds = figure.title, truth.describe_bounds(lambda bound: display.format_value(bound, figure.unit))
@@ -120,7 +120,7 @@ def _describe_truth(told: Told, fault: Told) -> str:
     return f"{words}{tables.element('span', ' · now ' + ', '.join(shown), 'quiet') if shown else ''}"
 
 
-def _values_now(truth: Truth, fault: Told) -> Iterator[tuple[str, str]]:
+def _values_now(truth: Truth, fault: Description) -> Iterator[tuple[str, str]]:
     """What the store shows of the truth's figure in each deployment the fault is in."""
     if truth.figure not in FIGURES:
         return
@@ -134,11 +134,11 @@ def _values_now(truth: Truth, fault: Told) -> Iterator[tuple[str, str]]:
 # --- Switches ---------------------------------------------------------------------------------------------------------
 
 
-def draw_kinds(client: ControlClient, told: Told, deployment: str, replica: str) -> None:
+def draw_kinds(client: ControlClient, state: Description, deployment: str, replica: str) -> None:
     """Every kind that can be in the place, with its switch and its intensity."""
     scope = "replica" if replica else "deployment" if deployment else "stack"
-    parts = {part for name, each in told["deployments"].items() if deployment in ("", name) for part in each["parts"]}
-    for group, kinds in groupby(told["kinds"], key=lambda kind: kind["group"]):
+    parts = {part for name, each in state["deployments"].items() if deployment in ("", name) for part in each["parts"]}
+    for group, kinds in groupby(state["kinds"], key=lambda kind: kind["group"]):
         st.markdown(f"**{group}**")
         for kind in kinds:
             place = (deployment, replica) if scope in kind["scopes"] else ("", "")
@@ -146,11 +146,17 @@ def draw_kinds(client: ControlClient, told: Told, deployment: str, replica: str)
             possible = "stack" in kind["scopes"] and (kind["part"] is None or kind["part"] in parts)
             if place != (deployment, replica) and "deployment" in kind["scopes"]:
                 possible = False
-            _draw_switch(client, kind, told["active"], *place, possible=possible)
+            _draw_switch(client, kind, state["active"], *place, possible=possible)
 
 
 def _draw_switch(
-    client: ControlClient, kind: Told, active: Sequence[Told], deployment: str, replica: str, *, possible: bool
+    client: ControlClient,
+    kind: Description,
+    active: Sequence[Description],
+    deployment: str,
+    replica: str,
+    *,
+    possible: bool,
 ) -> None:
     place = (deployment or None, replica or None)
     on = [each for each in active if each["kind"] == kind["name"] and (each["deployment"], each["replica"]) == place]
@@ -179,16 +185,16 @@ def _draw_switch(
             _draw_intensity(columns[2], kind["intensity"], name, disabled=not possible)
 
 
-def _draw_intensity(column: Any, told: Told, name: str, *, disabled: bool) -> None:
-    number: Callable[[float], float] = int if told["whole"] else float
+def _draw_intensity(column: Any, intensity: Description, name: str, *, disabled: bool) -> None:
+    number: Callable[[float], float] = int if intensity["whole"] else float
     column.number_input(
-        told["meaning"], number(told["lowest"]), number(told["highest"]), number(told["default"]),
-        step=1 if told["whole"] else None, format=None if told["whole"] else "%g", key=f"intensity_{name}",
+        intensity["meaning"], number(intensity["lowest"]), number(intensity["highest"]), number(intensity["default"]),
+        step=1 if intensity["whole"] else None, format=None if intensity["whole"] else "%g", key=f"intensity_{name}",
         label_visibility="collapsed", disabled=disabled,
     )  # fmt: skip
 
 
-def _describe_kind(kind: Told) -> str:
+def _describe_kind(kind: Description) -> str:
     words = [f"in {WHOLE_STACK} only"] if kind["scopes"] == ["stack"] else []
     words += [kind["intensity"]["meaning"]] if kind["intensity"] else []
     words += ["in its oldest active replica"] if kind["one_replica"] else []

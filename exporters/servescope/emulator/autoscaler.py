@@ -38,7 +38,7 @@ class SlidingWindow:
         self._sum = 0.0
 
     def add(self, now: float, value: float) -> None:
-        """Take a value, and let go of those that are too old."""
+        """Add a value, and drop those that are too old."""
         self._values.append((now, value))
         self._sum += value
         while self._values[0][0] <= now - self._seconds and len(self._values) > 1:

@@ -1,4 +1,4 @@
-"""Which tokens a block of the cache stands for, where somebody wants to be told them."""
+"""Which tokens a block of the cache holds, for those who need their ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _unpack_ids = Struct("<16I").unpack
 class BlockContents:
     """The tokens of blocks by their ids, for any thread: those of the blocks that clients sent, and made-up ones.
 
-    Generated traffic has blocks without text; such a block, and one beyond the 65 536 that were named last, stands for
+    Generated traffic has blocks without text; such a block, and one beyond the 65 536 that were named last, holds
     tokens drawn from its id, always the same.
     """
 
@@ -28,7 +28,7 @@ class BlockContents:
         self._lock = threading.Lock()
 
     def remember(self, block_ids: Sequence[int], ids: Sequence[int], block_tokens: int) -> None:
-        """Have these blocks, in their order, stand for these tokens."""
+        """Record the tokens of these blocks, in their order."""
         with self._lock:
             for place, block in enumerate(block_ids):
                 self._tokens.pop(block, None)

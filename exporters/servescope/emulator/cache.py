@@ -1,6 +1,6 @@
 """The paged KV cache of one engine: blocks shared by prefix, and the least recently used one evicted first.
 
-A block's id stands for its content *and* everything before it (a chained hash, as engines compute), so that a prefix
+A block's id identifies its content *and* everything before it (a chained hash, as engines compute), so that a prefix
 is cached when each of its ids is.
 """
 
@@ -129,7 +129,7 @@ class BlockCache:
             self._private -= 1
 
     def close(self, lease: Lease) -> None:
-        """Let go of all blocks; what is shared stays cached, the end of the sequence to be evicted first."""
+        """Release all blocks; shared ones stay cached, and the end of the sequence is evicted first."""
         for block in reversed(lease.block_ids[: lease.shared]):
             users = self._holders[block] - 1
             if users:

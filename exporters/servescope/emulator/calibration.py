@@ -148,7 +148,7 @@ def _check_determined(path: Path, columns: Sequence[str], points: Sequence[_Poin
         if int(np.linalg.matrix_rank(np.delete(matrix, at, axis=1), tol=1e-6)) == rank
     ]
     raise UsageError(
-        f"{path}: the points do not determine the cost: {', '.join(open_)} cannot be told apart, expected points in "
+        f"{path}: the points do not determine the cost: {', '.join(open_)} cannot be distinguished, expected points in "
         "which they vary independently, or fewer columns"
     )
 

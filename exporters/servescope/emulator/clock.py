@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-# Speeds beyond these cannot be told from a clock that stands, or from one that leaps.
+# Beyond these a clock looks stopped, or jumps.
 _SLOWEST, _FASTEST = 1e-3, 1e6
 _TICK_SECONDS = 0.1
 # While a client follows its answer token by token.
@@ -64,7 +64,7 @@ class VirtualClock:
         self.schedule(period_seconds, happen)
 
     def run_until(self, time_seconds: float) -> None:
-        """Let everything happen that is due up to and at `time_seconds`, and stand there."""
+        """Run everything that is due up to and at `time_seconds`, which is the time afterwards."""
         ahead = self._ahead
         while ahead and ahead[0][0] <= time_seconds:
             self.now, _, action = heapq.heappop(ahead)
@@ -144,7 +144,7 @@ class WallClockRunner:
         except ServescopeError as failure:
             self.failure = failure
         except Exception as failure:
-            # A mistake of ours must not leave a server that answers and stands still: `failure` is told to all who ask.
+            # A bug of ours must not leave a server that answers with a stopped clock: every call raises `failure`.
             self.failure = failure
             logger.exception("the emulation stopped")
         finally:

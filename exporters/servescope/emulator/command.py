@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
             pages=served.pages,
         )
         try:
-            _tell(running, stack)
+            _announce(running, stack)
             running.wait(arguments.seconds)
         finally:
             running.close()
@@ -181,7 +181,7 @@ def _plan_traffic(arguments: argparse.Namespace) -> TrafficPlan:
     return traffic
 
 
-def _tell(running: RunningEmulator, stack: EmulatedStack) -> None:
+def _announce(running: RunningEmulator, stack: EmulatedStack) -> None:
     names = " and ".join(deployment.plan.identity.deployment_id for deployment in stack.deployments)
     _say(f"emulated {names} at {running.url}, which lists their /metrics")
     _say(f"OpenAI API: {running.url}/v1")

@@ -1,10 +1,10 @@
 """The emulator's switches over HTTP: faults on and off, the traffic's shares, and `/metrics` as faults have it.
 
-`GET /faults` tells what is on, what will be, and every kind; `POST /faults` switches one on, `DELETE /faults/ID` one
-off, `DELETE /faults` all. `GET /traffic` tells the share of each deployment, `PUT /traffic` sets one; the others keep
-their proportions.
+`GET /faults` lists what is on, what is scheduled, and every kind; `POST /faults` switches one on, `DELETE /faults/ID`
+one off, `DELETE /faults` all. `GET /traffic` lists the share of each deployment, `PUT /traffic` sets one; the others
+keep their proportions.
 
-Who changes something is on this machine, or bears the token when there is one, and is never a page of a web site.
+Changes are accepted from this machine, or with the token when one is configured, and never from a page of a web site.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Control:
     """The routes of an emulator's switches; `add_routes` is given to `server.start`.
 
-    With a `token`, whoever changes something must bear it, from wherever; without one, only this machine may.
+    With a `token` every change must carry it, from wherever; without one only this machine may change something.
     """
 
     def __init__(self, faults: Faults, *, token: str | None = None) -> None:
@@ -47,28 +47,28 @@ class Control:
         self._running: RunningEmulator
 
     def add_routes(self, application: web.Application, running: RunningEmulator) -> None:
-        """Answer for the switches of this emulator, and let faults be seen in what it exposes."""
+        """Add the routes, and have faults change what this emulator exposes."""
         self._running = running
         router = application.router
         router.add_get("/faults", self._answer(self._list))
         router.add_post("/faults", self._answer(self._guarded(self._switch_on)))
         router.add_delete("/faults", self._answer(self._guarded(self._switch_all_off)))
         router.add_delete("/faults/{id}", self._answer(self._guarded(self._switch_off)))
-        router.add_get("/traffic", self._answer(self._tell_traffic))
+        router.add_get("/traffic", self._answer(self._show_traffic))
         router.add_put("/traffic", self._answer(self._guarded(self._set_traffic)))
         running.expose = self._expose_by(running.expose)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
     async def _list(self, _: web.Request) -> web.Response:
-        return _json(await self._running.call(self._tell_faults))
+        return _json(await self._running.call(self._describe_faults))
 
-    def _tell_faults(self) -> dict[str, object]:
+    def _describe_faults(self) -> dict[str, object]:
         now = self._now()
         return {
             "now_seconds": now,
             "active": [each.as_json(now) for each in self._faults.active.values()],
-            "scheduled": [_tell_scheduled(fault) for fault in self._faults.scheduled],
+            "scheduled": [_describe_scheduled(fault) for fault in self._faults.scheduled],
             "deployments": {
                 deployment.plan.identity.deployment_id: {
                     "targets": [target.identity.replica for target in deployment.targets()],
@@ -120,10 +120,10 @@ class Control:
 
     # --- traffic ------------------------------------------------------------------------------------------------------
 
-    async def _tell_traffic(self, _: web.Request) -> web.Response:
-        return _json(await self._running.call(self._tell_shares))
+    async def _show_traffic(self, _: web.Request) -> web.Response:
+        return _json(await self._running.call(self._describe_shares))
 
-    def _tell_shares(self) -> dict[str, object]:
+    def _describe_shares(self) -> dict[str, object]:
         return {"shares": dict(self._running.stack.traffic.shares)}
 
     async def _set_traffic(self, request: web.Request) -> web.Response:
@@ -134,7 +134,7 @@ class Control:
 
         def change() -> dict[str, object]:
             self._running.stack.traffic.set_share(deployment, share)
-            return self._tell_shares()
+            return self._describe_shares()
 
         return _json(await self._running.call(change))
 
@@ -160,7 +160,7 @@ class Control:
         return self._running.stack.clock.now
 
     def _guarded(self, handler: Handler) -> Handler:
-        """Refuse who may not change anything before the body is read."""
+        """Refuse a client that may not change anything before the body is read."""
 
         async def guard(request: web.Request) -> web.StreamResponse:
             if hdrs.ORIGIN in request.headers:
@@ -209,7 +209,7 @@ def _is_same(offered: str, token: str) -> bool:
     return hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), token.encode())
 
 
-def _tell_scheduled(fault: Fault) -> dict[str, object]:
+def _describe_scheduled(fault: Fault) -> dict[str, object]:
     return {**fault.as_json(), "start_seconds": fault.start_seconds, "end_seconds": fault.end_seconds}
 
 

@@ -12,7 +12,7 @@ from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_ope
 from servescope.errors import ServescopeError, UsageError
 
 EMULATOR_VARIABLE: Final = "SERVESCOPE_EMULATOR"
-"""The environment variable that tells the console's pages where the emulator is."""
+"""The environment variable with the URL of the emulator whose faults the console's pages switch."""
 TOKEN_VARIABLE: Final = "SERVESCOPE_EMULATOR_TOKEN"  # noqa: S105 - a name, not a token
 """The environment variable that holds the emulator's bearer token."""
 
@@ -103,15 +103,15 @@ class ControlClient:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise ControlError(f"{self.url} did not answer as an emulator does")
+            raise ControlError(f"{self.url} did not answer like an emulator")
         return value
 
 
 def _explain(error: HTTPError) -> str:
     """What the emulator said was wrong, else HTTP's words."""
     try:
-        told = json.loads(error.read(_MOST_BYTES))
+        answer = json.loads(error.read(_MOST_BYTES))
     except (ValueError, OSError):
-        told = None
-    said = told.get("error") if isinstance(told, dict) else None
+        answer = None
+    said = answer.get("error") if isinstance(answer, dict) else None
     return str(said) if said else f"HTTP {error.code} {error.reason}"

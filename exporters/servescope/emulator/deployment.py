@@ -94,7 +94,7 @@ class Deployment:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def send(self, request: Request, finished: Finished) -> Cancel:
-        """Serve one request; `finished` is told how it ended. What is returned hangs up.
+        """Serve one request; `finished` is called with its outcome. What is returned hangs up.
 
         Without an active replica it waits in the router; what the router does not take either is rejected, which only
         its own figures show.
@@ -222,13 +222,13 @@ class Deployment:
         flight.serving = receiver.engine, going_on
 
     def _sent(self, flight: Flight) -> None:
-        """The worker that prefilled it holds its KV no more."""
+        """The worker that prefilled it no longer holds its KV."""
         sender, flight.sender = flight.sender, None
         if sender is not None:
             sender.sending -= 1
             sender.engine.instruments.set_pending_kv_transfers(sender.sending)
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- processes ----------------------------------------------------------------------------------------------------
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -264,7 +264,7 @@ class Deployment:
     # --- what can be wrong --------------------------------------------------------------------------------------------
 
     def apply_effects(self, effects: DeploymentEffects) -> None:
-        """Let this be wrong with the replicas from now on, and nothing else. Raises UsageError out of range."""
+        """Replace the effects of faults on the replicas. Raises UsageError for values out of range."""
         _check_effects(effects)
         self.effects = effects
         self.autoscaler.most_replicas = effects.max_replica
@@ -288,7 +288,7 @@ class Deployment:
         """The process of a replica dies; after its back-off it is started again. Otherwise as `restart`."""
         self.fleet.fail(name)
 
-    # --- what the fleet tells -----------------------------------------------------------------------------------------
+    # --- hooks of the fleet -------------------------------------------------------------------------------------------
 
     def _created(self, replica: Replica) -> None:
         for watch in self._watchers:
@@ -303,7 +303,7 @@ class Deployment:
         self._streams += 1
         replica.events = EventPublisher(f"{replica.name}/{self._streams}", engine.cache.cached_blocks)
         self.router.add_worker(replica.name, capacity=capacity, link=replica.events)
-        # One that was only unhealthy has a cache: the router knows it anew, by an event that tells all of it.
+        # One that was only unhealthy has a cache: the router gets all of it anew, in one event.
         cached = tuple(sorted(engine.cache.cached_blocks()))
         if cached:
             self._publish(replica.name, engine, CacheChanges(stored=cached, removed=()))

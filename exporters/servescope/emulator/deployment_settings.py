@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def _seconds(value: float) -> str:
-    """A duration as it stands in a file."""
+    """A duration as it is written in a file."""
     return f'"{format_duration(round(value * 1000))}"'
 
 

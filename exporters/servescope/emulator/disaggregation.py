@@ -109,20 +109,20 @@ class KvNetwork:
         self._busy: set[str] = set()
 
     def send(self, sender: str, receiver: str, seconds: float, done: Callable[[float, float], None]) -> Transfer:
-        """Send for so many seconds once both links are free; `done` is told the seconds it waited and took."""
+        """Send for so many seconds once both links are free; `done` is called with the seconds it waited and took."""
         transfer = Transfer(sender, receiver, seconds, self._clock.now, done)
         self._waiting[transfer] = None
         self._begin_all()
         return transfer
 
     def cancel(self, transfer: Transfer) -> None:
-        """Give a transfer up; without effect when it is over."""
+        """Cancel a transfer; without effect when it is over."""
         if not transfer.over:
             self._close(transfer)
             self._begin_all()
 
     def set_factor(self, factor: float) -> None:
-        """Let transfers take `factor` times as long from now on, above 0."""
+        """Make transfers take `factor` times as long from now on; above 0."""
         for transfer in self._going:
             transfer.left -= (self._clock.now - transfer.since) / self._factor
         self._factor = factor

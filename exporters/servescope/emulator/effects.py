@@ -1,7 +1,7 @@
-"""What can be wrong with a part of the emulated stack, as plain values; the defaults say that nothing is.
+"""What can be wrong with a part of the emulated stack, as plain values; by default nothing is.
 
-A fault (`faults.py`) is a name, an intensity and the effects it has. Each part takes its effects whole, at any moment,
-and follows them from then on; it knows nothing of faults.
+A fault (`faults.py`) is a name, an intensity and the effects it has. Each part gets its effects whole, at any moment,
+and applies them from then on; it knows nothing of faults.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class EngineEffects:
     `prefill_factor` and `decode_factor` stretch those parts of a step, `batch_factor` (above 0, at most 1) shrinks the
     largest batch. `acceptance_factors` (0 to 1) lower the chance of each draft position, the last of them that of all
     positions after it. `error_share` of the requests fail beside those that do anyway. While `frozen` no step begins:
-    requests are taken and none goes on, and what the engine shows stands still. `churn_share` of the idle cached blocks
-    are lost each second.
+    requests are accepted and none progresses, and the engine exposes the same values all the time. `churn_share` of the
+    idle cached blocks are lost each second.
     """
 
     prefill_factor: float = 1.0
@@ -35,7 +35,7 @@ class RouterEffects:
     """What is wrong with a router.
 
     `event_loss_share` of the workers' events never arrive (1: it is deaf), the others `event_delay_seconds` later.
-    With `removals_lost` those that arrive tell of no block that left a cache. `overlap_score_weight` and `temperature`
+    With `removals_lost` those that arrive report no block that left a cache. `overlap_score_weight` and `temperature`
     replace the configured ones where they are given. Without `recovers` it does not resynchronise after a gap.
     """
 
@@ -53,7 +53,7 @@ class DeploymentEffects:
 
     `cold_start_factor` stretches a start. Of `crashing_replicas` replicas, each fails `crash_after_seconds` after it
     became active, and is started again. `max_replica` replaces the configured bound. While `autoscaler_frozen`, it
-    looks at no load and orders nothing new; while `scaling_ignored`, replicas are neither brought nor taken away,
+    reads no load and orders nothing new; while `scaling_ignored`, replicas are neither started nor stopped,
     whatever it orders. `transfer_factor` stretches the transfer of KV between phases.
     """
 

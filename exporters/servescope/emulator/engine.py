@@ -402,7 +402,7 @@ class Engine:
     def _end_decodes(self, decodes: Sequence[Serving]) -> None:
         accepted = [self._count_accepted(serving) for serving in decodes]
         for serving, count in zip(decodes, accepted, strict=True):
-            # Whoever was told of a token may have hung up on another.
+            # The callback of one token may have aborted another request.
             if not serving.ended:
                 self._emit(serving, 1 + count)
         if self._reach and decodes:

@@ -38,7 +38,7 @@ _EFFICIENT_FROM: Final = EFFICIENCY_BAND.steps[0].start
 
 @dataclass(frozen=True, slots=True)
 class Intensity:
-    """How bad a fault of a kind can be: a number within both ends, which stands for `meaning`."""
+    """How bad a fault of a kind can be: a number within both ends, of which `meaning` says what it is."""
 
     meaning: str
     default: float
@@ -158,8 +158,7 @@ _SPECULATION: Final = (
     ),
     FaultKind(
         "draft-late-positions",
-        "The first draft position is as good as ever, those after it are not: drafts are longer than the head is "
-        "good for.",
+        "The first draft position is accepted as often as before, later ones less: drafts are too long for the head.",
         _share("share by which the chance of every draft position after the first falls", 0.8),
         lambda share: Effects(engine=EngineEffects(acceptance_factors=(1.0, 1 - share))),
         # What the first position brings stays, whatever becomes of the others.
@@ -171,9 +170,9 @@ _SPECULATION: Final = (
 _ROUTING: Final = (
     FaultKind(
         "router-deaf",
-        "The router does not hear of the workers' cache events, and does not notice: its index shows what was cached "
+        "The workers' cache events do not reach the router, which does not notice: its index holds what was cached "
         "when they stopped.",
-        _share("share of the events that never arrive; at 1 there is not even a gap to be seen", 1.0),
+        _share("share of the events that never arrive; at 1 there is no gap to detect", 1.0),
         lambda share: Effects(router=RouterEffects(event_loss_share=share, recovers=False)),
         lambda share: (
             *_from(
@@ -199,8 +198,8 @@ _ROUTING: Final = (
     ),
     FaultKind(
         "cache-churn",
-        "Cached blocks are lost between the router's prediction and the service, and the router is not told: it sends "
-        "requests to caches that are no longer there.",
+        "Cached blocks are lost between the router's prediction and the service, and the router gets no event of it: "
+        "it sends requests to workers whose cache no longer has their prefix.",
         _share("share of the idle cached blocks that is lost each second", 0.1),
         lambda share: Effects(
             engine=EngineEffects(churn_share=share), router=RouterEffects(removals_lost=True)
@@ -222,8 +221,8 @@ _ROUTING: Final = (
     ),
     FaultKind(
         "router-balances",
-        "The router gives up cache hits for an even load: its overlap weight is lower than configured, its "
-        "temperature higher.",
+        "The router trades cache hits for an even load: its overlap weight is lower than configured, its temperature "
+        "higher.",
         _share("share of the documented overlap weight that is gone; the temperature becomes this number", 1.0),
         lambda share: Effects(
             router=RouterEffects(overlap_score_weight=_WEIGHT * (1 - share), temperature=share)
@@ -251,7 +250,7 @@ _SCALING: Final = (
     ),
     FaultKind(
         "autoscaler-frozen",
-        "The autoscaler answers scrapes and looks at nothing: its figures stand still, and it orders nothing new.",
+        "The autoscaler answers scrapes but reads no load: its figures do not change, and it orders nothing new.",
         None,
         lambda _: Effects(deployment=DeploymentEffects(autoscaler_frozen=True)),
         lambda _: (_unmoved("autoscaler_avg_in_flight_tokens"),),
@@ -262,7 +261,7 @@ _SCALING: Final = (
     ),
     FaultKind(
         "orchestrator-stuck",
-        "Nobody carries out what the autoscaler orders: no replica is brought, and none is taken away.",
+        "The autoscaler's orders are not carried out: no replica is started and none is stopped.",
         None,
         lambda _: Effects(deployment=DeploymentEffects(scaling_ignored=True)),
         lambda _: (
@@ -274,7 +273,7 @@ _SCALING: Final = (
     ),
     FaultKind(
         "cold-start-slow",
-        "New replicas take much longer until they serve, as from a registry or a volume that is slow.",
+        "New replicas take much longer to start, as from a slow registry or volume.",
         Intensity("times as long as usual", 10, 1.5, 1000),
         lambda factor: Effects(deployment=DeploymentEffects(cold_start_factor=factor)),
         lambda factor: (Truth("replica_count_by_status", {"status": "starting"}, above=0.5),),
@@ -303,7 +302,7 @@ _SCALING: Final = (
 _SERVING: Final = (
     FaultKind(
         "engine-frozen",
-        "A replica takes requests and answers health checks and scrapes, but computes nothing: up, not serving.",
+        "A replica accepts requests and answers health checks and scrapes, but computes nothing: up, not serving.",
         None,
         lambda _: Effects(engine=EngineEffects(frozen=True)),
         lambda _: (Truth("concurrent_requests", above_times=1.3), Truth(TARGETS_UP, above=0.99, unmoved=True)),
@@ -326,8 +325,8 @@ _SERVING: Final = (
     ),
     FaultKind(
         "throughput-regression",
-        "An engine serves fewer requests at a time than it did, as with less memory for its cache: no token takes "
-        "longer, requests wait.",
+        "An engine serves fewer requests at a time than before, as with less memory for its cache: tokens take as long "
+        "as before, and requests queue.",
         _share("share by which the largest batch shrinks", 0.6, highest=0.99),
         lambda share: Effects(engine=EngineEffects(batch_factor=1 - share)),
         lambda _: (Truth("queued_requests", above=1.0, above_times=2.0),),
@@ -343,11 +342,11 @@ _SERVING: Final = (
     ),
     FaultKind(
         "bad-replica",
-        "One replica of several is much slower than the others, as on a GPU that is throttled.",
+        "One replica of several is much slower than the others, as on a throttled GPU.",
         Intensity("times as long as the others it takes for a step", 4, 1.1, 100),
         lambda factor: Effects(engine=EngineEffects(prefill_factor=factor, decode_factor=factor)),
         lambda factor: (
-            # Not the p95: a router that goes by load sends the slowest replica less than one request in twenty.
+            # Not the p95: a router that balances load sends the slowest replica less than one request in twenty.
             Truth("time_per_output_token_mean", above_times=1 + 0.25 * min(factor - 1, 1)),
             Truth("time_per_output_token_p50", below_times=1.4, unmoved=True),
         ),
@@ -355,7 +354,7 @@ _SERVING: Final = (
     ),
     FaultKind(
         "kv-transfer-slow",
-        "KV takes longer from prefill to decode workers, as over a network that lost its fast path.",
+        "The transfer of KV from prefill to decode workers takes longer, as over a network that lost its fast path.",
         Intensity("times as long as usual", 20, 1.1, 10_000),
         lambda factor: Effects(deployment=DeploymentEffects(transfer_factor=factor)),
         lambda factor: (
@@ -379,7 +378,7 @@ _TRAFFIC: Final = (
     ),
     FaultKind(
         "prompt-mix-shift",
-        "The traffic becomes another: prompts that share nothing with each other, at the same rate.",
+        "The traffic changes to prompts that share nothing with each other, at the same rate.",
         None,
         lambda _: Effects(traffic=TrafficEffects(preset="unique")),
         lambda _: (Truth("kv_cache_hit_rate", below_times=0.5),),
@@ -399,7 +398,7 @@ _TRAFFIC: Final = (
 _EXPOSITION: Final = (
     FaultKind(
         "target-unreachable",
-        "Connections to /metrics are closed without an answer; what is behind it serves on.",
+        "Connections to /metrics are closed without an answer; the process behind it goes on serving.",
         None,
         lambda _: Effects(exposition=ExpositionEffects(unreachable=True)),
         lambda _: (Truth(TARGETS_UP, below=0.01),),
@@ -424,8 +423,8 @@ _EXPOSITION: Final = (
     ),
     FaultKind(
         "counters-reset",
-        "Processes die and come back at once, one after the other: counters begin at zero, caches are empty, "
-        "requests in flight fail. A rate must not fall below zero or leap over it.",
+        "Processes restart one after the other: counters begin at zero, caches are empty, requests in flight fail. A "
+        "rate must neither fall below zero nor jump.",
         Intensity("seconds from one restart to the next", 20, 1, 3600),
         lambda seconds: Effects(restart_seconds=seconds),
         lambda seconds: (
@@ -444,8 +443,8 @@ _EXPOSITION: Final = (
     ),
     FaultKind(
         "clock-skew",
-        "Samples bear a time of their own, by a clock that is wrong. A collector that goes by its own clock is not "
-        "misled; a Prometheus that honours timestamps is.",
+        "Samples carry timestamps of a clock that is wrong. A collector that uses its own clock is not affected; a "
+        "Prometheus that honours timestamps is.",
         Intensity("seconds that clock is ahead; behind when negative", -300, -86_400, 86_400),
         lambda seconds: Effects(exposition=ExpositionEffects(clock_offset_seconds=seconds)),
         lambda _: (_unmoved("request_rate"), _unmoved("output_tokens_per_second")),

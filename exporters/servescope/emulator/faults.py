@@ -181,14 +181,14 @@ class Part(Protocol[T_contra]):
     """What effects can be given to."""
 
     def apply_effects(self, effects: T_contra, /) -> None:
-        """Be like this from now on."""
+        """Apply these effects from now on."""
 
 
 class Faults:
     """The switches of an emulated stack: any number of faults on at once, each in its place, new replicas included.
 
-    For the thread that runs the stack's clock. What is on is told by `active`, what will be by `scheduled`. The parts
-    get all that is on as one (`composition.compose`) at every change.
+    For the thread that runs the stack's clock. `active` holds the faults that are on, `scheduled` those that will be.
+    At every change each part gets the effects of all its faults as one (`composition.compose`).
     """
 
     def __init__(self, stack: EmulatedStack, faults: Iterable[Fault] = ()) -> None:
@@ -196,7 +196,7 @@ class Faults:
         self.scheduled: list[Fault] = []
         self._stack = stack
         self._switched = 0
-        self._told: WeakKeyDictionary[object, object] = WeakKeyDictionary()
+        self._applied: WeakKeyDictionary[object, object] = WeakKeyDictionary()
         # By deployment: seconds from one restart to the next, None while there are none.
         self._paces: dict[str, float | None] = {}
         # How often each of these has changed, so that what was planned before is known to be past.
@@ -289,30 +289,30 @@ class Faults:
     # --- the parts ----------------------------------------------------------------------------------------------------
 
     def _apply(self) -> None:
-        """Tell every part what is wrong with it now."""
+        """Give every part the effects of the faults that are on now."""
         for deployment in self._stack.deployments:
             self._choose_replicas(deployment)
             name = deployment.plan.identity.deployment_id
             whole = compose(each.fault.effects for each in self._in(name))
-            self._tell(deployment, whole.deployment, DeploymentEffects())
-            self._tell(deployment.router, whole.router, RouterEffects())
+            self._apply_to(deployment, whole.deployment, DeploymentEffects())
+            self._apply_to(deployment.router, whole.router, RouterEffects())
             # A list: applying may end a replica.
             for replica in list(deployment.replicas.values()):
                 self._apply_to_engine(deployment, replica)
             self._pace_restarts(deployment, whole)
         everything = compose(each.fault.effects for each in self.active.values())
-        self._tell(self._stack.traffic, everything.traffic, TrafficEffects())
+        self._apply_to(self._stack.traffic, everything.traffic, TrafficEffects())
 
-    def _tell(self, part: Part[T], effects: T, usual: T) -> None:
-        """Have a part follow effects that are not those it follows already."""
-        if self._told.get(part, usual) != effects:
-            self._told[part] = effects
+    def _apply_to(self, part: Part[T], effects: T, usual: T) -> None:
+        """Apply effects to a part, unless it has them already."""
+        if self._applied.get(part, usual) != effects:
+            self._applied[part] = effects
             part.apply_effects(effects)
 
     def _apply_to_engine(self, deployment: Deployment, replica: Replica) -> None:
         name = deployment.plan.identity.deployment_id
         effects = compose(each.fault.effects for each in self._in(name, replica.name))
-        self._tell(replica.engine, effects.engine, EngineEffects())
+        self._apply_to(replica.engine, effects.engine, EngineEffects())
 
     def _choose_replicas(self, deployment: Deployment) -> None:
         """Have each fault that is in one replica only in one that exists: the oldest active one."""
@@ -346,7 +346,7 @@ class Faults:
         self._paces[name] = whole.restart_seconds
         self._rounds[name] = self._rounds.get(name, 0) + 1
         if whole.restart_seconds is not None:
-            # Not at once: the parts are still being told.
+            # Not at once: the parts are still getting their effects.
             self._stack.clock.schedule(0.0, partial(self._restart_next, deployment, self._rounds[name], 0))
 
     def _restart_next(self, deployment: Deployment, number: int, turn: int) -> None:

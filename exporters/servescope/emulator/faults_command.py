@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.action == "off":
         _switch_off(client, arguments)
     else:
-        told = client.read()
-        _print(arguments, list(_describe_list(told)), {name: told[name] for name in ("active", "scheduled")})
+        found = client.read()
+        _print(arguments, list(_describe_list(found)), {name: found[name] for name in ("active", "scheduled")})
     return 0
 
 
@@ -83,32 +83,34 @@ def _switch_on(client: ControlClient, arguments: argparse.Namespace) -> None:
 
 def _switch_off(client: ControlClient, arguments: argparse.Namespace) -> None:
     if not arguments.fault:
-        raise UsageError("which fault? give its number, as `faults list` says, or 'all'")
+        raise UsageError("which fault? give its number, as `faults list` shows, or 'all'")
     if arguments.fault == ["all"]:
         ended = client.switch_all_off()
     else:
         for word in arguments.fault:
             if not (word.isascii() and word.isdigit() and len(word) <= 9):
-                raise UsageError(f"{word!r} is not the number of a fault, expected one as `faults list` says, or 'all'")
+                raise UsageError(
+                    f"{word!r} is not the number of a fault, expected one as `faults list` shows, or 'all'"
+                )
         ended = [client.switch_off(int(word)) for word in arguments.fault]
     _print(arguments, [f"off: {_spell(each)}" for each in ended] or ["none was on"], ended)
 
 
-def _describe_list(told: Mapping[str, Any]) -> Iterator[str]:
-    if not told["active"]:
+def _describe_list(found: Mapping[str, Any]) -> Iterator[str]:
+    if not found["active"]:
         yield "no fault is on; `servescope faults kinds` lists what there is"
-    for each in told["active"]:
+    for each in found["active"]:
         yield from _describe_active(each)
-    for each in told["scheduled"]:
+    for each in found["scheduled"]:
         end = "" if each["end_seconds"] is None else f" to {each['end_seconds']:g} s"
-        yield f"scheduled: {_spell(each)}, from {each['start_seconds']:g} s{end}; it is {told['now_seconds']:.0f} s now"
+        yield f"scheduled: {_spell(each)}, from {each['start_seconds']:g} s{end}; now {found['now_seconds']:.0f} s"
 
 
 def _describe_active(each: Mapping[str, Any]) -> Iterator[str]:
     affected = f" (in {', '.join(each['affects'])})" if each.get("affects") else ""
     yield f"{each['id']}: {_spell(each)}{affected}, on for {each['on_for_seconds']:.0f} s"
     yield f"   {each['summary']}"
-    yield from (f"   truth: {Truth(**told).describe()}" for told in each["truths"])
+    yield from (f"   truth: {Truth(**truth).describe()}" for truth in each["truths"])
 
 
 def _spell(each: Mapping[str, Any]) -> str:

@@ -27,12 +27,11 @@ _STEMS: dict[WorkerRole, str] = {"aggregated": "engine", "prefill": "prefill", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetHooks:
-    """What the owner of a fleet is told, each time with the worker it is about.
+    """Called by a fleet when something happens to a worker, with that worker.
 
-    `build` makes the engine of a worker's n-th process; `created` tells of a worker with a new engine, `joined` that it
-    serves from now on, `draining` that it takes nothing new, `died` that its process has ended with all it had, `left`
-    that it is no worker any more, after `died` if it did. `changed` tells that the workers, or the status of one, are
-    others.
+    `build` makes the engine of a worker's n-th process; `created`: it has a new engine; `joined`: it
+    serves from now on; `draining`: it gets nothing new; `died`: its process has ended with all it had; `left`: it is no
+    worker any more, after `died` if it did. `changed`: the workers, or the status of one, have changed.
     """
 
     build: Callable[[Identity, int], Engine]
@@ -145,7 +144,7 @@ class Fleet:
             self._hooks.changed()
 
     def discard_if_drained(self, replica: Replica) -> None:
-        """Let go of a draining worker that has nothing left."""
+        """Stop a draining worker that has nothing left."""
         if replica.status == "draining" and replica.requests == 0 and self.replicas.get(replica.name) is replica:
             self._hooks.died(replica)
             self._hooks.left(replica)

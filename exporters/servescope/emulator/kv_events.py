@@ -101,7 +101,7 @@ def parse_endpoint(option: str, text: str) -> Endpoint:
 
 @dataclass(slots=True)
 class _Waiting:
-    """What is to be told of one step: by the thread of the stack, for the publisher."""
+    """The changes of one step, from the thread of the stack to the publisher."""
 
     channel: _Channel
     sequence: int
@@ -213,7 +213,7 @@ class KvEvents:
         (channel,) = known
         channel.next_sequence = 0
         self._watch(channel, replica.engine)
-        self._tell(channel, cleared=True)
+        self._send(channel, cleared=True)
 
     def _open(self, deployment: Deployment, replica: Replica) -> Future[None]:
         for gone in [channel for channel in self._channels.values() if channel.is_gone]:
@@ -242,9 +242,9 @@ class KvEvents:
         stored = [(block, parents.get(block)) for block in changes.stored]
         for block in changes.removed:
             parents.pop(block, None)
-        self._tell(channel, stored=stored, removed=changes.removed)
+        self._send(channel, stored=stored, removed=changes.removed)
 
-    def _tell(
+    def _send(
         self,
         channel: _Channel,
         *,

@@ -44,7 +44,7 @@ class ChatShape:
 
     def whole(self, choices: Sequence[Choice], usage: Mapping[str, Any]) -> dict[str, Any]:
         """The answer in one piece."""
-        told = [
+        listed = [
             {
                 "index": index,
                 "message": {"role": "assistant", "content": _text(choice), "refusal": None},
@@ -53,7 +53,7 @@ class ChatShape:
             }
             for index, choice in enumerate(choices)
         ]
-        return {**self._head, "object": "chat.completion", "choices": told, "usage": usage,
+        return {**self._head, "object": "chat.completion", "choices": listed, "usage": usage,
                 "system_fingerprint": _FINGERPRINT}  # fmt: skip
 
     def begin(self, count: int) -> Iterator[dict[str, Any]]:
@@ -90,8 +90,8 @@ class CompletionShape:
 
     def whole(self, choices: Sequence[Choice], usage: Mapping[str, Any]) -> dict[str, Any]:
         """The answer in one piece."""
-        told = [_completion(index, _text(choice), _finish(choice)) for index, choice in enumerate(choices)]
-        return {**self._head, "choices": told, "usage": usage}
+        listed = [_completion(index, _text(choice), _finish(choice)) for index, choice in enumerate(choices)]
+        return {**self._head, "choices": listed, "usage": usage}
 
     def begin(self, count: int) -> Iterator[dict[str, Any]]:
         """Nothing comes before the first token of a choice."""
@@ -125,7 +125,7 @@ def _finish(choice: Choice) -> str:
     return choice.answer.finish if choice.answer else "length"
 
 
-def tell_embeddings(vectors: Sequence[Sequence[float]], *, model: str, tokens: int, packed: bool) -> dict[str, Any]:
+def describe_embeddings(vectors: Sequence[Sequence[float]], *, model: str, tokens: int, packed: bool) -> dict[str, Any]:
     """The answer to a request for embeddings; `packed` has each as little-endian 32-bit floats in base 64."""
     data = [
         {
@@ -139,6 +139,6 @@ def tell_embeddings(vectors: Sequence[Sequence[float]], *, model: str, tokens: i
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def tell_model(name: str, most_tokens: int) -> dict[str, Any]:
-    """What is told of a model; its longest context as vLLM and its like tell it."""
+def describe_model(name: str, most_tokens: int) -> dict[str, Any]:
+    """A model as `/v1/models` lists it, with its longest context as vLLM names it."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "servescope", "max_model_len": most_tokens}

@@ -49,8 +49,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ApiSettings:
     """How the API is served.
 
-    `api_key` is what clients must show, None for nothing. The same seed gives the same answers. `contents` is told
-    which tokens the blocks of the requests are.
+    `api_key` is what clients must send, None for nothing. The same seed gives the same answers. `contents` records
+    which tokens the blocks of the requests hold.
     """
 
     api_key: str | None = None
@@ -191,7 +191,7 @@ class _Api:
         for deployment in self._deployments(request):
             name, tokens = deployment.plan.identity.model_name, deployment.plan.engine.max_seq_len
             longest[name] = min(tokens, longest.get(name, tokens))
-        return {name: answers.tell_model(name, tokens) for name, tokens in longest.items()}
+        return {name: answers.describe_model(name, tokens) for name, tokens in longest.items()}
 
     async def nothing(self, request: web.Request) -> web.StreamResponse:
         """What there is not."""
@@ -233,13 +233,13 @@ class _Api:
     async def _stream(
         self, request: web.Request, flight: Flight, shape: Shape, generation: Generation
     ) -> web.StreamResponse:
-        # Until something is generated, what goes wrong is told by the status.
+        # Until something is generated, an error is reported by the status.
         first = await flight.follow()
         response = web.StreamResponse(headers={"Cache-Control": "no-cache", **_headers(flight.deployment)})
         response.content_type = "text/event-stream"
         await response.prepare(request)
         stream = _Stream(response, flight, shape, generation)
-        # Who hangs up while something is written to them is as gone as who does while nothing is.
+        # A client that hangs up during a write is handled as one that hangs up between writes.
         with suppress(ConnectionError):
             try:
                 await stream.run(first)
@@ -259,27 +259,27 @@ class _Api:
                     await flight.follow()
             vectors = await asyncio.to_thread(_embed_all, choices, embedding.dimensions)
             tokens = sum(len(choice.ids) for choice in choices)
-            told = answers.tell_embeddings(vectors, model=embedding.model, tokens=tokens, packed=embedding.base64)
-            return web.json_response(told, headers=_headers(deployment))
+            answer = answers.describe_embeddings(vectors, model=embedding.model, tokens=tokens, packed=embedding.base64)
+            return web.json_response(answer, headers=_headers(deployment))
 
 
 class _Stream:
-    """One answer that is told token by token."""
+    """One answer, streamed token by token."""
 
     def __init__(self, response: web.StreamResponse, flight: Flight, shape: Shape, generation: Generation) -> None:
         self._response = response
         self._flight = flight
         self._shape = shape
         self._includes_usage = generation.include_usage
-        self._tells_always = generation.continuous_usage
+        self._usage_in_each = generation.continuous_usage
         self._generated = [0] * len(flight.choices)
 
     async def run(self, progress: Progress) -> None:
-        """Tell all that comes, beginning with this."""
+        """Send all chunks, beginning with this progress."""
         for chunk in self._shape.begin(len(self._flight.choices)):
             await self._write(chunk)
         while True:
-            await self._tell(progress)
+            await self._send(progress)
             if self._flight.ended:
                 break
             progress = await self._flight.follow()
@@ -287,7 +287,7 @@ class _Stream:
             await self._response.write(answers.event(self._shape.usage(self._usage())))
         await self._response.write(answers.DONE)
 
-    async def _tell(self, progress: Progress) -> None:
+    async def _send(self, progress: Progress) -> None:
         index = progress.choice
         choice: Choice = self._flight.choices[index]
         if progress.outcome is not None:
@@ -300,7 +300,7 @@ class _Stream:
                 await self._write(self._shape.piece(index, text))
 
     async def _write(self, chunk: dict[str, Any]) -> None:
-        if self._tells_always:
+        if self._usage_in_each:
             chunk["usage"] = self._usage()
         elif self._includes_usage:
             chunk["usage"] = None

@@ -24,7 +24,7 @@ _MEAN_TOKENS = 190.0
 _SPREAD = 0.5
 # Far above those that generated traffic counts up from.
 _FIRST_NUMBER = 10**12
-# An emulation that broke down tells nobody; so those who wait look after it.
+# An emulation that failed sends nothing more, so those who wait check for it.
 _LOOK_SECONDS = 1.0
 
 
@@ -54,7 +54,7 @@ def plan_choices(
 ) -> list[Choice]:
     """The choices of a request, prompt by prompt; all they are made of is the request and the seed.
 
-    `contents` is told which tokens their blocks are.
+    `contents` records the tokens of their blocks.
     """
     parameters = deployment.plan.engine
     # vLLM, whose parameter it is, serves the lowest number first.
@@ -102,7 +102,8 @@ def _draw_length(key: str) -> int:
 class Flight:
     """The choices of one request while they are served by a deployment; leave it, and those that have not ended do.
 
-    `source` names the parameter of the prompts. Without `follow` only the ends are told. For one handler of the server.
+    `source` names the parameter of the prompts. Without `follow` only the ends are reported. For one
+    handler of the server.
     """
 
     _numbers: Iterator[int] = count(_FIRST_NUMBER)
@@ -178,28 +179,28 @@ class Flight:
                 choice.output_tokens,
                 choice.block_ids,
                 priority=choice.priority,
-                on_first_token=self._tell_cached(number),
-                on_tokens=self._tell_tokens(number) if self._follow else None,
+                on_first_token=self._on_cached(number),
+                on_tokens=self._on_tokens(number) if self._follow else None,
             )
-            self._cancels.append(self.deployment.send(request, self._tell_end(number)))
+            self._cancels.append(self.deployment.send(request, self._on_end(number)))
 
     def _hang_up(self) -> None:
         for cancel in self._cancels:
             cancel()
 
-    def _tell_cached(self, number: int) -> Callable[[int], None]:
-        def tell(tokens: int) -> None:
+    def _on_cached(self, number: int) -> Callable[[int], None]:
+        def note(tokens: int) -> None:
             self.cached_tokens[number] = tokens
 
-        return tell
+        return note
 
-    def _tell_tokens(self, number: int) -> Callable[[int], None]:
-        return lambda tokens: self._tell(Progress(number, tokens=tokens))
+    def _on_tokens(self, number: int) -> Callable[[int], None]:
+        return lambda tokens: self._report(Progress(number, tokens=tokens))
 
-    def _tell_end(self, number: int) -> Callable[[str], None]:
-        return lambda outcome: self._tell(Progress(number, outcome=outcome))
+    def _on_end(self, number: int) -> Callable[[str], None]:
+        return lambda outcome: self._report(Progress(number, outcome=outcome))
 
-    def _tell(self, progress: Progress) -> None:
+    def _report(self, progress: Progress) -> None:
         self._loop.call_soon_threadsafe(self._progress.put_nowait, progress)
 
     def _check(self, outcome: str, choice: Choice) -> None:

@@ -226,7 +226,7 @@ def _read_message(place: str, message: object) -> dict[str, str]:
     if name is not None and not isinstance(name, str):
         raise errors.wrong_type(f"{place}.name", "a string", name)
     text = _read_content(f"{place}.content", message.get("content"), optional=role == "assistant")
-    # What an assistant called stands in its context as well.
+    # The calls of an assistant are in its context as well.
     calls = message.get("tool_calls")
     if calls:
         text += json.dumps(calls, sort_keys=True, ensure_ascii=False)

@@ -60,7 +60,7 @@ class ColdStart:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """How the orchestrator tells whether a replica is well; times in seconds.
+    """How the orchestrator checks the health of a replica; times in seconds.
 
     It asks each `period_seconds`, and `failures` bad answers in a row make a replica unhealthy. An engine that answers
     is well, whatever it does, unless `stalled_seconds` are given: then one that has requests and has ended no step for
@@ -159,10 +159,9 @@ class Replica:
     """One worker, which keeps its name over all the processes it has been.
 
     `engine` is that of its present process, or of its last one while it has `failed`. `unit` numbers the replication
-    unit it belongs to. `requests` are those that need it to end well, `sending` those of
-    them whose KV it has still to send; `events` tells of its
-    cache, since the router knows it. `failures` counts those in a row. For the fleet
-    and the deployment it belongs to; others read.
+    unit it belongs to. `requests` are those that need it to end well, `sending` those whose KV it has
+    still to send; `events` publishes its cache, once the router knows it. `failures` counts those in a row. Written by
+    the fleet and the deployment it belongs to; others read.
     """
 
     __slots__ = (

@@ -24,7 +24,7 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.rendering import render
 
 ADDRESS = "127.0.0.1"
-_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - told from other addresses, not listened on by itself
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on by itself
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Short, so that a newcomer sees figures move within the first minute.
 _HOST = re.compile(r"[A-Za-z0-9._-]*|\[?[0-9A-Fa-f:.]+\]?")
@@ -38,7 +38,7 @@ _http_logger = logging.getLogger(f"{__name__}.http")
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a line of the HTTP server's log is of our mistake: what clients send wrong, they are told."""
+    """Whether a line of the HTTP server's log is an error of ours: clients get their own errors as answers."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
@@ -50,10 +50,10 @@ RouteAdder = Callable[[web.Application, "RunningEmulator"], object]
 
 
 class Pages(Protocol):
-    """How targets are shown to scrapers."""
+    """How targets are exposed to scrapers."""
 
     def lists(self, target: Target) -> bool:
-        """Whether scrapers are told of a target; it is served in any case."""
+        """Whether a target is listed for scrapers; it is served in any case."""
 
     def render(self, target: Target) -> bytes:
         """The target's page; called in the thread of the stack."""

@@ -1,4 +1,4 @@
-"""One request within an engine, and what goes from an engine that prefills to one that decodes."""
+"""One request within an engine, and its transfer from an engine that prefills to one that decodes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Prefilled:
 
 
 class Serving:
-    """One request within the engine; for others to hold, and to read when the engine has told of it.
+    """One request within the engine; others may keep it, and read it when the engine has reported it.
 
     `computed` tokens have their KV in the cache; `generated` were sent to the client. `lease` is None while it waits.
-    `arrives_computed` tells that the KV of all but the newest token comes from another engine, once there is room.
+    With `arrives_computed` the KV of all but the newest token comes from another engine, once there is room.
     `arrived_at`, `admitted_at` (None while it has never run) and `first_token_at` are times of the emulation.
     """
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from servescope.errors import UsageError
 
-_LONGEST_DRAFT = 64  # positions that the instruments tell apart
+_LONGEST_DRAFT = 64  # positions that the instruments distinguish
 
 
 class _Kind(NamedTuple):
-    """What drafts of one kind are like unless told otherwise.
+    """What drafts of one kind are like by default.
 
     The first position is accepted with `first`, each later one, given those before it, `fade` times as often.
     `draft_seconds` is what a draft position takes, whatever the batch.

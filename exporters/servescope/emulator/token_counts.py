@@ -1,4 +1,4 @@
-"""What an engine tells of its tokens: those in flight by phase, and where its KV came from and went."""
+"""The tokens of an engine: those in flight by phase, and where its KV came from and went."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class InFlightTokens(NamedTuple):
-    """What an engine's requests weigh for a token-based autoscaler, by where they are.
+    """The load that an engine's requests are to a token-based autoscaler, by phase.
 
     `queued` is Σ prompt of those that wait, `prefill` Σ uncached prompt of those whose prompt is computed, `decode`
     Σ prompt and output so far of those that decode, `handed_over` the same of those whose KV is still to be fetched.

@@ -28,7 +28,7 @@ _PIECE = re.compile(
     r"|.",
     re.DOTALL,
 )
-# Below these stand the marks of a conversation, which no text can forge.
+# Ids below these are the marks of a conversation, which no text can forge.
 _LOWEST_ID = 256
 _END = 1
 _ANSWER = 2
@@ -76,7 +76,7 @@ ROLES = tuple(_ROLES)
 
 
 def chain_blocks(ids: Sequence[int], block_tokens: int) -> tuple[int, ...]:
-    """Ids of the full blocks of a sequence of tokens; each stands for its tokens and all before them."""
+    """Ids of the full blocks of a sequence of tokens; each identifies its tokens and all before them."""
     chained: list[int] = []
     parent = b""
     for start in range(0, len(ids) - block_tokens + 1, block_tokens):

@@ -19,8 +19,8 @@ OBSERVATIONS: Final[Mapping[str, str]] = {
     TARGETS_UP: "share of the scope's targets whose last scrape succeeded",
     DUPLICATES: "samples dropped as duplicates in the last scrapes of the scope's targets",
 }
-"""What truths say beside the catalog's figures: how scraping itself goes, by what `/api/v1/targets` and the
-collector's own counters tell.
+"""Figures of truths beside the catalog's figures: how scraping itself goes, from `/api/v1/targets` and the
+collector's own counters.
 """
 
 
@@ -32,8 +32,8 @@ class Truth:
 
     `figure` is one of the catalog's (with `labels` where it has one for each), or one of `OBSERVATIONS`. `above` and
     `below` are bounds of its value, `above_times` and `below_times` of its value ÷ the one before the fault; all that
-    are given hold. `absent` says that it has no value. With `unmoved` the bounds may hold before the fault too: what
-    is told is that this figure does not leave them.
+    are given hold. `absent` says that it has no value. With `unmoved` the bounds may hold before the fault too: the
+    statement is that this figure does not leave them.
     """
 
     figure: str
@@ -75,7 +75,7 @@ class Truth:
         return f"{self.key} {self.describe_bounds()}"
 
     def describe_bounds(self, write: Callable[[float], str] = "{:.4g}".format) -> str:
-        """What is told of the figure, values written by `write`: `below 0.4`, or on a console `below 40 %`."""
+        """The statement about the figure, values written by `write`: `below 0.4`, or on a console `below 40 %`."""
         if self.absent:
             return "absent"
         words = [
@@ -87,12 +87,12 @@ class Truth:
 
     def as_json(self) -> dict[str, object]:
         """For machines: the figure and what is said of it, and nothing else."""
-        told: dict[str, object] = {"figure": self.figure}
+        statement: dict[str, object] = {"figure": self.figure}
         if self.labels:
-            told["labels"] = dict(self.labels)
-        told |= {name: bound for name, bound in self._bounds() if bound is not None}
-        told |= {name: True for name in ("absent", "unmoved") if getattr(self, name)}
-        return told
+            statement["labels"] = dict(self.labels)
+        statement |= {name: bound for name, bound in self._bounds() if bound is not None}
+        statement |= {name: True for name in ("absent", "unmoved") if getattr(self, name)}
+        return statement
 
     def _bounds(self) -> Iterator[tuple[str, float | None]]:
         for name in ("above", "below", "above_times", "below_times"):

@@ -74,7 +74,7 @@ class VllmPages:
             deployment.watch_engines(self._watch)
 
     def lists(self, target: Target) -> bool:
-        """Whether a scraper is to be told of a target."""
+        """Whether a target is listed for scrapers."""
         return isinstance(target.instruments, EngineInstruments)
 
     def render(self, target: Target) -> bytes:
@@ -282,7 +282,7 @@ class _Histogram:
         self._sum += value
 
     def lines(self, name: str, text: str, labels: Pairs, total: float | None) -> Iterator[str]:
-        """The series; `total` stands in for the sum of what was observed."""
+        """The series; `total` replaces the sum of the observations."""
         yield from _head(name, "histogram", text)
         counted = 0
         for edge, count in zip((*map(_number, self._edges), "+Inf"), self._counts, strict=True):

@@ -1,4 +1,4 @@
-"""What workers tell of their caches: numbered events, and the answers to a router that has missed some."""
+"""What workers publish of their caches: numbered events, and the answers to a router that has missed some."""
 
 from __future__ import annotations
 

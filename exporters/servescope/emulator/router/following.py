@@ -35,7 +35,7 @@ class _Followed:
 class IndexFollower:
     """An index that follows the events of its workers, and says in which state it is.
 
-    `exact`: nothing is missing, as far as sequence numbers tell. `degraded`: events are missing. `recovering`: workers
+    `exact`: nothing is missing, as far as sequence numbers show. `degraded`: events are missing. `recovering`: workers
     are being asked for what is missing, or the process has just started. A gap is mended by the events after it, when
     the worker can send them again, else by the list of all it has cached.
     """

@@ -1,4 +1,4 @@
-"""What all workers have cached, as far as their events tell."""
+"""What all workers have cached, as far as their events report."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from servescope.emulator.router.events import BlockEvent
 
 
 class BlockIndex:
-    """Which worker has which block cached, as far as their events tell.
+    """Which worker has which block cached, as far as their events report.
 
-    A block's id stands for all that is before it, so the radix tree over prompts needs no edges: walking it is looking
+    A block's id covers all that is before it, so the radix tree over prompts needs no edges: walking it is looking
     up one id after the other. Workers are bits of a number, so that each look-up asks for all of them at once.
     """
 

@@ -36,7 +36,7 @@ class KvRouter:
     costs, normalised to 0 … 1 and divided by the temperature, and the least costly worker when that is 0.
 
     Decisions are made one at a time and each takes its time. Requests queue only while every worker is saturated.
-    `share` is told whenever what it has on a worker has changed.
+    `share` is called whenever the load it has placed on a worker has changed.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class KvRouter:
         self._follower.apply_effects(effects)
 
     def hear(self, peer: str, worker: str, in_flight: InFlight) -> None:
-        """Another router tells what it has on a worker."""
+        """Record what another router has in flight on a worker."""
         known = self._workers.get(worker)
         if known is not None:
             known.hear(peer, in_flight)
@@ -146,8 +146,8 @@ class KvRouter:
         weight = self._parameters.router_overlap_score_weight if replaced is None else replaced
         return prompt_blocks - weight * overlap_blocks + active_blocks
 
-    def tell_all(self) -> None:
-        """Share what it has on each worker, for a peer that has just started."""
+    def share_all(self) -> None:
+        """Share what it has in flight on each worker, with a peer that has just started."""
         for name, worker in self._workers.items():
             self._share(name, worker.in_flight)
 
@@ -288,18 +288,18 @@ class KvRouter:
         name = candidates[chosen]
         worker = self._workers[name]
         worker.begin(prompt)
-        self._tell(name, worker)
+        self._share_worker(name, worker)
         return Placement(name, attempt, partial(self._release, name, worker, prompt))
 
     def _release(self, name: str, worker: WorkerLoad, prompt: Prompt) -> None:
         worker.end(prompt)
-        self._tell(name, worker)
+        self._share_worker(name, worker)
         if self._unplaced:
             # Not at once: the engine is in the middle of the step that ended the request.
             self._clock.schedule(0.0, self._go_on)
 
-    def _tell(self, name: str, worker: WorkerLoad) -> None:
-        # Of a worker that is gone, or was one of a process that died, nobody needs to know.
+    def _share_worker(self, name: str, worker: WorkerLoad) -> None:
+        # The load of a worker that is gone, or whose process died, interests no peer.
         if self._workers.get(name) is worker:
             self._share(name, worker.in_flight)
 

@@ -1,4 +1,4 @@
-"""What a router knows to be on one worker: its own requests, and those its peers have told of."""
+"""What a router knows to be in flight on one worker: its own requests, and those its peers have shared."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WorkerLoad:
                 del shared[block]
 
     def hear(self, peer: str, in_flight: InFlight) -> None:
-        """A peer tells what it has there; which blocks it does not say, so they count as others than the router's."""
+        """Record what a peer has there; it does not name the blocks, so they count as others than the router's."""
         self._peers[peer] = in_flight
         self._peers_requests = sum(each.requests for each in self._peers.values())
         self._peers_blocks = sum(each.blocks for each in self._peers.values())
@@ -77,7 +77,7 @@ class WorkerLoad:
         """Active blocks that are not those of a prompt: what it shares with what is there makes it no busier."""
         shared = self._shared
         own = 0
-        # An id stands for all before it: what two prompts share is at their front.
+        # An id covers all before it: what two prompts share is at their front.
         for block in block_ids:
             if block not in shared:
                 break

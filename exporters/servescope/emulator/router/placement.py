@@ -14,7 +14,7 @@ from servescope.instruments.router import Attempt, RouterInstruments
 
 
 class Placement:
-    """Where one request goes. Tell it of the worker's report, if there is one, and then of the request's end."""
+    """Where one request goes. Call `report` with the worker's report, if there is one, and then `end`."""
 
     __slots__ = ("_attempt", "_ended", "_released", "_reported", "worker")
 
@@ -31,7 +31,7 @@ class Placement:
         self._attempt.report(reused_tokens)
 
     def end(self) -> None:
-        """The request has ended, well or not; without effect when that was told already."""
+        """The request has ended, well or not; without effect when called again."""
         if self._ended:
             return
         self._ended = True
@@ -41,7 +41,7 @@ class Placement:
 
 
 Placed = Callable[[Placement | None], None]
-"""Is told where a request goes; None when the router can neither place nor keep it."""
+"""Called with where a request goes; None when the router can neither place nor keep it."""
 
 
 class Router(Protocol):
@@ -82,7 +82,7 @@ class Router(Protocol):
         """A worker's cache has changed."""
 
     def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
-        """Find a worker: `placed` is told of it, exactly once, at once or later, unless what this returns is called
+        """Find a worker: `placed` is called with it, exactly once, at once or later, unless what this returns is called
         before, which takes the request back.
         """
 

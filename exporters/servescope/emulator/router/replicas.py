@@ -101,12 +101,12 @@ class RouterReplicas:
         return self._next().submit(request, placed)
 
     def restart(self, name: str) -> None:
-        """The process of one replica dies and is back a little later; then the others tell it what they have."""
+        """Let the process of one replica die, and be back a little later with what the others have in flight."""
         check_name(name, self.routers)
         self.routers[name].restart(name)
         for peer, router in self.routers.items():
             if peer != name:
-                self._clock.schedule(self._runtime.recovery.restart_seconds, router.tell_all)
+                self._clock.schedule(self._runtime.recovery.restart_seconds, router.share_all)
 
     def apply_effects(self, effects: RouterEffects) -> None:
         """What is wrong with every replica from now on."""
@@ -120,9 +120,9 @@ class RouterReplicas:
         return routers[(self._turn - 1) % len(routers)]
 
     def _share(self, name: str, worker: str, in_flight: InFlight) -> None:
-        self._clock.schedule(self._runtime.sync_seconds, partial(self._tell_peers, name, worker, in_flight))
+        self._clock.schedule(self._runtime.sync_seconds, partial(self._share_with_peers, name, worker, in_flight))
 
-    def _tell_peers(self, name: str, worker: str, in_flight: InFlight) -> None:
+    def _share_with_peers(self, name: str, worker: str, in_flight: InFlight) -> None:
         for peer, router in self.routers.items():
             if peer != name:
                 router.hear(name, worker, in_flight)

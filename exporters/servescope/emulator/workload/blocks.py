@@ -47,7 +47,7 @@ def name_trace_block(block: int, parts: int, part: int, copy: int) -> int:
 
 
 def _scatter(first: int, second: int) -> int:
-    """A number that stands for two numbers, well spread over 64 bits (splitmix64)."""
+    """One number made of two, well spread over 64 bits (splitmix64)."""
     mixed = (first * 0x9E3779B97F4A7C15 + second + 1) & _64_BITS
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _64_BITS

@@ -28,7 +28,7 @@ class Request:
 
 
 Finished = Callable[[str], None]
-"""Tells the client how its request ended: one of the contract's outcomes."""
+"""Called when a request has ended, with one of the contract's outcomes."""
 
 Cancel = Callable[[], None]
 """Hangs up; without effect once the request has ended."""

@@ -15,7 +15,7 @@ class Reuse(NamedTuple):
     """How many blocks the prompts had in all, and how many of them were at the front of a prompt and cached.
 
     `reused` is of a plain least-recently-used order: a block counts as used when the prompt comes to it, so that of one
-    prompt the front is evicted first. `reused_by_sequence` is of prompts held as a whole and let go end first, as the
+    prompt the front is evicted first. `reused_by_sequence` is of prompts held as a whole and released end first, as the
     engine does; of `too_long` prompts, which do not fit as a whole, nothing is kept then.
     """
 

@@ -98,7 +98,7 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
 
 
 class _Lines:
-    """The lines of a trace, and where the reading stands."""
+    """The lines of a trace, and the position of the reader."""
 
     def __init__(self, path: Path) -> None:
         self.format: Format = "mooncake"
@@ -217,7 +217,7 @@ class _Lines:
             if type(block) is not int or not 0 <= block <= MOST_BLOCK_ID:
                 self._wrong(f"hash_ids has {_shorten(block)}, expected whole numbers from 0 to {MOST_BLOCK_ID}")
         if len(set(ids)) != len(ids):
-            self._wrong("hash_ids names a block twice, expected each once: an id stands for all that is before it, too")
+            self._wrong("hash_ids names a block twice, expected each once: an id covers all that is before it, too")
         return ids
 
     # --- Azure --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tables of all faults in `docs/emulator.md`, from the registry."""
+"""The tables of all faults in `docs/faults.md`, from the registry."""
 
 from __future__ import annotations
 

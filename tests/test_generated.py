@@ -13,7 +13,7 @@ import yaml
 
 from alerts.__main__ import FILES, GENERATED
 from alerts.options import DEFAULTS
-from docs.generate import DESCRIPTION, EMULATOR, PAGE, render_description, render_emulator, render_metrics
+from docs.generate import DESCRIPTION, EMULATOR_TABLES, PAGE, fill_tables, render_description, render_metrics
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
@@ -46,19 +46,20 @@ def test_the_committed_description_of_the_api_is_that_of_the_code() -> None:
 
 
 @pytest.mark.slow
-def test_the_committed_tables_of_the_emulator_are_those_of_the_code() -> None:
+@pytest.mark.parametrize("path", EMULATOR_TABLES, ids=lambda path: path.name)
+def test_the_committed_tables_of_the_emulator_are_those_of_the_code(path: Path) -> None:
     """`python -m docs.generate` would change nothing."""
-    committed = EMULATOR.read_text(encoding="utf-8")
-
-    assert committed == render_emulator(committed), f"{EMULATOR} is out of date: run `python -m docs.generate`"
+    assert path.read_text(encoding="utf-8") == fill_tables(path), (
+        f"{path} is out of date: run `python -m docs.generate`"
+    )
 
 
 def test_every_field_of_a_mix_and_of_a_replay_is_documented() -> None:
-    """What `[traffic]` of a scenario takes stands on the page of the emulator, mixes with their defaults."""
-    page = EMULATOR.read_text(encoding="utf-8")
+    """Each key of a scenario's `[traffic]` is on the page of scenarios, those of a mix with their defaults."""
+    page = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
 
     for field in (*fields(Mix), *fields(ReplayedTraffic)):
-        assert f"`{field.name}`" in page, f"{EMULATOR} does not tell of {field.name!r}"
+        assert f"`{field.name}`" in page, f"docs/scenarios.md does not describe {field.name!r}"
     for field in fields(Mix):
         (row,) = (line.split("|") for line in page.splitlines() if line.startswith("| ") and f"`{field.name}`" in line)
         defaults = json.loads(f"[{row[2].replace('poisson', '0')}]")

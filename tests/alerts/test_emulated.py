@@ -17,7 +17,7 @@ from servescope.contract.samples import Labels, make_labels
 from servescope.emulator.faults import parse_fault
 from tests.support.observed_stack import ObservedStack, observed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 STEP_SECONDS = 15.0
 WARM_SECONDS = 600.0
 _FLOORS = {"ServescopeUpButNotServing", "ServescopeRouterIndexDegraded"}
@@ -97,7 +97,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_a_healthy_stack_calls_nobody(tmp_path: Path) -> None:
-    """Forty minutes of steady traffic: nothing fires, but what is said of tuning."""
+    """Forty minutes of steady traffic: nothing fires but advice on tuning."""
     fired = set()
     with observed(tmp_path) as stack:
         watched = Watched(stack)
@@ -112,7 +112,7 @@ def test_a_healthy_stack_calls_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "name"), FAULTS.items())
-def test_a_fault_is_told_and_its_end_too(tmp_path: Path, fault: str, name: str) -> None:
+def test_an_alert_fires_during_its_fault_and_resolves_after_it(tmp_path: Path, fault: str, name: str) -> None:
     """The alert is not there before, fires within half an hour of its `for`, and is resolved after the fault."""
     alert = ALERTS[name]
     with observed(tmp_path) as stack:

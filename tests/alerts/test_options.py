@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import tomllib
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,10 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import OBJECTIVES
 from servescope.errors import ConfigurationError
-from tests.alerts.test_alerts import promtool_errors
 from tests.conftest import ROOT
-from tests.support.alert_proofs import PROOFS, promtool_tests
+from tests.support.alert_proofs import PROOFS
+from tests.support.alert_stories import promtool_tests
+from tests.support.promtool import Suite, failures, run
 
 OTHER = """
 prefix = "llm"
@@ -185,10 +186,9 @@ def test_prometheus_accepts_what_is_chosen(
     """With every lint fatal."""
     rules = tmp_path / "rules.yml"
     rules.write_text(render_bundle("prometheus", other), encoding="utf-8")
-    command = [str(request.getfixturevalue(version)), "check", "rules", "--lint=all", "--lint-fatal", str(rules)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run(request.getfixturevalue(version), ["check", "rules", "--lint=all", "--lint-fatal", rules], tmp_path)
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
 
 
 RENAMED = [
@@ -198,23 +198,26 @@ RENAMED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RENAMED)
-def test_an_alert_under_other_labels_is_proven_alike(promtool: Path, tmp_path: Path, path: Path, name: str) -> None:
-    """The same stories with the labels' other names: fires and is silent as it did."""
+def test_alerts_under_other_labels_are_proven_alike(promtool: Path, tmp_path: Path, path: Path) -> None:
+    """The same stories with the labels' other names: they fire and are silent as they did."""
     labels_alone = path.read_text(encoding="utf-8").split("[labels]")[1].split("[thresholds]")[0]
     path.write_text(f"[labels]{labels_alone}", encoding="utf-8")
     options = read_options(path)
-    rules = tmp_path / "rules.yml"
-    rules.write_text(yaml.safe_dump({"groups": alert_groups([ALERTS[name]], options)}), encoding="utf-8")
-    tests = json.loads(json.dumps(list(promtool_tests(ALERTS[name], PROOFS[name]))))
-    for test in tests:
-        for each in test["input_series"]:
+    suites = {name: Suite(_renamed(name, options), alert_groups([ALERTS[name]], options)) for name in RENAMED}
+
+    assert failures(promtool, tmp_path, suites) == {}
+
+
+def _renamed(name: str, options: Options) -> list[dict[str, Any]]:
+    """An alert's stories with the labels that an operator chose."""
+    stories = deepcopy(list(promtool_tests(ALERTS[name], PROOFS[name])))
+    for story in stories:
+        for each in story["input_series"]:
             each["series"] = re.sub(r"(\w+)(?==\")", lambda label: options.label(label[1]), each["series"])
-        for check in test["alert_rule_test"]:
+        for check in story["alert_rule_test"]:
             for expected in check["exp_alerts"]:
                 expected["exp_labels"] = {options.label(key): text for key, text in expected["exp_labels"].items()}
-
-    assert promtool_errors(promtool, tmp_path, [str(rules)], tests) == ""
+    return stories
 
 
 def test_one_file_serves_the_dashboards_too(path: Path) -> None:

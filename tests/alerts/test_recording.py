@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -31,43 +30,17 @@ from servescope.contract.expressions import (
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.samples import format_edge
-from servescope.contract.types import DEFAULT_WINDOW, Metric
-from tests.alerts.test_alerts import promtool_errors
-from tests.support.alert_proofs import DEPLOYMENT, minutes, series
+from servescope.contract.types import Metric
+from tests.support.alert_stories import DEPLOYMENT, series
+from tests.support.promtool import Suite, failures
+from tests.support.recording_rules import RECORDING_FILES, RULES, Rule
 
 REPLICAS = ("r0", "r1")
 SCRAPE_SECONDS = 15
-RECORDING_FILES = tuple(name for name in FILES if name != "alerting.rules.yml")
 _LONGEST_GROUP_SECONDS = 300
 
 Key = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A recording rule, the expression it is to be, its window in minutes and its labels beside the deployment's."""
-
-    name: str
-    expression: Expression
-    window: int
-    by: tuple[str, ...] = ()
-
-
-def _expected_rules() -> Iterator[Rule]:
-    for figure in FIGURES.values():
-        yield Rule(figure.record(), figure.expression, minutes(DEFAULT_WINDOW), figure.by)
-    for histogram in RECORDED_HISTOGRAMS:
-        yield Rule(record_buckets(histogram), Rate(f"{histogram}_bucket"), minutes(DEFAULT_WINDOW), ("le",))
-    recorded = yaml.safe_load((GENERATED / "objectives.rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
-    for objective, rule in product(OBJECTIVES.values(), recorded):
-        window = rule["record"].rpartition("rate")[2]
-        if rule["record"] == objective.record(window):
-            yield Rule(rule["record"], objective.bad, minutes(window))
-
-
-RULES = {rule.name: rule for rule in _expected_rules()}
 
 
 def _recorded() -> list[dict[str, Any]]:
@@ -200,7 +173,9 @@ def _checks(rule: Rule, expected: Mapping[Key, float], ats: Sequence[int]) -> li
 
 _DIGITS = 100_000
 _SHORT = [rule for rule in RULES.values() if rule.window <= 60]
-_FULL = 61
+# The rules are evaluated no oftener than they are looked at: as soon as an hour is full, and twice after.
+_EVERY_MINUTES = 33
+_LOOKS = (66, 99, 132)
 
 
 def test_a_long_window_is_as_a_short_one_but_for_its_length() -> None:
@@ -213,20 +188,21 @@ def test_a_long_window_is_as_a_short_one_but_for_its_length() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restart", [None, _FULL + 3])
+@pytest.mark.parametrize("restart", [None, 97, 99])
 @pytest.mark.parametrize("version", ["promtool", "promtool_3"])
 def test_every_rule_records_what_is_counted_by_hand(
     request: pytest.FixtureRequest, tmp_path: Path, version: str, restart: int | None
 ) -> None:
-    """While all goes on evenly, and over the restart of one of two replicas, with Prometheus 2 and 3."""
+    """While all goes on evenly, and over the restart of one of two replicas: within every window, and just now."""
     counted = Counted()
     checks = []
     for rule in _SHORT:
         expected = counted.expected(rule.expression, rule.window, rule.by)
         assert expected, rule.name
-        checks += _checks(rule, expected, (_FULL, _FULL + 3, _FULL + 6))
+        checks += _checks(rule, expected, _LOOKS)
+    given = counted.given(_LOOKS[-1], restart=restart)
 
-    assert _errors(request.getfixturevalue(version), tmp_path, counted.given(_FULL + 8, restart=restart), checks) == ""
+    assert _failures(request.getfixturevalue(version), tmp_path, given, checks, minutes=_EVERY_MINUTES) == {}
 
 
 @pytest.mark.slow
@@ -244,7 +220,7 @@ def test_every_rule_of_an_idle_deployment_is_0_or_absent(
         assert set(expected.values()) == ({0.0} if idle.get(rule.name, "absent") == "zero" else set()), rule.name
         checks += _checks(rule, expected, (8, 12))
 
-    assert _errors(request.getfixturevalue(version), tmp_path, counted.given(12), checks) == ""
+    assert _failures(request.getfixturevalue(version), tmp_path, counted.given(12), checks, minutes=4) == {}
 
 
 @pytest.mark.slow
@@ -252,16 +228,21 @@ def test_without_series_nothing_is_recorded(promtool: Path, tmp_path: Path) -> N
     """No rule makes something of nothing."""
     checks = [{"expr": rule.name, "eval_time": "8m", "exp_samples": []} for rule in RULES.values()]
 
-    assert _errors(promtool, tmp_path, [{"series": "something_else", "values": "0+1x20"}], checks) == ""
+    given = [{"series": "something_else", "values": "0+1x20"}]
+
+    assert _failures(promtool, tmp_path, given, checks, minutes=4) == {}
 
 
-def _errors(promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]]) -> str:
-    rules = [str(GENERATED / name) for name in RECORDING_FILES]
+def _failures(
+    promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]], *, minutes: int
+) -> Mapping[str, str]:
+    """What promtool finds wrong when the rules are evaluated every so many minutes."""
     test = {"name": "story", "interval": "1m", "input_series": list(given), "promql_expr_test": checks}
-    return promtool_errors(promtool, folder, rules, [test])
+    rules = [GENERATED / name for name in RECORDING_FILES]
+    return failures(promtool, folder, {"recorded": Suite([test], files=rules, interval=f"{minutes}m")})
 
 
-# --- The rules as they stand ------------------------------------------------------------------------------------------
+# --- The rules as they are written ------------------------------------------------------------------------------------
 
 
 def test_windows_hold_four_scrapes_and_groups_are_evaluated_often() -> None:

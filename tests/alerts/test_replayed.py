@@ -1,4 +1,4 @@
-"""Hours of emulated traffic in a real Prometheus: well, then failing, then none; what the rules record and tell.
+"""Emulated traffic in a real Prometheus, well, then failing, then none: what rules record and which alerts fire.
 
 Each alert's condition is evaluated over all of it by the minute, as Prometheus does, and fires when it has held for as
 long as its `for` says.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from alerts.__main__ import GENERATED
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import Own, condition_promql, terms
@@ -28,18 +26,17 @@ from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
-from tests.alerts.test_recording import RECORDING_FILES, RULES
-from tests.support.alert_proofs import minutes
+from tests.support.alert_stories import minutes
+from tests.support.filled_prometheus import RETENTION, START_SECONDS, fill
 from tests.support.prometheus import Prometheus, running
+from tests.support.recording_rules import RULES
 
 pytestmark = pytest.mark.slow
 
-START_SECONDS = 1_700_000_000
 SCRAPE_SECONDS = 60
-WELL_MINUTES, FAILING_MINUTES, IDLE_MINUTES = 150, 20, 15
+FAILING_MINUTES, IDLE_MINUTES = 12, 15
 WARM_MINUTES = 10
-"""Until then replicas start and caches fill: what is told then is of the start."""
-END_MINUTES = WELL_MINUTES + FAILING_MINUTES + IDLE_MINUTES
+"""Until then replicas start and caches fill: alerts are of the start."""
 INCIDENT = "error-burst:0.2@chat-v2"
 PAGE = "ServescopeRequestsBudgetBurnsFast"
 PAGED_WITHIN_MINUTES = 10
@@ -47,42 +44,51 @@ DEPLOYMENTS = 2
 
 _TRAFFIC = GeneratedTraffic(Mix(requests_per_second=2.0))
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)((?:\{.*\})?) (\S+)$", re.MULTILINE)
-_FOREVER = ("--storage.tsdb.retention.time=100y",)
 _OF_THE_DEPLOYMENTS = [
     alert for alert in ALERTS.values() if not any(isinstance(term, Own) for term in terms(alert.condition))
 ]
 """Those that read what is replayed; the collector's own series are not."""
 
 
-@pytest.fixture(scope="module")
-def replayed(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a Prometheus that holds the scrapes, and what the recording rules make of them."""
-    folder = tmp_path_factory.mktemp("replayed")
-    text = folder / "scrapes.om"
-    text.write_bytes(b"".join((*_scrapes(), b"# EOF\n")))
-    _run([str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")])
-    with running(prometheus, folder, {}, options=_FOREVER) as server:
-        _run(
-            [
-                str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
-                f"--end={START_SECONDS + END_MINUTES * 60}", f"--eval-interval={SCRAPE_SECONDS}s",
-                f"--output-dir={folder / 'recorded'}", f"--url=http://127.0.0.1:{server.port}",
-                *(str(GENERATED / name) for name in RECORDING_FILES),
-            ]
-        )  # fmt: skip
-    for block in (folder / "recorded").iterdir():
-        block.rename(folder / "data" / block.name)
-    return folder
+@dataclass(frozen=True)
+class Replayed:
+    """A Prometheus that holds the scrapes of a stack that is well, then fails, then idles."""
+
+    server: Prometheus
+    well_minutes: int
+
+    @property
+    def busy_minutes(self) -> int:
+        """Minutes until traffic ends."""
+        return self.well_minutes + FAILING_MINUTES
+
+    @property
+    def end_ms(self) -> int:
+        """The last scrape's time."""
+        return (START_SECONDS + (self.busy_minutes + IDLE_MINUTES) * 60) * 1000
+
+
+# Two hours and a half have every window of every objective but the longest full.
+@pytest.fixture(scope="module", params=[25, pytest.param(150, marks=pytest.mark.proof)])
+def filled(
+    request: pytest.FixtureRequest, prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, int]:
+    """The folder of a Prometheus that holds the scrapes and what the recording rules make of them; its well minutes."""
+    folder, well = tmp_path_factory.mktemp("replayed"), request.param
+    seconds = (well + FAILING_MINUTES + IDLE_MINUTES) * 60
+    fill(prometheus, promtool, folder, _scrapes(well), seconds=seconds, interval=f"{SCRAPE_SECONDS}s")
+    return folder, well
 
 
 @pytest.fixture(scope="module", params=["prometheus", "prometheus_3"])
-def server(request: pytest.FixtureRequest, replayed: Path) -> Iterator[Prometheus]:
+def replayed(request: pytest.FixtureRequest, filled: tuple[Path, int]) -> Iterator[Replayed]:
     """A Prometheus of each version over it."""
-    with running(request.getfixturevalue(request.param), replayed, {}, options=_FOREVER) as found:
-        yield found
+    folder, well = filled
+    with running(request.getfixturevalue(request.param), folder, {}, options=RETENTION) as server:
+        yield Replayed(server, well)
 
 
-def _scrapes() -> Iterator[bytes]:
+def _scrapes(well_minutes: int) -> Iterator[bytes]:
     read = {name for rule in RULES.values() for name in _read_names(rule.expression)}
     read |= {name for alert in ALERTS.values() for name in METRICS if name in condition_promql(alert.condition)}
     # Two in a thousand fail in the emulator by default, which is more than the objective bears.
@@ -90,9 +96,10 @@ def _scrapes() -> Iterator[bytes]:
     stack = EmulatedStack.of(plans, traffic=_TRAFFIC)
     faults = Faults(stack)
     pages: list[list[tuple[bytes, bytes]]] = []
-    for minute in range(1, END_MINUTES + 1):
-        if minute <= WELL_MINUTES + FAILING_MINUTES:
-            if minute == WELL_MINUTES + 1:
+    busy_minutes = well_minutes + FAILING_MINUTES
+    for minute in range(1, busy_minutes + IDLE_MINUTES + 1):
+        if minute <= busy_minutes:
+            if minute == well_minutes + 1:
                 faults.switch_on(parse_fault(INCIDENT))
             stack.clock.run_until(float(minute * 60))
             pages = [
@@ -109,11 +116,6 @@ def _read_names(expression: object) -> set[str]:
     return {name for name in METRICS if name in repr(expression)}
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 @dataclass(frozen=True)
 class Fired:
     """An alert that fired, of which deployment, and the minute it did."""
@@ -123,14 +125,16 @@ class Fired:
     minute: int
 
 
-def _firing(server: Prometheus) -> list[Fired]:
+def _firing(replayed: Replayed) -> list[Fired]:
     """Every alert each time that its condition has held for as long as it waits."""
     found = []
     for alert in _OF_THE_DEPLOYMENTS:
-        start_ms, end_ms = START_SECONDS * 1000, (START_SECONDS + END_MINUTES * 60) * 1000
+        start_ms = START_SECONDS * 1000
         waits_ms = minutes(alert.wait) * 60_000
         expression = condition_promql(alert.condition)
-        for series in server.query_range(expression, start_ms=start_ms, end_ms=end_ms, step_ms=60_000):
+        for series in replayed.server.query_range(
+            expression, start_ms=start_ms, end_ms=replayed.end_ms, step_ms=60_000
+        ):
             since, last, is_firing = None, None, False
             for at in series.times:
                 if last is None or at - last > 60_000:
@@ -143,24 +147,23 @@ def _firing(server: Prometheus) -> list[Fired]:
     return found
 
 
-def test_healthy_traffic_calls_nobody_and_an_incident_does_in_time(server: Prometheus) -> None:
-    """No page and no ticket in two hours of what is well; the page for failing requests within ten minutes."""
+def test_healthy_traffic_calls_nobody_and_an_incident_does_in_time(replayed: Replayed) -> None:
+    """No page and no ticket while all is well; the page for failing requests within ten minutes."""
     # What is shown again and again afterwards has requests in flight that never end.
-    fired = [each for each in _firing(server) if WARM_MINUTES < each.minute <= WELL_MINUTES + FAILING_MINUTES]
-    well = [each for each in fired if each.minute <= WELL_MINUTES and ALERTS[each.name].severity != "info"]
+    fired = [each for each in _firing(replayed) if WARM_MINUTES < each.minute <= replayed.busy_minutes]
+    well = [each for each in fired if each.minute <= replayed.well_minutes and ALERTS[each.name].severity != "info"]
     pages = {each.name: each for each in fired if ALERTS[each.name].severity == "critical"}
 
     assert well == []
     assert pages.keys() == {PAGE}
     assert dict(pages[PAGE].labels)["deployment_id"] == "chat-v2"
-    assert pages[PAGE].minute <= WELL_MINUTES + PAGED_WITHIN_MINUTES
+    assert pages[PAGE].minute <= replayed.well_minutes + PAGED_WITHIN_MINUTES
 
 
-def test_nothing_recorded_is_ever_not_a_number(server: Prometheus) -> None:
+def test_nothing_recorded_is_ever_not_a_number(replayed: Replayed) -> None:
     """Neither under traffic nor without: a NaN would poison every sum it enters."""
-    end_ms = (START_SECONDS + END_MINUTES * 60) * 1000
-    series = server.query_range(
-        '{__name__=~"deployment:.+"}', start_ms=START_SECONDS * 1000, end_ms=end_ms, step_ms=60_000
+    series = replayed.server.query_range(
+        '{__name__=~"deployment:.+"}', start_ms=START_SECONDS * 1000, end_ms=replayed.end_ms, step_ms=60_000
     )
 
     assert {dict(each.labels)["__name__"] for each in series} >= {
@@ -169,23 +172,22 @@ def test_nothing_recorded_is_ever_not_a_number(server: Prometheus) -> None:
     assert [each.labels for each in series if not all(math.isfinite(value) for value in each.values)] == []
 
 
-def test_without_traffic_figures_are_0_or_absent(server: Prometheus) -> None:
+def test_without_traffic_figures_are_0_or_absent(replayed: Replayed) -> None:
     """Each expression of a rule, evaluated at the end, as the catalog has its figure when idle."""
-    end_ms = (START_SECONDS + END_MINUTES * 60) * 1000
     for figure in FIGURES.values():
-        values = [point.value for point in server.query(figure.record(), at_ms=end_ms)]
+        values = [point.value for point in replayed.server.query(figure.record(), at_ms=replayed.end_ms)]
         if figure.idle == "absent":
             assert values == [], figure.name
         assert all(math.isfinite(value) for value in values), figure.name
 
 
-def test_a_rules_series_have_the_labels_of_its_level(server: Prometheus) -> None:
+def test_a_rules_series_have_the_labels_of_its_level(replayed: Replayed) -> None:
     """Those of a deployment, but for the empty ones, and the figure's own; and no more series than those allow."""
-    at_ms = (START_SECONDS + (WELL_MINUTES + FAILING_MINUTES) * 60) * 1000
+    at_ms = (START_SECONDS + replayed.busy_minutes * 60) * 1000
     known = {"model_name", "deployment_id", "inference_stack", "environment"}
     read = 0
     for rule in RULES.values():
-        points = server.query(rule.name, at_ms=at_ms)
+        points = replayed.server.query(rule.name, at_ms=at_ms)
         read += bool(points)
         for point in points:
             labels = {label for label, _ in point.labels} - {"__name__"}
@@ -196,12 +198,12 @@ def test_a_rules_series_have_the_labels_of_its_level(server: Prometheus) -> None
     assert read > len(RULES) / 2
 
 
-def test_every_query_of_every_runbook_is_answered(server: Prometheus) -> None:
+def test_every_query_of_every_runbook_is_answered(replayed: Replayed) -> None:
     """On data, without an error, a warning, or a hint that a query means something else than it says."""
-    at = str(START_SECONDS + (WELL_MINUTES + FAILING_MINUTES) * 60)
+    at = str(START_SECONDS + replayed.busy_minutes * 60)
     queries = {query for alert in ALERTS.values() for query in (*queries_of(alert), condition_promql(alert.condition))}
 
-    answers = {query: server.answer("/api/v1/query", query=query, time=at) for query in sorted(queries)}
+    answers = {query: replayed.server.answer("/api/v1/query", query=query, time=at) for query in sorted(queries)}
 
     assert {query for query, answer in answers.items() if answer["status"] != "success"} == set()
     told = {query: (answer.get("warnings"), answer.get("infos")) for query, answer in answers.items()}

@@ -27,7 +27,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.types import BurnWindow, Objective, Step
-from tests.support.alert_proofs import minutes
+from tests.support.alert_stories import minutes
 from tests.support.prometheus import running
 
 DASHBOARDS = {

@@ -27,7 +27,7 @@ from servescope.alerting.records import (
     Term,
     Vanished,
 )
-from tests.support.alert_proofs import minutes
+from tests.support.alert_stories import minutes
 
 _FLIPPED: dict[Operator, tuple[Operator, ...]] = {
     "<": (">", "<="), "<=": (">", "<"), ">": ("<", ">="), ">=": ("<", ">"), "==": ("!=",), "!=": ("==",),

@@ -18,6 +18,8 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
 from tests.support.prometheus import Prometheus, running
+from tests.support.recording_rules import RECORDING_FILES
+from tests.support.waiting import deadline_seconds
 
 START_SECONDS = 1_700_000_000
 SCRAPE_SECONDS = 15
@@ -47,7 +49,9 @@ def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack
         yield server
 
 
-def fill(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes], *, seconds: int) -> None:
+def fill(
+    prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes], *, seconds: int, interval: str = INTERVAL
+) -> None:
     """Have `folder` hold samples of so many seconds from START_SECONDS on, and what the recording rules make of them.
 
     `running(prometheus, folder, {}, options=RETENTION)` serves them.
@@ -57,10 +61,10 @@ def fill(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes
         _run(
             [
                 str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
-                f"--end={START_SECONDS + seconds}", f"--eval-interval={INTERVAL}",
+                f"--end={START_SECONDS + seconds}", f"--eval-interval={interval}",
                 f"--output-dir={folder / 'recorded'}",
                 f"--url=http://127.0.0.1:{server.port}",
-                *(str(RULES / f"{name}.rules.yml") for name in ("recording", "histograms", "objectives")),
+                *(str(RULES / name) for name in RECORDING_FILES),
             ]
         )  # fmt: skip
     for block in (folder / "recorded").iterdir():
@@ -92,14 +96,14 @@ def scrape(stack: EmulatedStack, seconds: int, appears: Mapping[str, int] = Mapp
 
 
 def _beside() -> Iterator[bytes]:
-    """What a collector tells of its configuration, and a deployment whose replicas lie apart."""
+    """What a collector reports of its configuration, and a deployment whose replicas lie apart."""
     for after in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
         timestamp = str(START_SECONDS + after).encode()
         yield from (_share(deployment, share, timestamp) for deployment, share in _CONFIGURED.items())
         yield from _uneven(after, timestamp)
 
 
-# What a collector would tell of its configuration.
+# What a collector would report of its configuration.
 _CONFIGURED = {V1.identity: 0.5, V2.identity: 0.5}
 
 
@@ -138,5 +142,5 @@ def _alerts() -> Iterator[bytes]:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=deadline_seconds(120), check=False)
     assert done.returncode == 0, done.stderr[-2000:]

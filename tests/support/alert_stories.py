@@ -1,0 +1,215 @@
+"""Stories of alerts in minutes: values that are well, then bad ones, then good ones again; promtool's tests of them.
+
+Rules are tested by themselves, on the recorded series they read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote_plus
+
+from alerts.rules import annotations_of
+from servescope.alerting.records import Alert
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS
+
+DEPLOYMENT = {"model_name": "m", "deployment_id": "d", "inference_stack": "v2", "environment": "e"}
+TARGET = {**DEPLOYMENT, "replica": "r0", "role": "aggregated"}
+ROUTER = {**DEPLOYMENT, "replica": "router-0", "role": "router"}
+
+Values = Mapping[str, "float | str"]
+"""By series: a value that stays, for a counter its increase per second, or promtool's own notation of values."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How an alert is proven.
+
+    In `well` it is silent, in `bad` it fires with `value`; `also` are other bad values at which it fires, and with what
+    value; `silent` are those at which it does not, by why. `bad` and the others say only what differs from `well`; None
+    stands for a series that is not there. `elsewhere` are bad values at which it fires with other labels than `labels`,
+    and with which. `lag` and `late` are the minutes until the condition begins and ceases to
+    hold, `open_lag` and `open_late` those of left-open ranges where they differ. `value` may go by the minutes since it
+    was bad. The alert's own labels are `labels`.
+    """
+
+    well: Values
+    bad: Mapping[str, float | str | None]
+    value: float | Callable[[int], float]
+    silent: Mapping[str, Mapping[str, float | str | None]]
+    also: Mapping[str, tuple[Mapping[str, float | str | None], float | Callable[[int], float]]] = field(
+        default_factory=dict
+    )
+    elsewhere: Mapping[str, tuple[Mapping[str, float | str | None], float, Mapping[str, str]]] = field(
+        default_factory=dict
+    )
+    labels: Mapping[str, str] = field(default_factory=lambda: DEPLOYMENT)
+    lead: int = 20
+    lag: int = 0
+    late: int = 0
+    stays: int = 15
+    is_always: bool = False
+    open_lag: int | None = None
+    open_late: int | None = None
+
+
+def figure(name: str, **labels: str) -> str:
+    """A recorded figure of the deployment."""
+    return series(FIGURES[name].record(), {**DEPLOYMENT, **labels})
+
+
+def metric(name: str, **labels: str) -> str:
+    """A contract metric of the deployment."""
+    assert name in METRICS, name
+    return series(name, {**DEPLOYMENT, **labels})
+
+
+def own(name: str, **labels: str) -> str:
+    """One of the collector's own series."""
+    return series(name, labels)
+
+
+def series(name: str, labels: Mapping[str, str]) -> str:
+    """A series as promtool takes it."""
+    pairs = ", ".join(f'{key}="{value}"' for key, value in labels.items())
+    return f"{name}{{{pairs}}}"
+
+
+def minutes(duration: str) -> int:
+    """A duration of whole minutes."""
+    return 0 if not duration else int(duration[:-1]) * {"m": 1, "h": 60, "d": 1440}[duration[-1]]
+
+
+def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) -> Iterator[dict[str, Any]]:
+    """promtool's unit tests of an alert, by the proof; Prometheus 3 has left-open ranges."""
+    if is_left_open:
+        lag = proof.lag if proof.open_lag is None else proof.open_lag
+        late = proof.late if proof.open_late is None else proof.open_late
+        proof = replace(proof, lag=lag, late=late)
+    if proof.is_always:
+        yield from _always(alert, proof)
+        return
+    waits, keeps = minutes(alert.wait), minutes(alert.keep)
+    began = proof.lead + proof.lag
+    ended = proof.lead + waits + proof.lag + proof.stays
+    length = ended + proof.late + keeps + 10
+    over = ended + proof.late + keeps
+
+    def told(at: int, value: float | Callable[[int], float]) -> float:
+        return value(min(at, ended - 1) - proof.lead) if callable(value) else value
+
+    def story(
+        name: str,
+        changed: Mapping[str, float | str | None],
+        checks: Mapping[int, float | None],
+        labels: Mapping[str, str] = proof.labels,
+    ) -> dict[str, Any]:
+        keys = dict.fromkeys((*proof.well, *changed))
+        told_of = {
+            key: _story(key, proof.well.get(key), changed.get(key, proof.well.get(key)), proof.lead, ended, length)
+            for key in keys
+        }
+        given = [{"series": key, "values": notation(values)} for key, values in told_of.items()]
+        return {
+            "name": name,
+            "interval": "1m",
+            "input_series": given,
+            "alert_rule_test": [_check(alert, labels, at, value) for at, value in sorted(checks.items())],
+        }
+
+    fires = (began + waits, ended - 1, *((over - 1,) if keeps else ()))
+    silence = dict.fromkeys((proof.lead - 1, began + waits - 1, over))
+    for name, (changed, value) in {"bad": (proof.bad, proof.value), **proof.also}.items():
+        yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}})
+    for name, (changed, value, labels) in proof.elsewhere.items():
+        yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}}, labels)
+    for name, changed in proof.silent.items():
+        yield story(f"silent: {name}", changed, dict.fromkeys(range(proof.lead - 1, length)))
+
+
+def absent_test(alert: Alert, proof: Proof) -> dict[str, Any]:
+    """Nothing is there at all: silence."""
+    at = minutes(alert.wait) + proof.lead
+    return {
+        "name": "silent: nothing is there",
+        "interval": "1m",
+        "input_series": [{"series": "something_else", "values": notation([1.0] * (at + 5))}],
+        "alert_rule_test": [_check(alert, proof.labels, at, None)],
+    }
+
+
+def _always(alert: Alert, proof: Proof) -> Iterator[dict[str, Any]]:
+    yield {
+        "name": "fires: always",
+        "interval": "1m",
+        "input_series": [],
+        "alert_rule_test": [_check(alert, proof.labels, at, 1.0) for at in (0, 10)],
+    }
+
+
+def _check(alert: Alert, labels: Mapping[str, str], at: int, value: float | None) -> dict[str, Any]:
+    expected = []
+    if value is not None:
+        told = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
+        expected.append({"exp_labels": {**labels, **alert.labels}, "exp_annotations": told})
+    return {"eval_time": f"{at}m", "alertname": alert.name, "exp_alerts": expected}
+
+
+def _story(
+    key: str, well: float | str | None, bad: float | str | None, lead: int, ended: int, length: int
+) -> list[float | None]:
+    """A series' values by the minute: well until `lead`, bad until `ended`, then well again; None for no value."""
+    is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
+    values: list[float | None] = []
+    total = 0.0
+    for value, count in ((well, lead), (bad, ended - lead), (well, length - ended)):
+        if value is None:
+            values += [None] * count
+        elif isinstance(value, str):
+            # Repeated to the length it is to have.
+            words = [float(word) for word in value.split()]
+            values += (words * (count // len(words) + 1))[:count]
+        elif is_counter:
+            values += [total + value * 60 * (minute + 1) for minute in range(count)]
+            total += value * 60 * count
+        else:
+            values += [value] * count
+    return values
+
+
+def notation(values: Sequence[float | None]) -> str:
+    """Values as promtool takes them."""
+    return " ".join("_" if value is None else repr(value) for value in values)
+
+
+# --- Templates --------------------------------------------------------------------------------------------------------
+
+
+def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
+    """An annotation as Prometheus renders it."""
+    text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
+    text = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda match: quote_plus(labels.get(match[1], "")), text)
+    text = text.replace("{{ $value | humanizePercentage }}", f"{_general(value * 100)}%")
+    text = text.replace("{{ $value | humanize }}", _humanized(value))
+    text = text.replace("{{ $value | humanizeDuration }}", _duration(value))
+    assert "{{" not in text, text
+    return text
+
+
+def _duration(seconds: float) -> str:
+    return f"{int(seconds) // 60}m {int(seconds) % 60}s" if seconds >= 60 else f"{_humanized(seconds)}s"
+
+
+def _general(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _humanized(value: float) -> str:
+    if value == 0 or 1 <= abs(value) < 1000:
+        return _general(value)
+    if abs(value) < 1:
+        return f"{_general(value * 1000)}m"
+    return f"{_general(value / 1000)}k"

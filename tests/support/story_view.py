@@ -1,0 +1,120 @@
+"""Stories of alerts evaluated without a Prometheus, by `servescope.alerting.evaluation`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from alerts.rules import annotations_of
+from servescope.alerting.evaluation import Active, advance, duration_ms, holding, over_past
+from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Shown
+from servescope.contract.expressions import Expression, Increase, Matchers, Vector, matches
+from servescope.contract.figures import FIGURES
+from servescope.contract.readings import evaluate
+from servescope.contract.samples import Labels, Series, Window, make_labels
+from tests.support.alert_stories import rendered
+
+_MINUTE_MS = 60_000
+_LOOKBACK_MINUTES = 5
+
+
+def first_difference(alert: Alert, stories: Iterable[Mapping[str, Any]]) -> str:
+    """The story and the minute at which an alert first fires otherwise than the stories say; "" where it never does.
+
+    Compared are the labels and the annotations, which hold the value.
+    """
+    for story in stories:
+        view, states = StoryView(story["input_series"]), dict[Labels, Active]()
+        expected = {
+            int(check["eval_time"].removesuffix("m")): check["exp_alerts"] for check in story["alert_rule_test"]
+        }
+        for view.minute in range(max(expected) + 1):
+            states = advance(alert, states, holding(alert.condition, view), view.minute * _MINUTE_MS)
+            if view.minute in expected and (firing := _firing(alert, states)) != expected[view.minute]:
+                return f"{story['name']}, minute {view.minute}: {firing} instead of {expected[view.minute]}"
+    return ""
+
+
+def _firing(alert: Alert, states: Mapping[Labels, Active]) -> list[dict[str, Any]]:
+    return [
+        {
+            "exp_labels": {**dict(labels), **alert.labels},
+            "exp_annotations": {
+                name: rendered(text, dict(labels), active.value) for name, text in annotations_of(alert).items()
+            },
+        }
+        for labels, active in states.items()
+        if active.fired_ms is not None
+    ]
+
+
+class StoryView:
+    """The series of a story, as an evaluation at a minute sees them."""
+
+    def __init__(self, given: Sequence[Mapping[str, str]]) -> None:
+        self._series = {_parsed(each["series"]): _values(each["values"]) for each in given}
+        self.minute = 0
+
+    def figure(self, shown: Shown) -> Vector:
+        """The figure as its recording rule left it."""
+        return self._instant(FIGURES[shown.figure].record(), shown.where, self.minute)
+
+    def over(self, over: Over) -> Vector:
+        """An aggregate of the figure's past."""
+        return over_past(over, self.past(over.shown, over.window, over.before))
+
+    def past(self, shown: Shown, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
+        """The figure's values minute by minute, of the window that ended so long before."""
+        last = self.minute - duration_ms(before) // _MINUTE_MS
+        first = last - duration_ms(window) // _MINUTE_MS
+        found: dict[Labels, list[float]] = {}
+        for (name, labels), values in self._series.items():
+            if name == FIGURES[shown.figure].record() and matches(dict(labels), shown.where):
+                within = values[max(first, 0) : max(last + 1, 0)]
+                found[labels] = [value for value in within if value is not None]
+        return found
+
+    def own(self, own: Own, before: str = "") -> Vector:
+        """The collector's own series, or their increase."""
+        if own.increase_over:
+            return self._evaluated(Increase(own.name, own.where), own.by, duration_ms(own.increase_over))
+        return self._instant(own.name, own.where, self.minute - duration_ms(before) // _MINUTE_MS)
+
+    def measured(self, measured: Measured) -> Vector:
+        """An expression over the default window."""
+        return self._evaluated(measured.expression, measured.labels, _LOOKBACK_MINUTES * _MINUTE_MS)
+
+    def badness(self, badness: Badness) -> Vector:
+        """An objective's bad share, as its recording rule left it."""
+        return self._instant(badness.objective.record(badness.window), (), self.minute)
+
+    def _instant(self, name: str, where: Matchers, minute: int) -> Vector:
+        found: Vector = {}
+        for (own_name, labels), values in self._series.items():
+            recent = values[max(minute - _LOOKBACK_MINUTES, 0) : max(minute + 1, 0)]
+            seen = [value for value in recent if value is not None]
+            if own_name == name and matches(dict(labels), where) and seen:
+                found[labels] = seen[-1]
+        return found
+
+    def _evaluated(self, expression: Expression, by: Sequence[str], window_ms: int) -> Vector:
+        last = self.minute + 1
+        first = max(last - window_ms // _MINUTE_MS - _LOOKBACK_MINUTES, 0)
+        values = np.array(
+            [[np.nan if value is None else value for value in values[first:last]] for values in self._series.values()]
+        )
+        times = np.arange(first, first + values.shape[1], dtype=np.int64) * _MINUTE_MS
+        window = Window(tuple(self._series), times, values)
+        return evaluate(expression, [window], at_ms=self.minute * _MINUTE_MS, window_ms=window_ms, by=by)
+
+
+def _parsed(text: str) -> Series:
+    name, _, rest = text.partition("{")
+    return Series(name, make_labels(re.findall(r'(\w+)="(.*?)"', rest)))
+
+
+def _values(text: str) -> list[float | None]:
+    return [None if word == "_" else float(word) for word in text.split()]

@@ -18,7 +18,7 @@ from servescope.collector.deployments import SCRAPE_SETTINGS, ScrapeSettings, ch
 from servescope.collector.relabel import Rule
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import ACCESS_SETTINGS, Access, Proxy, Tls
-from servescope.settings.tables import format_duration, parse_address, parse_duration
+from servescope.settings.values import format_duration, parse_address, parse_duration
 
 DEPLOYMENT = """
 [[deployments]]
@@ -254,7 +254,7 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
          "targets[0].proxy_url: 'proxy:3128' is wrong, expected a URL such as 'http://proxy.example:3128'"),
         (MINIMAL + 'proxy_url = "http://p"\nproxy_from_environment = true',
          "proxy_url and proxy_from_environment are both set"),
-        (MINIMAL + 'no_proxy = ["a"]', "proxy_username and no_proxy go with proxy_url; the environment has its own"),
+        (MINIMAL + 'no_proxy = ["a"]', "proxy_username and no_proxy need proxy_url; the environment has its own"),
         (MINIMAL + 'scrape_interval = "3m"',
          "targets[0].scrape_interval: '3m' is wrong, expected at most half of collector.window (150s)"),
         (MINIMAL + 'scrape_interval = "1m"\nscrape_timeout = "2m"',

@@ -22,7 +22,7 @@ from servescope.collector.command import collect
 from servescope.collector.config import make_configuration
 from servescope.collector.openapi import describe
 from servescope.errors import ConfigurationError
-from servescope.settings.access import is_loopback
+from servescope.settings.values import is_loopback
 from tests.collector.test_serve_bounds import LIMITS, Door, bounds, ended, fill, play
 from tests.support.prometheus import running as running_prometheus
 

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from servescope.settings.access import Access, AccessError, Tls, bypasses_proxy
+from servescope.settings.access import Access, AccessError, Tls
+from servescope.settings.proxies import bypasses_proxy
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from servescope.contract.expressions import Vector
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Sample, Snapshot, make_labels
 from servescope.errors import ConfigurationError, ServescopeError
-from servescope.settings.tables import format_duration
+from servescope.settings.values import format_duration
 from servescope.sources.cache import SeriesCache
 from servescope.sources.layers import Supply
 from servescope.sources.reader import Reader

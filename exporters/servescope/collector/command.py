@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from servescope.collector.config import DEFAULT_FILE, Configuration, configure_targets, read_configuration
 from servescope.errors import ServescopeError, UsageError
-from servescope.settings.tables import parse_address
+from servescope.settings.values import parse_address
 
 if TYPE_CHECKING:
     from servescope.collector.api.listening import Listener
@@ -214,7 +214,7 @@ async def _serve(collector: Collector, api: ApiSettings) -> Listener:
 
 
 def _warn_of_openness(host: str, api: ApiSettings) -> None:
-    from servescope.settings.access import is_loopback
+    from servescope.settings.values import is_loopback
 
     if is_loopback(host):
         return

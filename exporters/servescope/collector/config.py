@@ -27,7 +27,8 @@ from servescope.collector.traffic_split import SHARE_SETTINGS, ConfiguredShare, 
 from servescope.contract.extrapolation import Bounds
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import Setting, Table, format_duration, parse_address
+from servescope.settings.tables import Setting, Table
+from servescope.settings.values import format_duration, parse_address
 from servescope.sources.page import DEFAULT_LIMITS
 
 DEFAULT_FILE = "servescope.toml"

@@ -13,7 +13,8 @@ from servescope.collector.relabel import RELABEL_SETTINGS, Rule, read_rules
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError, IdentityError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
-from servescope.settings.tables import REQUIRED, Setting, Table, check_authority, format_duration
+from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.values import check_authority, format_duration
 from servescope.sources.page import DEFAULT_LIMITS
 
 SCRAPE_SETTINGS = (

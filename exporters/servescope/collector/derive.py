@@ -22,7 +22,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.readings import WindowReadings, compute, evaluate_increases
 from servescope.contract.samples import Labels, Sample, Window, make_labels
 from servescope.contract.types import Figure
-from servescope.settings.tables import format_duration
+from servescope.settings.values import format_duration
 
 REPLICAS: Final = METRICS["replica_count_by_status"]
 

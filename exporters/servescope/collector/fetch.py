@@ -29,7 +29,8 @@ from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.resolver import Resolver
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.target import Target
-from servescope.settings.access import Access, AccessError, Certificates, Keyring, Tls
+from servescope.settings.access import Access, AccessError, Tls
+from servescope.settings.credentials import ClientCertificates, Keyring
 
 _AGENT: Final = f"servescope/{__version__}"
 _SCRAPE_HEADERS: Final = {
@@ -113,7 +114,7 @@ class HttpFetch:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self._keyrings: dict[Access, Keyring] = {}
-        self._certificates: dict[tuple[Tls, str], Certificates] = {}
+        self._certificates: dict[tuple[Tls, str], ClientCertificates] = {}
 
     async def __call__(self, target: Target, limits: Limits, /) -> bytes:
         """The body of the target's answer, decompressed; raises ScrapeError."""
@@ -178,7 +179,7 @@ class HttpFetch:
         if certificates is None:
             if len(self._certificates) >= _MOST_KEYRINGS:
                 self._certificates.clear()
-            certificates = self._certificates[key] = Certificates(access)
+            certificates = self._certificates[key] = ClientCertificates(access)
         return certificates.ssl_context()
 
     async def _get(self, url: URL, access: Access, keyring: Keyring, headers: dict[str, str], bounds: _Bounds) -> bytes:

@@ -18,7 +18,8 @@ from servescope.collector.config import DEFAULT_FILE, CollectorSettings, Configu
 from servescope.collector.deployments import DeploymentSettings
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import REQUIRED, Setting, Table, parse_duration
+from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.values import parse_duration
 from servescope.store import prometheus as asking
 from servescope.store.embedded import Store
 from servescope.store.observed import Observed, find_contract_targets, find_engines

@@ -42,7 +42,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.page_cache import PageCache
-from servescope.settings.tables import format_duration
+from servescope.settings.values import format_duration
 from servescope.store.records import AHEAD_MS, FigureTable, StoreError, TooLargeError
 
 _TIMES = ("start_ms", "end_ms", "name")

@@ -33,7 +33,7 @@ from servescope.collector.target import Target
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.signature import sign_file
-from servescope.settings.tables import format_duration, parse_duration
+from servescope.settings.values import format_duration, parse_duration
 
 _logger = logging.getLogger(__name__)
 

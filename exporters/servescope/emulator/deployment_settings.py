@@ -18,7 +18,8 @@ from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTING
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck
 from servescope.emulator.router.configuration import KvRouterParameters, Recovery, RouterRuntime, parse_routing
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import REQUIRED, Setting, Table, format_duration, parse_duration
+from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.values import format_duration, parse_duration
 
 T = TypeVar("T")
 

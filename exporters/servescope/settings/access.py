@@ -1,26 +1,20 @@
-"""How a server lets the collector in: headers, tokens and passwords, TLS, and the proxy on the way.
+"""How a server is accessed: headers, tokens and passwords, TLS, and the proxy before it.
 
-`Access` says where each secret is found, `Keyring` holds what was found there and looks again when it changed, so that
-tokens and certificates may rotate. Secret values never enter a log, an error, the API or a `repr`.
+`Access` holds where each secret is found. Secret values never enter a log, an error, the API or a `repr`.
 """
 
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import re
 import ssl
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote
-from urllib.request import getproxies_environment
 
 from servescope.errors import ConfigurationError, ServescopeError
-from servescope.settings.signature import Signature, sign_file
-from servescope.settings.tables import Setting, Table, check_authority
+from servescope.settings.tables import Setting, Table
+from servescope.settings.values import check_authority, check_header_name
 
 ACCESS_SETTINGS = (
     Setting("bearer_token_file", ""),
@@ -43,20 +37,18 @@ ACCESS_SETTINGS = (
     Setting("proxy_from_environment", "false"),
     Setting("no_proxy", "[]"),
 )
-"""The keys of a table that say how a server is reached; the same wherever one is named."""
+"""The keys of a table that configure the access to a server; the same wherever a server is configured."""
 
 _CONCEALED = "[secret]"
-# A file written this long ago cannot have been written again since without another time stamp.
-_SETTLED_SECONDS = 2.0
 
 
 class AccessError(ServescopeError):
-    """A secret cannot be had; the text names where it was looked for, never its value."""
+    """A secret cannot be read; the text names its file or variable, never its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a server's certificate is checked, and which one is shown to it; files as in `Access`."""
+    """How a server's certificate is verified, and which one is presented to it; files as in `Access`."""
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -67,7 +59,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """The proxy on the way to a server, if any, and the hosts that are reached without it."""
+    """The proxy before a server, if any, and the hosts that are reached without it."""
 
     url: str | None = None
     username: str | None = None
@@ -79,10 +71,10 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a server is shown, and where it comes from.
+    """What is sent to a server for authentication, and where it is read from.
 
-    Pairs are of header name and value, environment variable or file; relative files stand beside the configuration,
-    in `directory`.
+    Pairs are a header's name and its value, environment variable or file; relative files are relative to `directory`,
+    that of the configuration.
     """
 
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -98,7 +90,7 @@ class Access:
     directory: str = "."
 
     def request_headers(self) -> dict[str, str]:
-        """The headers of one request, files and environment read now; raises AccessError."""
+        """The headers of a request, read from files and environment now; raises AccessError."""
         headers = {name: _checked(value, f"header {name!r}") for name, value in self.headers}
         for name, variable in self.headers_from_env:
             headers[name] = _read_variable(variable)
@@ -113,14 +105,14 @@ class Access:
         return headers
 
     def proxy_authorization(self) -> str | None:
-        """The value of `Proxy-Authorization`, None where the proxy asks for none; raises AccessError."""
+        """The value of `Proxy-Authorization`, None without a user name; raises AccessError."""
         proxy = self.proxy
         if proxy.username is None:
             return None
         return self._basic(proxy.username, proxy.password_file, proxy.password_env)
 
     def make_ssl_context(self) -> ssl.SSLContext:
-        """How TLS connections are made, certificates read now; raises AccessError."""
+        """A context with the certificates as they are now; raises AccessError."""
         tls = self.tls
         try:
             context = ssl.create_default_context(cafile=self._path(tls.ca_file) if tls.ca_file else None)
@@ -138,7 +130,7 @@ class Access:
         return context
 
     def find_problem(self) -> str | None:
-        """Why requests could not be made as things stand, or None; for a configuration being read."""
+        """Why no request can be made with these settings now, or None."""
         try:
             self._check_combinations()
             self.request_headers()
@@ -150,15 +142,15 @@ class Access:
         return None
 
     def conceal(self, text: str) -> str:
-        """A text to be shown, without the values of headers and passwords, which a server may have sent back.
+        """The text without the values of headers and passwords, which a server may have sent back.
 
-        A value that the text was cut in the middle of is concealed too; values of fewer than four characters are not.
+        The beginning of a value that was cut is concealed too; values of fewer than four characters are not.
         """
         try:
             values = [*self.request_headers().values(), self.proxy_authorization() or ""]
         except AccessError:
             return text
-        # What follows "Bearer " or "Basic " is the secret, with or without it.
+        # The secret follows "Bearer " or "Basic ", and may be sent back without it.
         secrets = {secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4}
         for secret in sorted(secrets, key=len, reverse=True):
             escaped = secret.replace("\\", "\\\\")
@@ -169,16 +161,16 @@ class Access:
         return text
 
     def secret_files(self) -> list[str]:
-        """The files the headers come from."""
+        """The files that headers are read from."""
         named = (self.bearer_token_file, self.basic_auth_password_file, self.proxy.password_file)
         return [self._path(path) for path in (*named, *(path for _, path in self.headers_from_file)) if path]
 
     def certificate_files(self) -> list[str]:
-        """The files TLS is made from."""
+        """The files that TLS needs."""
         return [self._path(path) for path in (self.tls.ca_file, self.tls.cert_file, self.tls.key_file) if path]
 
     def secret_variables(self) -> list[str]:
-        """The environment variables the headers come from."""
+        """The environment variables that headers are read from."""
         named = (self.bearer_token_env, self.basic_auth_password_env, self.proxy.password_env)
         return [variable for variable in (*named, *(name for _, name in self.headers_from_env)) if variable]
 
@@ -198,7 +190,7 @@ class Access:
         if self.proxy.url and self.proxy.from_environment:
             raise AccessError("proxy_url and proxy_from_environment are both set, expected one of them")
         if not self.proxy.url and (self.proxy.username or self.proxy.no_proxy):
-            raise AccessError("proxy_username and no_proxy go with proxy_url; the environment has its own")
+            raise AccessError("proxy_username and no_proxy need proxy_url; the environment has its own")
 
     def _check_headers_differ(self) -> None:
         pairs = (*self.headers, *self.headers_from_env, *self.headers_from_file)
@@ -230,59 +222,8 @@ class Access:
         return _checked(text, f"secret file {path!r}")
 
 
-class Keyring:
-    """An `Access` in use: what its files and variables hold now, read again only when one of them changed."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._headers: dict[str, str] = {}
-        self._proxy_authorization: str | None = None
-        self._files, self._variables = access.secret_files(), access.secret_variables()
-        self._headers_as_of: object = None
-
-    def headers(self) -> dict[str, str]:
-        """The headers of a request now; the same object until a secret changes. Raises AccessError."""
-        self._refresh()
-        return self._headers
-
-    def proxy(self, scheme: str, host: str, port: int) -> tuple[str, str | None] | None:
-        """The proxy's URL and its `Proxy-Authorization` on the way to a host, None to go there directly."""
-        proxy = self._access.proxy
-        if proxy.url is not None:
-            if bypasses_proxy(proxy.no_proxy, host, port):
-                return None
-            self._refresh()
-            return proxy.url, self._proxy_authorization
-        return _environment_proxy(scheme, host, port) if proxy.from_environment else None
-
-    def _refresh(self) -> None:
-        files = _sign(self._files)
-        as_of = (files, [os.environ.get(variable) for variable in self._variables])
-        if files is None or as_of != self._headers_as_of:
-            self._headers = self._access.request_headers()
-            self._proxy_authorization = self._access.proxy_authorization()
-            self._headers_as_of = as_of
-
-
-class Certificates:
-    """The TLS of an `Access` in use, made anew only when one of its files changed."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._files = access.certificate_files()
-        self._ssl: ssl.SSLContext | None = None
-        self._as_of: object = None
-
-    def ssl_context(self) -> ssl.SSLContext:
-        """How TLS connections are made now; a new one, so new connections, when a certificate changed."""
-        as_of = _sign(self._files)
-        if self._ssl is None or as_of is None or as_of != self._as_of:
-            self._ssl, self._as_of = self._access.make_ssl_context(), as_of
-        return self._ssl
-
-
 def read_access(table: Table) -> Access:
-    """The access keys of a table; raises ConfigurationError when they cannot be used as things stand."""
+    """The access keys of a table; raises ConfigurationError when no request could be made with them now."""
     for kind in ("headers", "headers_from_env", "headers_from_file"):
         for name in table.string_map(kind):
             if not check_header_name(name):
@@ -319,67 +260,13 @@ def read_access(table: Table) -> Access:
     return access
 
 
-def check_header_name(name: str) -> bool:
-    """Whether a header may be called so (RFC 9110, section 5.6.2)."""
-    return re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None
-
-
-def bypasses_proxy(no_proxy: Sequence[str], host: str, port: int) -> bool:
-    """Whether a host is reached without the proxy.
-
-    Entries are `*`, an address, a network such as `10.0.0.0/8`, or a name, which stands for the names below it too
-    (for those alone when it begins with a dot); each but a network may end in `:port`.
-    """
-    return any(_is_meant(entry.strip().lower(), host.lower().strip("[]"), port) for entry in no_proxy)
-
-
-def _is_meant(entry: str, host: str, port: int) -> bool:
-    if entry == "*":
-        return True
-    if "/" in entry:
-        try:
-            return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-        except ValueError:
-            return False
-    name, _, number = entry.rpartition(":")
-    if name and number.isdigit() and (":" not in name or entry.startswith("[")):
-        if int(number) != port:
-            return False
-        entry = name
-    entry = entry.strip("[]").removeprefix("*")
-    if entry.startswith("."):
-        return host.endswith(entry)
-    return bool(entry) and (host == entry or host.endswith(f".{entry}"))
-
-
-def _environment_proxy(scheme: str, host: str, port: int) -> tuple[str, str | None] | None:
-    proxies = getproxies_environment()
-    url = proxies.get(scheme)
-    # As other programs read these variables: what runs beside us is not behind the proxy.
-    if not url or is_loopback(host) or bypasses_proxy(proxies.get("no", "").split(","), host, port):
-        return None
-    match = re.fullmatch(r"(?:(https?)://)?(?:([^/@]*)@)?([^/@?#\s]+)/?", url)
-    if match is None:
-        raise AccessError(f"environment variable '{scheme}_proxy' holds no http or https URL")
-    authorization = f"Basic {base64.b64encode(unquote(match[2]).encode()).decode()}" if match[2] else None
-    return f"{match[1] or 'http'}://{match[3]}", authorization
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, or an address to listen on, is this machine and reached from it only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def _read_proxy_url(table: Table) -> str | None:
     url = _optional(table, "proxy_url")
     if url is None:
         return None
     match = re.fullmatch(r"https?://([^/?#\s]+)/?", url)
     if "@" in url:
-        # The value is not shown: it holds a password.
+        # The value is not in the error: it holds a password.
         raise ConfigurationError(
             f"{table.origin}: {table.key('proxy_url')}: the value carries credentials; use proxy_username with "
             f"proxy_password_file or proxy_password_env"
@@ -405,16 +292,6 @@ def _check_user(kind: str, username: str | None, file: str | None, variable: str
 
 def _optional(table: Table, key: str) -> str | None:
     return table.string(key, "") or None
-
-
-def _sign(paths: Sequence[str]) -> list[Signature] | None:
-    """The files' signatures; None when one is missing, or so fresh that it may change unseen."""
-    settled_ns = int((time.time() - _SETTLED_SECONDS) * 1e9)
-    try:
-        signatures = [sign_file(path) for path in paths]
-    except OSError:
-        return None
-    return None if any(each.written_ns > settled_ns for each in signatures) else signatures
 
 
 def _read_variable(variable: str) -> str:

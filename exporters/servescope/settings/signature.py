@@ -1,4 +1,4 @@
-"""What tells whether a file changed since it was read: secrets, certificates, lists of targets."""
+"""Whether a file changed since it was read: secrets, certificates, lists of targets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Signature(NamedTuple):
-    """When a file was written last, how long it is, and which file it is; equal while it stays the same.
+    """A file's time of modification, length and inode; equal while the file is unchanged.
 
-    One that is written again at once, to the same length, may keep its signature.
+    A file that is written again at once, with the same length, may keep its signature.
     """
 
     written_ns: int
@@ -18,6 +18,6 @@ class Signature(NamedTuple):
 
 
 def sign_file(path: str | os.PathLike[str]) -> Signature:
-    """The signature of the file at a path now; raises OSError. Take it before reading: what changes meanwhile shows."""
-    status = os.stat(path)  # noqa: PTH116 - asked for every scrape, and Path costs more than the answer
+    """The signature of the file at a path; raises OSError. Sign before reading, so that no later change is missed."""
+    status = os.stat(path)  # noqa: PTH116 - called for every scrape, and Path costs more than stat
     return Signature(status.st_mtime_ns, status.st_size, status.st_ino)

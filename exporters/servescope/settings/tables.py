@@ -1,7 +1,4 @@
-"""A TOML table read key by key: every error names the file, the key, the value and what was expected.
-
-Here too is what values are made of: durations, sizes and addresses.
-"""
+"""A TOML table read key by key: every error names the file, the key, the value and what was expected."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from servescope.errors import ConfigurationError
+from servescope.settings.values import LONGEST_DURATION_MS, parse_duration, parse_size
 
 REQUIRED: Final = "required"
 
@@ -18,14 +16,14 @@ T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """One key of the configuration and its default as it would stand in the file; "" where there is none."""
+    """One key of the configuration and its default as TOML; "" where there is none."""
 
     key: str
     default: str
 
 
 class Table:
-    """A TOML table that knows where it stands, so that every error names file and key."""
+    """A TOML table with its file (`origin`) and its place in it (`path`), which every error names."""
 
     def __init__(self, values: Mapping[str, object], origin: str, path: str) -> None:
         self.values = values
@@ -33,11 +31,11 @@ class Table:
         self.path = path
 
     def key(self, key: str) -> str:
-        """Where a key stands, as `deployments[0].targets`."""
+        """The full name of a key, as `deployments[0].targets`."""
         return f"{self.path}.{key}" if self.path else key
 
     def wrong(self, key: str, expected: str) -> ConfigurationError:
-        """The error for the value that stands at a key."""
+        """The error for the value of a key."""
         shown = _show(self.values.get(key))
         return ConfigurationError(f"{self.origin}: {self.key(key)}: {shown} is wrong, expected {expected}")
 
@@ -96,7 +94,7 @@ class Table:
         return value
 
     def string_map(self, key: str) -> dict[str, str]:
-        """Names with a string each, which are not shown in an error."""
+        """Names with a string each, which no error shows."""
         value = self.values.get(key, {})
         if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
             # Header values may be secrets: they are never shown.
@@ -140,7 +138,7 @@ class Table:
         """Milliseconds of the duration at a key, above 0 and at most ten years."""
         expected = "a duration above 0 such as '15s', '5m', '1h30m', '7d', at most ten years"
         milliseconds = self.parsed(key, parse_duration, default, expected)
-        if not 0 < milliseconds <= _LONGEST_MS:
+        if not 0 < milliseconds <= LONGEST_DURATION_MS:
             raise self.wrong(key, expected)
         return milliseconds
 
@@ -158,60 +156,9 @@ class Table:
 
 
 def _show(value: object) -> str:
-    """What an error says stands at a key; nothing that is in a table, which may have headers."""
+    """The value of a key as an error shows it; a table, which may have headers, without its content."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list) and any(isinstance(each, dict) for each in value):
         return "a list of tables"
     return repr(value)
-
-
-_DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-_LONGEST_MS = 3653 * _DURATION_UNITS["d"]
-_DURATION = re.compile(r"(\d+)(ms|[smhdw])")
-
-
-def parse_duration(text: str) -> int:
-    """Milliseconds of a Prometheus duration such as `15s`, `1h30m`, `7d`; raises ValueError."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration")
-    return sum(int(number) * _DURATION_UNITS[unit] for number, unit in parts)
-
-
-_SIZE = re.compile(r"(\d{1,6})(?:\.(\d{1,3}))?(KB|MB|GB|TB)")
-_SIZE_POWERS = {"KB": 1, "MB": 2, "GB": 3, "TB": 4}
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as `500MB` or `1.5GB`, in powers of 1000; raises ValueError."""
-    match = _SIZE.fullmatch(text)
-    if not match:
-        raise ValueError(f"{text!r} is not a size")
-    return round(float(f"{match[1]}.{match[2] or 0}") * 1000.0 ** _SIZE_POWERS[match[3]])
-
-
-def format_duration(milliseconds: int) -> str:
-    """The shortest Prometheus duration in one unit: `5m`, `90s`, `1d`."""
-    for unit in ("d", "h", "m", "s"):
-        if milliseconds % _DURATION_UNITS[unit] == 0:
-            return f"{milliseconds // _DURATION_UNITS[unit]}{unit}"
-    return f"{milliseconds}ms"
-
-
-_HIGHEST_PORT = 65535
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` (`[::1]:9900` for IPv6); raises ValueError."""
-    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/\s]+)):(\d{1,5})", text)
-    if not match or int(match[3]) > _HIGHEST_PORT:
-        raise ValueError(f"{text!r} is not host:port")
-    return match[1] or match[2], int(match[3])
-
-
-def check_authority(authority: str) -> None:
-    """Raise ValueError unless this is the `host` or `host:port` of a URL, without credentials."""
-    match = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::(\d{1,5}))?", authority)
-    if not match or int(match[1] or 0) > _HIGHEST_PORT:
-        raise ValueError(f"has no valid host and port: {authority!r}")

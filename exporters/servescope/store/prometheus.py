@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ServescopeError, UsageError
-from servescope.settings.access import Access, AccessError, Tls, check_header_name
+from servescope.settings.access import Access, AccessError, Tls
+from servescope.settings.values import check_header_name
 
 TIMEOUT_SECONDS: Final = 60.0
 MAX_BYTES: Final = 32_000_000

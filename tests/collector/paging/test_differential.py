@@ -24,7 +24,7 @@ from servescope.contract.samples import Labels, Sample, format_series
 from servescope.emulator.faults import parse_fault
 from servescope.emulator.stack import V1, V2
 from servescope.emulator.workload.mixes import Mix
-from servescope.settings.tables import format_duration
+from servescope.settings.values import format_duration
 from servescope.store.embedded import Store
 from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks

@@ -22,8 +22,8 @@ from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.tokens import Tokens
 from servescope.collector.telemetry import Telemetry
 from servescope.exposition.negotiation import wants_gzip
-from servescope.settings.access import is_loopback
 from servescope.settings.hosts import accepts_host
+from servescope.settings.values import is_loopback
 from servescope.store.records import StoreError
 
 _logger = logging.getLogger(__name__)

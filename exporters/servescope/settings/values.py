@@ -1,0 +1,69 @@
+"""What values of a configuration are made of: durations, sizes, addresses and names of headers."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+_DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+LONGEST_DURATION_MS = 3653 * _DURATION_UNITS["d"]
+_DURATION = re.compile(r"(\d+)(ms|[smhdw])")
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a Prometheus duration such as `15s`, `1h30m`, `7d`; raises ValueError."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration")
+    return sum(int(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
+_SIZE = re.compile(r"(\d{1,6})(?:\.(\d{1,3}))?(KB|MB|GB|TB)")
+_SIZE_POWERS = {"KB": 1, "MB": 2, "GB": 3, "TB": 4}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `500MB` or `1.5GB`, in powers of 1000; raises ValueError."""
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a size")
+    return round(float(f"{match[1]}.{match[2] or 0}") * 1000.0 ** _SIZE_POWERS[match[3]])
+
+
+def format_duration(milliseconds: int) -> str:
+    """The shortest Prometheus duration in one unit: `5m`, `90s`, `1d`."""
+    for unit in ("d", "h", "m", "s"):
+        if milliseconds % _DURATION_UNITS[unit] == 0:
+            return f"{milliseconds // _DURATION_UNITS[unit]}{unit}"
+    return f"{milliseconds}ms"
+
+
+_HIGHEST_PORT = 65535
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` (`[::1]:9900` for IPv6); raises ValueError."""
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/\s]+)):(\d{1,5})", text)
+    if not match or int(match[3]) > _HIGHEST_PORT:
+        raise ValueError(f"{text!r} is not host:port")
+    return match[1] or match[2], int(match[3])
+
+
+def check_authority(authority: str) -> None:
+    """Raise ValueError unless this is the `host` or `host:port` of a URL, without credentials."""
+    match = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::(\d{1,5}))?", authority)
+    if not match or int(match[1] or 0) > _HIGHEST_PORT:
+        raise ValueError(f"has no valid host and port: {authority!r}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, or an address to listen on, can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_header_name(name: str) -> bool:
+    """Whether this is a valid name of a header (RFC 9110, section 5.6.2)."""
+    return re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None

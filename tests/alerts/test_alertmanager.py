@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -15,28 +12,22 @@ import pytest
 from alerts.alertmanager import render_alertmanager
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import labels_of
-from tests.support.prometheus import free_port
+from tests.support.alertmanager import running_alertmanager
+from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
-_START_SECONDS = 30.0
+# Of which one mutes the other, sent after all else: when that shows, Alertmanager has seen everything.
+_LAST = {
+    "last": ("ServescopeNoActiveReplica", "last"),
+    "last, muted": ("ServescopeReplicasFailed", "last"),
+}
 
 
 @pytest.fixture
 def url(alertmanager: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a running Alertmanager."""
-    config = tmp_path / "alertmanager.yml"
-    config.write_text(render_alertmanager(str(tmp_path)), encoding="utf-8")
-    address = f"127.0.0.1:{free_port()}"
-    command = [
-        str(alertmanager), f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
-        f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=error",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            _wait_until_ready(f"http://{address}")
-            yield f"http://{address}"
-        finally:
-            process.terminate()
+    with running_alertmanager(alertmanager, tmp_path, render_alertmanager(str(tmp_path))) as address:
+        yield f"http://{address}"
 
 
 def test_what_users_feel_mutes_its_own_causes_and_nothing_else(url: str) -> None:
@@ -80,8 +71,8 @@ def test_a_budget_that_burns_fast_mutes_only_its_own_slow_one(url: str) -> None:
     assert _muted(url) == {"fast": False, "slow": True, "other objective": False, "elsewhere": False}
 
 
-def test_a_deployment_that_is_down_is_told_once(url: str) -> None:
-    """Its targets follow from it, and it from having no replica; of another deployment, and alone, it is told."""
+def test_a_deployment_that_is_down_notifies_once(url: str) -> None:
+    """Its targets follow from it, and it from having no replica; of another deployment, and alone, it is sent."""
     down, other = _deployment("down"), _deployment("other")
     _send(
         url,
@@ -130,6 +121,7 @@ def _deployment(name: str, **labels: str) -> dict[str, str]:
 
 
 def _send(url: str, alerts: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+    last = {case: (name, _deployment(deployment)) for case, (name, deployment) in _LAST.items()}
     body = [
         {
             "labels": {
@@ -139,33 +131,24 @@ def _send(url: str, alerts: Mapping[str, tuple[str, Mapping[str, str]]]) -> None
                 **{key: value for key, value in labels.items() if key in labels_of(ALERTS[name].condition)},
             }
         }
-        for case, (name, labels) in alerts.items()
+        for case, (name, labels) in {**alerts, **last}.items()
     ]
     request = Request(
         f"{url}/api/v2/alerts", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
-    with urlopen(request, timeout=10) as answer:
+    with urlopen(request, timeout=deadline_seconds()) as answer:
         assert answer.status == 200
 
 
 def _muted(url: str) -> dict[str, bool]:
-    """By case, whether an alert is inhibited; Alertmanager finds out when it groups alerts, after `group_wait`."""
-    deadline = time.monotonic() + 50
-    while True:
-        with urlopen(f"{url}/api/v2/alerts", timeout=10) as answer:
+    """By case, whether an alert is inhibited."""
+
+    def look() -> dict[str, bool] | None:
+        with urlopen(f"{url}/api/v2/alerts", timeout=deadline_seconds()) as answer:
             alerts = json.load(answer)
-        # One without a state is not looked at yet.
-        if all(alert["status"]["state"] != "unprocessed" for alert in alerts) or time.monotonic() > deadline:
-            return {alert["labels"]["case"]: bool(alert["status"]["inhibitedBy"]) for alert in alerts}
-        time.sleep(0.5)
+        found = {alert["labels"]["case"]: bool(alert["status"]["inhibitedBy"]) for alert in alerts}
+        return found if found.get("last, muted") else None
 
-
-def _wait_until_ready(url: str) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            with urlopen(f"{url}/-/ready", timeout=5):
-                return
-        except (URLError, ConnectionError):
-            time.sleep(0.1)
-    pytest.fail(f"alertmanager at {url} did not become ready")
+    return {
+        case: is_muted for case, is_muted in wait_for(look, "Alertmanager's inhibitions").items() if case not in _LAST
+    }

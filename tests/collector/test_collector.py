@@ -29,7 +29,7 @@ from prometheus_client import generate_latest
 from servescope.collector import command
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.pacing import next_due_ms, scrape_offset_ms, tell_instant
+from servescope.collector.pacing import format_instant, next_due_ms, scrape_offset_ms
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.target import Target
 from servescope.contract.identity import Deployment
@@ -184,7 +184,7 @@ def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -
 def spy_on_layout(collector: Collector) -> list[int]:
     """How many new series each look-up of what they are summed into handles, from now on."""
     handled: list[int] = []
-    layout = collector._deriver._layout(CHAT)
+    layout = collector.fleet.deriver._layout(CHAT)
     look_up = layout._take_up
 
     def counted(member: Any, recent: Any) -> None:
@@ -218,7 +218,7 @@ def test_figures_follow_the_targets(tmp_path: Path) -> None:
         for count in range(32, 60):
             figures = await world.step(count * 15)
         assert figures["output_tokens_per_second"] == pytest.approx(2.0)
-        assert world.collector._leaving == {}
+        assert world.collector.fleet.leaving == {}
 
     play(world, act)
 
@@ -413,7 +413,7 @@ def test_a_target_that_flaps_is_told_ever_more_rarely(tmp_path: Path, caplog: py
         failed = "http://a:80/metrics: cannot connect: Connection refused"
         assert [flapped[step] for step in (0, 1)] == [failed, "answers again"]
         # A minute after it was told, by when it has failed at steps 2 and 4; then two minutes later, and so on.
-        assert flapped[5] == f"answers again; failed 2 more times since {tell_instant(1000 * (START + 45))}"
+        assert flapped[5] == f"answers again; failed 2 more times since {format_instant(1000 * (START + 45))}"
         assert 3 < len(flapped) < 12
         failures = sum(counted(line) + (line.startswith(failed)) for line in (*flapped.values(), *after.values()))
         assert failures == 120
@@ -497,7 +497,7 @@ def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogC
 
     async def act(world: World) -> None:
         await world.step(0)
-        await until(lambda: world.collector._writer.backlog() == 0)
+        await until(lambda: world.collector.recorder.backlog() == 0)
         other.execute("BEGIN IMMEDIATE")
         for count in range(1, 4):
             figures = await world.step(count * 15)
@@ -614,7 +614,7 @@ def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
         await world.step(1, seconds=-10.0)
         (watched,) = world.collector.watched
         assert watched.status.error == (
-            "http://a:80/metrics: the clock stands before the last scrape; this one is left out"
+            "http://a:80/metrics: the clock shows a time before the last scrape; this one is dropped"
         )
         await world.step(2, seconds=-7200.0)
         figures = await world.step(17)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servescope.collector.deployments import ScrapeSettings
-from servescope.collector.pacing import Pacer, believe_hold, hold_ms, tell_instant
+from servescope.collector.pacing import Pacer, believe_hold, format_instant, hold_ms
 from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 
@@ -102,7 +102,7 @@ def test_who_refuses_is_left_alone(asked: float | None, refusals: int, milliseco
 
 def test_instants_are_told_in_utc() -> None:
     """As the error of a target shows them."""
-    assert tell_instant(1_800_000_000_000) == "2027-01-15 08:00:00 UTC"
+    assert format_instant(1_800_000_000_000) == "2027-01-15 08:00:00 UTC"
 
 
 def test_a_clock_that_was_ahead_holds_nobody() -> None:

@@ -195,7 +195,7 @@ def test_a_bad_file_changes_nothing_and_says_so(tmp_path: Path, caplog: pytest.L
             assert world.collector.loading.error == str(refused.value)
             assert exposed(world)["servescope_configuration_reload_success"] == 0
             assert exposed(world)["servescope_configuration_reload_timestamp_seconds"] == START
-            assert "the configuration is not taken up, the former one stays: " in caplog.text
+            assert "the configuration is not applied, the former one stays: " in caplog.text
         await world.advance(30)
         assert len(world.times("a")) >= 4
         world.write(text("a", "b"))
@@ -216,7 +216,7 @@ def test_settings_change_at_once_or_say_that_they_cannot(tmp_path: Path, caplog:
         await world.advance(20)
 
         assert loading.needs_restart == ("store", "window")
-        assert "setting 'window' of the configuration has changed; it takes a restart to go by it" in caplog.text
+        assert "setting 'window' of the configuration has changed; the change needs a restart" in caplog.text
         assert world.collector.settings.window_ms == 300_000
         assert len(world.times("a")) == 5
         assert not (tmp_path / "other.db").exists()
@@ -230,7 +230,7 @@ def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None:
     world.collector._reread = None
 
     async def act(world: World) -> None:
-        with pytest.raises(ServescopeError, match="started without a configuration file; there is none to read anew"):
+        with pytest.raises(ServescopeError, match="started without a configuration file; there is none to read again"):
             await world.collector.reload()
         await world.advance(30)
         assert len(world.times("a")) >= 2
@@ -305,7 +305,7 @@ def test_a_list_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
             await asyncio.Event().wait()
         return await answer(settings)
 
-    world.collector._fetch_list = fetch_list
+    world.collector._discovering._fetch_list = fetch_list
 
     async def act(world: World) -> None:
         await world.advance(40)
@@ -427,7 +427,7 @@ def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
         refused = world.times("a")[1]
         assert len(world.times("a")) == 2
         assert a.held_until_ms == round((START + refused + 100) * 1000)
-        assert "HTTP status 429; tried again from 2027-01-15 08:0" in str(a.status.error)
+        assert "HTTP status 429; next attempt after 2027-01-15 08:0" in str(a.status.error)
         assert a.next_scrape_ms is not None
         assert a.next_scrape_ms >= a.held_until_ms
         assert exposed(world)["servescope_scrapes_total{rate_limited}"] == 1
@@ -562,7 +562,7 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         await go_on.wait()
         return page(1).encode()
 
-    world.collector._fetch = fetch
+    world.collector._scraping._fetch = fetch
 
     async def act(world: World) -> None:
         await world.advance(1)
@@ -593,7 +593,7 @@ def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
         recent = RecentScrapes(300_000, 30_000)
         monkeypatch.setattr(recent, "append", fail)
         a.recent = recent
-        monkeypatch.setattr(world.collector, "_store_figures", fail)
+        monkeypatch.setattr(world.collector.recorder, "record_figures", fail)
         before = exposed(world)
         await world.advance(60)
         after = exposed(world)

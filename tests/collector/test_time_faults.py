@@ -247,7 +247,7 @@ def test_a_clock_set_back_a_little_leaves_scrapes_out(run: Run, jump: float) -> 
                 world.answers[name] = (former or 0.0) + STEADY * EVERY
             outcomes = [scrape.outcome for scrape in await world.scrape()]
             left_out += outcomes.count("clock")
-            assert [error is not None and "the clock stands before" in error for error in world.errors()] == [
+            assert [error is not None and "the clock shows a time before" in error for error in world.errors()] == [
                 outcome == "clock" for outcome in outcomes
             ]
             seen.append(world.shown().get(TOKENS))
@@ -326,7 +326,7 @@ def stored(world: Faulty, since_ms: int, *, gone: bool = False) -> int:
     With `gone` it waits for retention, which deletes little by little behind what is written.
     """
     deadline = time.monotonic() + (20 if gone else 5)
-    writer, former = world.collector._writer, -1
+    writer, former = world.collector.recorder, -1
     (target_id,) = [each.target.target_id for each in world.collector.watched if each.target.identity.replica == "a"]
     while time.monotonic() < deadline:
         found = len(world.collector.history.read_scrapes(target_id, since_ms, since_ms + 300_000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from servescope.collector.pacing import tell_instant
+from servescope.collector.pacing import format_instant
 
 _FIRST_QUIET_MS = 60_000
 _LONGEST_QUIET_MS = 3_600_000
@@ -23,7 +23,7 @@ class Told(NamedTuple):
         if not self.more:
             return ""
         times = "once more" if self.more == 1 else f"{self.more} more times"
-        return f"; {what}{times} since {tell_instant(self.since_ms)}"
+        return f"; {what}{times} since {format_instant(self.since_ms)}"
 
 
 class Lapses:

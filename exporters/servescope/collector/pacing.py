@@ -94,7 +94,7 @@ def believe_hold(until_ms: int, now_ms: int) -> int:
     return until_ms if until_ms <= now_ms + _LONGEST_HELD_MS else 0
 
 
-def tell_instant(instant_ms: int) -> str:
+def format_instant(instant_ms: int) -> str:
     """An instant as people read it, in UTC."""
     return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

@@ -35,8 +35,9 @@ from servescope.collector.api.parameters import (
     read_whole_number,
 )
 from servescope.collector.api.settings import ApiSettings
-from servescope.collector.collector import Collector, Health
+from servescope.collector.collector import Collector
 from servescope.collector.exposition import Page, PageRenderer, Scraped
+from servescope.collector.fleet import Health
 from servescope.collector.openapi import describe
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.errors import ServescopeError

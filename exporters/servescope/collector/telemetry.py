@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
@@ -14,6 +15,8 @@ from servescope.collector.scrape import OUTCOMES, Scrape
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.samples import make_labels
+
+_logger = logging.getLogger(__name__)
 
 STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "alert")
 """Where a fault of the collector's own can happen without ending it; in reading a text it is the outcome `internal`."""
@@ -84,6 +87,11 @@ class Telemetry:
         self._left_out = _counter("servescope_alerts_left_out_total", registry)
         self.notification_seconds = _histogram("servescope_notification_duration_seconds", registry)
         self._notices = _counter("servescope_notifications_total", registry)
+
+    def report_fault(self, stage: str, message: str, error: BaseException | None = None) -> None:
+        """Count and log an error of ours: this one, or else the one that is being handled."""
+        self.failures.labels(stage).inc()
+        _logger.error("%s", message, exc_info=error or True)
 
     def know_receiver(self, receiver: str) -> None:
         """Have a receiver's counts begin at 0."""

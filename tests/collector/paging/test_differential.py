@@ -101,7 +101,7 @@ def _play(stack: ObservedStack) -> Played:
         played.states.append({
             (each.alert, each.labels): each.state for each in alerts.states.instances() if each.resolved_ms is None
         })  # fmt: skip
-        played.own.append(stack.collector._read_own({*requirements.own, *requirements.counters}))
+        played.own.append(stack.collector.own.read({*requirements.own, *requirements.counters}))
         played.shares.append(
             {term: dict(alerts.view.badness(term)) for term in (*requirements.budgets, *requirements.badness)}
         )

@@ -1,0 +1,110 @@
+"""The loop that evaluates: figures and alerts, at every multiple of the evaluation interval."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from servescope.collector.clock import Clock
+from servescope.collector.derive import Derivation, Members, count_targets
+from servescope.collector.fleet import Fleet
+from servescope.collector.own_series import OwnSeries
+from servescope.collector.pacing import next_due_ms
+from servescope.collector.telemetry import Telemetry
+from servescope.collector.watched import Watched
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Sample
+
+_REPLICA_ROLES = ("aggregated", "prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All figures at one instant, in milliseconds."""
+
+    at_ms: int = 0
+    deployments: dict[Deployment, Derivation] = field(default_factory=dict)
+
+
+class EvaluationLoop:
+    """Derives the figures of every deployment, and evaluates the alerts; `last` is None before the first time."""
+
+    def __init__(
+        self, fleet: Fleet, own: OwnSeries, clock: Clock, telemetry: Telemetry, problems: Callable[[], Collection[str]]
+    ) -> None:
+        self.last: Evaluation | None = None
+        self._fleet, self._own, self._clock, self._telemetry = fleet, own, clock, telemetry
+        self._problems = problems
+
+    async def run(self) -> None:
+        """Evaluate regularly, until cancelled."""
+        due = 0
+        while True:
+            due = next_due_ms(self._clock.now_ms, self._fleet.settings.evaluation_interval_ms, 0, after_ms=due)
+            await self._clock.sleep_until(due)
+            try:
+                self.evaluate(due)
+            except Exception:
+                # An error of ours in one evaluation must not end the scraping, nor the next one.
+                self._telemetry.report_fault("evaluate", "no figures of any deployment for this evaluation")
+
+    def evaluate(self, at_ms: int) -> Evaluation:
+        """Derive the figures of every deployment at an instant, show them and hand them to the store."""
+        started, fleet = time.perf_counter(), self._fleet
+        by_deployment = fleet.by_deployment()
+        derived, failed = self._derive(by_deployment, at_ms)
+        self.last = Evaluation(at_ms, derived)
+        self._telemetry.evaluation_seconds.observe(time.perf_counter() - started)
+        series = sum(len(watched.recent) for watches in by_deployment.values() for watched in watches)
+        self._telemetry.set_state(series=series, problems=len(self._problems()))
+        fleet.resize_cache(series)
+        fleet.recorder.record_figures(at_ms, derived, fleet.watched, fleet.leaving, fleet.settings)
+        self._evaluate_alerts(self.last, failed)
+        return self.last
+
+    def _derive(
+        self, by_deployment: dict[Deployment, list[Watched]], at_ms: int
+    ) -> tuple[dict[Deployment, Derivation], list[Deployment]]:
+        """The figures by deployment, and the deployments that have none because of an error of ours."""
+        members = {
+            deployment: Members([watched.recent for watched in watches], self._count(deployment, watches))
+            for deployment, watches in by_deployment.items()
+        }
+        derived: dict[Deployment, Derivation] = {}
+        failed: list[Deployment] = []
+        for deployment, found in self._fleet.deriver.derive(members, at_ms).items():
+            if isinstance(found, Exception):
+                message = f"{deployment.deployment_id}: no figures for this evaluation"
+                self._telemetry.report_fault("evaluate", message, found)
+                failed.append(deployment)
+            else:
+                derived[deployment] = found
+        return derived, failed
+
+    def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
+        """The replicas by status as the collector sees its own targets; none where it has scraped no replica."""
+        healthy = [
+            watched.status.healthy
+            for watched in members
+            if watched.target.target_id in self._fleet.listed
+            and watched.target.identity.role in _REPLICA_ROLES
+            and self._fleet.health(watched) != "unknown"
+        ]
+        return count_targets(deployment, healthy) if healthy else []
+
+    def _evaluate_alerts(self, evaluation: Evaluation, failed: Collection[Deployment]) -> None:
+        fleet = self._fleet
+        try:
+            requirements = fleet.alerts.view.requirements
+            fleet.alerts.evaluate(
+                evaluation.at_ms,
+                evaluation.deployments,
+                self._own.read({*requirements.own, *requirements.counters}),
+                interval_ms=fleet.settings.evaluation_interval_ms,
+                targets={*fleet.listed, *fleet.leaving},
+                unknown=failed,
+            )
+        except Exception:
+            # An error of ours in alerting must not end the figures.
+            self._telemetry.report_fault("alert", "no alert was evaluated")

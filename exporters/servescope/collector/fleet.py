@@ -1,0 +1,150 @@
+"""All targets under watch: those that are listed, and those that left and still count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from servescope.collector.clock import Clock
+from servescope.collector.config import CollectorSettings
+from servescope.collector.derive import Deriver
+from servescope.collector.pacing import Pacer
+from servescope.collector.paging.manager import AlertManager
+from servescope.collector.recent_scrapes import RecentScrapes
+from servescope.collector.recording import Recorder
+from servescope.collector.target import Target
+from servescope.collector.watched import Watched
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Labels, Snapshot
+from servescope.sources.cache import SeriesCache
+from servescope.sources.layers import Supply
+from servescope.sources.reader import Reader
+
+Health = Literal["up", "down", "unknown"]
+
+
+class Fleet:
+    """The targets by target id, and the booking of their scrapes. Not thread safe.
+
+    `listed` are scraped. `leaving` are no longer listed, and count until their last samples have left the window.
+    """
+
+    def __init__(
+        self, settings: CollectorSettings, clock: Clock, deriver: Deriver, alerts: AlertManager, recorder: Recorder
+    ) -> None:
+        self.settings = settings
+        self.listed: dict[str, Watched] = {}
+        self.leaving: dict[str, Watched] = {}
+        self.pacer = Pacer()
+        self.deriver, self.alerts, self.recorder = deriver, alerts, recorder
+        self._clock = clock
+        self._supplies: dict[Deployment, Supply] = {}
+        self._cache = SeriesCache()
+
+    # --- Who is watched -----------------------------------------------------------------------------------------------
+
+    @property
+    def watched(self) -> list[Watched]:
+        """Every listed target, by target id."""
+        return [self.listed[target_id] for target_id in sorted(self.listed)]
+
+    def by_deployment(self) -> dict[Deployment, list[Watched]]:
+        """All targets that count, by deployment."""
+        return _by_deployment((*self.listed.values(), *self.leaving.values()))
+
+    def health(self, watched: Watched) -> Health:
+        """How the target's last scrape ended; unknown when that is longer ago than two scrapes may take."""
+        status, target = watched.status, watched.target
+        oldest = self._clock.now_ms - 2 * self.pacer.interval_ms(target) - target.scraping.timeout_ms
+        if status.last_scrape_ms is None or status.last_scrape_ms < oldest:
+            return "unknown"
+        return "up" if status.healthy else "down"
+
+    def scrape_ages(self) -> Iterator[tuple[Labels, float]]:
+        """The labels of each target that was scraped successfully, and the seconds since then."""
+        now_ms = self._clock.now_ms
+        for watched in self.watched:
+            if watched.status.last_success_ms is not None:
+                yield watched.labels, max(0.0, (now_ms - watched.status.last_success_ms) / 1000)
+
+    # --- Coming and going ---------------------------------------------------------------------------------------------
+
+    def watch(self, target: Target, recent: RecentScrapes) -> Watched:
+        """A target that is scraped from now on, with the scrapes that the store held."""
+        self.deriver.take_up(target.identity.deployment(), recent)
+        return Watched(target, self._reader(target), recent)
+
+    def change(self, watched: Watched, target: Target) -> None:
+        """Scrape the same target at another address, or read it in another way."""
+        if target.source != watched.target.source:
+            watched.reader = self._reader(target)
+        watched.change(target)
+
+    def retire(self, target_id: str) -> None:
+        """Stop scraping a target that is no longer listed."""
+        watched = self.leaving[target_id] = self.listed.pop(target_id)
+        watched.stop()
+        # Its series end here, as behind the stale markers of Prometheus.
+        self.book(watched, self._clock.now_ms, None)
+
+    def forget_spent(self) -> bool:
+        """Forget the targets that left and no longer count; whether there was one."""
+        now_ms, former = self._clock.now_ms, len(self.leaving)
+        self.leaving = {name: watched for name, watched in self.leaving.items() if not watched.recent.is_spent(now_ms)}
+        return len(self.leaving) != former
+
+    def settle_supplies(self) -> None:
+        """Leave no metric to a target that is no longer listed."""
+        listed = _by_deployment(self.listed.values())
+        for deployment, supply in self._supplies.items():
+            supply.retain({watched.target.target_id for watched in listed.get(deployment, ())})
+        # A target that left may return, with the reader it had.
+        held = self.by_deployment()
+        self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
+
+    def recent_scrapes(self, target: Target) -> RecentScrapes:
+        """Room for the scrapes of a target."""
+        return RecentScrapes(
+            self.settings.window_ms, 2 * target.scraping.interval_ms, max_series=self.settings.max_held_series
+        )
+
+    def _reader(self, target: Target) -> Reader:
+        supply = self._supplies.setdefault(target.identity.deployment(), Supply())
+        return Reader(target.identity, target.source, supply=supply, cache=self._cache)
+
+    def resize_cache(self, series: int) -> None:
+        """Keep as many parsed lines as there are series in memory."""
+        self._cache.resize(series)
+
+    # --- Booking ------------------------------------------------------------------------------------------------------
+
+    async def make_room(
+        self, recent: RecentScrapes, deployment: Deployment, time_ms: int, snapshot: Snapshot | None
+    ) -> None:
+        """Look up the new series of a scrape in parts: thousands at once would delay the scrapes of other targets."""
+        for _ in recent.reserve(time_ms, snapshot.series) if snapshot is not None else ():
+            self.deriver.take_up(deployment, recent)
+            await asyncio.sleep(0)
+
+    def book(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
+        """Keep a scrape in memory and for the store; False when it is not after the last one."""
+        last_ms = watched.recent.last_ms
+        if last_ms is not None and time_ms < last_ms - watched.recent.hold_ms:
+            # The clock was set back by more than all that is held: what is held is of no use any more.
+            watched.recent = self.recent_scrapes(watched.target)
+        elif last_ms is not None and time_ms <= last_ms:
+            return False
+        kept = watched.recent.append(time_ms, snapshot)
+        self.recorder.record_scrape(watched, time_ms, kept)
+        self.deriver.take_up(watched.deployment, watched.recent)
+        if kept is not None:
+            self.alerts.count(watched.target.target_id, watched.deployment, time_ms, kept)
+        return True
+
+
+def _by_deployment(targets: Iterable[Watched]) -> dict[Deployment, list[Watched]]:
+    members: dict[Deployment, list[Watched]] = {}
+    for watched in targets:
+        members.setdefault(watched.deployment, []).append(watched)
+    return members

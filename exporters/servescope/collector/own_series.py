@@ -1,0 +1,60 @@
+"""The series of the collector's own that follow from its state: targets, scrape ages, alerts, configured shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from servescope.collector.exposition import TARGET_GAUGES, Gauges
+from servescope.collector.fleet import Fleet
+from servescope.collector.telemetry import Telemetry
+from servescope.collector.traffic_split import ConfiguredShare
+from servescope.contract.expressions import Vector
+from servescope.contract.samples import make_labels
+
+SCRAPE_AGE: Final = "servescope_target_scrape_age_seconds"
+CONFIGURED_SHARE: Final = "servescope_configured_share"
+
+
+class OwnSeries:
+    """Reads them from a fleet; `shares` are those of the traffic that the stacks are to have."""
+
+    def __init__(self, fleet: Fleet, telemetry: Telemetry, shares: Sequence[ConfiguredShare]) -> None:
+        self.shares = shares
+        self._fleet, self._telemetry = fleet, telemetry
+
+    def gauges(self) -> list[Gauges]:
+        """What `/metrics` shows of the state now, beside the telemetry."""
+        fleet = self._fleet
+        counts = Counter((watched.deployment, fleet.health(watched)) for watched in fleet.listed.values())
+        targets = [
+            (make_labels((*deployment.labels(), ("health", health))), float(count))
+            for (deployment, health), count in sorted(counts.items())
+        ]
+        return [
+            Gauges("servescope_targets", targets),
+            Gauges(SCRAPE_AGE, list(fleet.scrape_ages())),
+            Gauges(CONFIGURED_SHARE, list(self._shares().items())),
+            Gauges("servescope_alerts", fleet.alerts.counts()),
+            Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
+        ]
+
+    def read(self, names: Collection[str]) -> dict[str, Vector]:
+        """The series of these names that `/metrics` shows, by their labels."""
+        fleet, found = self._fleet, self._telemetry.read(names)
+        scraped = [
+            each
+            for each in fleet.listed.values()
+            if each.status.last_scrape_ms is not None and fleet.health(each) != "unknown"
+        ]
+        for name, value in TARGET_GAUGES.items():
+            if name in names:
+                found[name] = {each.labels: value(each.status) for each in scraped}
+        found[SCRAPE_AGE] = dict(fleet.scrape_ages())
+        found[CONFIGURED_SHARE] = self._shares()
+        return found
+
+    def _shares(self) -> Vector:
+        return {share.labels(): share.share for share in self.shares}

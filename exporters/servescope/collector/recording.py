@@ -1,0 +1,138 @@
+"""What the collector hands to the store, and what it reports of a store that fails."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from servescope.collector.clock import Clock, Leaps
+from servescope.collector.config import CollectorSettings
+from servescope.collector.derive import Derivation
+from servescope.collector.telemetry import Telemetry
+from servescope.collector.watched import Watched
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Snapshot
+from servescope.store.embedded import Store
+from servescope.store.records import RecordedSettings, StoreError, TargetStatus
+from servescope.store.writer import Round, StoreWriter
+
+_logger = logging.getLogger(__name__)
+
+_PRUNE_EVERY_MS = 60_000
+_PROBLEM_LOGGED_EVERY_SECONDS = 60.0
+
+
+class Recorder:
+    """Has scrapes and figures written in a thread of its own; `history` reads the same store.
+
+    `problem` is why the store cannot be written, None while it can.
+    """
+
+    def __init__(self, store: Store, history: Store, telemetry: Telemetry, clock: Clock) -> None:
+        self.history = history
+        self.problem: str | None = None
+        self._telemetry, self._clock = telemetry, clock
+        # The store takes no scrape of a target that it was not given before.
+        self._introduced: set[str] = set()
+        self._pruned_ms = 0
+        self._leaps = Leaps()
+        self._settings: RecordedSettings | None = None
+        self._problem_logged = self._drop_logged = -_PROBLEM_LOGGED_EVERY_SECONDS
+        self._writer = StoreWriter(
+            store,
+            on_written=self._on_written,
+            on_error=self.report_error,
+            on_dropped=self._on_dropped,
+            on_pruned=telemetry.store_pruned.inc,
+        )
+
+    def submit(self, round_: Round) -> None:
+        """Have a round written; returns at once."""
+        self._writer.submit(round_)
+
+    def backlog(self) -> int:
+        """How many rounds wait to be written."""
+        return self._writer.backlog()
+
+    def close(self, targets: Sequence[TargetStatus]) -> None:
+        """Write what still waits and close the store."""
+        # The writer's connection closes last: it takes the write-ahead log along, a reader's cannot.
+        self.history.close()
+        self._writer.submit(Round(targets=targets))
+        if not self._writer.close():
+            _logger.error("the store is still being written; the last scrapes may be lost")
+
+    def record_scrape(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
+        """Have a scrape written at once: a process that is killed loses none but the one under way."""
+        target_id = watched.target.target_id
+        new = target_id not in self._introduced
+        self._introduced.add(target_id)
+        self.submit(Round(scrapes=[(target_id, time_ms, snapshot)], targets=[watched.status] if new else ()))
+
+    def record_figures(
+        self,
+        at_ms: int,
+        derived: Mapping[Deployment, Derivation],
+        targets: Sequence[Watched],
+        leaving: Collection[str],
+        settings: CollectorSettings,
+    ) -> None:
+        """Have an evaluation written, with the state of all targets and, once a minute, what is to be kept."""
+        listed = frozenset(watched.target.target_id for watched in targets)
+        round_ = Round(
+            figures=[(deployment, at_ms, each.figures) for deployment, each in derived.items()],
+            targets=[watched.status for watched in targets],
+            listed=listed,
+        )
+        self._record_settings(round_, at_ms, settings)
+        self._keep(round_, settings)
+        self._introduced = {*listed, *leaving}
+        self.submit(round_)
+        self._telemetry.set_store(
+            backlog=self._writer.backlog(),
+            age_seconds=self._writer.age_seconds(),
+            size_bytes=self.history.size_bytes(),
+        )
+
+    def _record_settings(self, round_: Round, at_ms: int, settings: CollectorSettings) -> None:
+        recorded = RecordedSettings(
+            settings.window_ms, settings.evaluation_interval_ms, settings.scrape_interval_ms, settings.window_bounds
+        )
+        if recorded != self._settings:
+            self._settings = recorded
+            round_.settings = at_ms, recorded
+
+    def _keep(self, round_: Round, settings: CollectorSettings) -> None:
+        now_ms = self._clock.now_ms
+        self._leaps.note(now_ms, settings.evaluation_interval_ms)
+        # Either way round: a clock that was ahead for a while must not put it off for as long.
+        if abs(now_ms - self._pruned_ms) >= _PRUNE_EVERY_MS:
+            self._pruned_ms = now_ms
+            round_.keep_from_ms = now_ms - self._leaps.unbelieved_ms - settings.retention_ms
+            round_.keep_bytes = settings.retention_bytes
+
+    # --- When the store fails -----------------------------------------------------------------------------------------
+
+    def report_error(self, error: StoreError) -> None:
+        """Count an error of the store, and log it unless it was logged within a minute."""
+        self._telemetry.store_errors.inc()
+        now, problem = time.monotonic(), str(error)
+        if problem != self.problem or now - self._problem_logged >= _PROBLEM_LOGGED_EVERY_SECONDS:
+            self._problem_logged = now
+            _logger.error("%s; what was scraped waits to be written", error)
+        self.problem = problem
+
+    def _on_written(self, seconds: float) -> None:
+        self._telemetry.store_seconds.observe(seconds)
+        if self.problem is not None:
+            self.problem = None
+            _logger.info("the store is written again")
+
+    def _on_dropped(self, round_: Round) -> None:
+        lost = sum(len(snapshot.series) for _, _, snapshot in round_.scrapes if snapshot is not None)
+        self._telemetry.count_dropped({"store": lost})
+        now = time.monotonic()
+        if now - self._drop_logged >= _PROBLEM_LOGGED_EVERY_SECONDS:
+            self._drop_logged = now
+            _logger.error("the store has failed for too long; the oldest waiting samples are dropped")

@@ -1,0 +1,113 @@
+"""The loop that scrapes: each target at its own interval, within its host's limit, not while it asks for rest."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from servescope.collector.clock import Clock
+from servescope.collector.fleet import Fleet
+from servescope.collector.pacing import believe_hold, format_instant, hold_ms, next_due_ms, scrape_offset_ms
+from servescope.collector.scrape import Fetch, Scrape, scrape_target
+from servescope.collector.telemetry import Telemetry
+from servescope.collector.watched import Watched
+
+# The first scrapes come at once rather than within an interval, but not all in one instant.
+_FIRST_SCRAPES_APART_MS = 10
+
+
+class ScrapeLoop:
+    """Scrapes the listed targets of a fleet, each in a task of its own."""
+
+    def __init__(self, fleet: Fleet, fetch: Fetch, clock: Clock, telemetry: Telemetry) -> None:
+        self._fleet, self._fetch, self._clock, self._telemetry = fleet, fetch, clock, telemetry
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Start a task for each target that has none yet."""
+        spread_ms = _FIRST_SCRAPES_APART_MS * len(self._fleet.listed)
+        for watched in self._fleet.listed.values():
+            if watched.task is None:
+                watched.task = tasks.create_task(self._scrape_regularly(watched, spread_ms))
+
+    async def scrape(self, watched: Watched) -> Scrape:
+        """Scrape one target now and book the result."""
+        scrape = await scrape_target(
+            watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock.seconds
+        )
+        await self._fleet.make_room(watched.recent, watched.deployment, scrape.time_ms, scrape.snapshot)
+        if not self._fleet.book(watched, scrape.time_ms, scrape.snapshot):
+            message = f"{watched.target.url}: the clock shows a time before the last scrape; this one is dropped"
+            scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
+        elif scrape.snapshot is not None and watched.recent.left_out:
+            scrape = replace(scrape, dropped={**scrape.dropped, "series_limit": watched.recent.left_out})
+        if scrape.outcome == "rate_limited":
+            scrape = self._hold(watched, scrape)
+        else:
+            watched.refusals = 0
+        self._telemetry.count_scrape(scrape)
+        watched.take_note(scrape)
+        return scrape
+
+    def _hold(self, watched: Watched, scrape: Scrape) -> Scrape:
+        """Leave a target alone that asks for it, and all of its host where that is limited."""
+        watched.refusals += 1
+        watched.held_until_ms = self._clock.now_ms + hold_ms(scrape.retry_after_seconds, watched.refusals)
+        host = self._fleet.pacer.host(watched.target)
+        if host is not None:
+            host.hold(watched.held_until_ms)
+        return replace(scrape, error=f"{scrape.error}; next attempt after {format_instant(watched.held_until_ms)}")
+
+    async def _scrape_regularly(self, watched: Watched, spread_ms: int) -> None:
+        await self._rest_until(watched, max(self._first_ms(watched, spread_ms), self._held_until_ms(watched)))
+        due = 0
+        while True:
+            await self._await_turn(watched)
+            try:
+                await self.scrape(watched)
+            except Exception:
+                # An error of ours with one target's samples must not end the scraping of all.
+                message = f"{watched.target.target_id}: the result of a scrape could not be booked"
+                self._telemetry.report_fault("scrape", message)
+            former, due = due, self._next_ms(watched, due)
+            self._count_missed(watched, former, due)
+            await self._rest_until(watched, due)
+            self._telemetry.scrape_lateness.observe(max(0, self._clock.now_ms - due) / 1000)
+
+    def _first_ms(self, watched: Watched, spread_ms: int) -> int:
+        interval, now_ms = watched.target.scraping.interval_ms, self._clock.now_ms
+        offset = scrape_offset_ms(watched.target.target_id, interval)
+        if watched.status.last_scrape_ms is None:
+            return now_ms + offset * min(spread_ms, interval) // interval
+        # It was scraped before, at another pace.
+        return next_due_ms(now_ms, interval, offset, after_ms=0)
+
+    def _next_ms(self, watched: Watched, due_ms: int) -> int:
+        interval = watched.target.scraping.interval_ms
+        offset = scrape_offset_ms(watched.target.target_id, interval)
+        return next_due_ms(max(self._clock.now_ms, self._held_until_ms(watched)), interval, offset, after_ms=due_ms)
+
+    def _count_missed(self, watched: Watched, former_ms: int, due_ms: int) -> None:
+        """Count the scrapes that were due since the former one, unless the target or its host asked for the rest."""
+        is_limited = watched.held_until_ms > self._clock.now_ms or self._fleet.pacer.host(watched.target) is not None
+        if former_ms and not is_limited:
+            missed = (due_ms - former_ms) // watched.target.scraping.interval_ms - 1
+            self._telemetry.missed_scrapes.inc(max(0, missed))
+
+    def _held_until_ms(self, watched: Watched) -> int:
+        watched.held_until_ms = believe_hold(watched.held_until_ms, self._clock.now_ms)
+        return watched.held_until_ms
+
+    async def _await_turn(self, watched: Watched) -> None:
+        """Wait for a turn of the target's host, where that is limited."""
+        while (host := self._fleet.pacer.host(watched.target)) is not None:
+            turn = host.reserve(self._clock.now_ms)
+            await self._rest_until(watched, turn)
+            if turn >= host.held_until_ms:
+                return
+
+    async def _rest_until(self, watched: Watched, due_ms: int) -> None:
+        watched.next_scrape_ms, watched.resting = due_ms, True
+        try:
+            await self._clock.sleep_until(due_ms)
+        finally:
+            watched.resting = False

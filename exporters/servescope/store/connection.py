@@ -67,6 +67,7 @@ class StoreConnection:
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
         self._file: tuple[int, int] | None
         self._log: list[tuple[int, int] | None]
+        self._log_bytes = 0
         self._disconnect()
         if opened:
             self._open()
@@ -120,6 +121,25 @@ class StoreConnection:
         """Whether the write-ahead log was removed, so that other processes no longer see what is written."""
         return self._log_files() != self._log
 
+    def has_shorter_log(self) -> bool:
+        """Whether the write-ahead log is shorter than when this was last asked; it may have been truncated in use."""
+        former, self._log_bytes = self._log_bytes, file_size(f"{self.path}-wal")
+        return self._log_bytes < former
+
+    @guarded
+    def verify(self, *, whole: bool) -> None:
+        """Raise StoreError when the head of the file, or any page with `whole`, is damaged.
+
+        The next statements read their pages anew: SQLite holds pages that it read, while other processes would read the
+        damaged ones.
+        """
+        self._connection.execute("PRAGMA shrink_memory")
+        self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if whole:
+            (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise StoreError(f"store {self.path}: {found}", damaged=True)
+
     @guarded
     def reopen(self) -> None:
         """Open the file that is at the path now, a new one when there is none. Raises StoreError."""
@@ -168,7 +188,7 @@ class StoreConnection:
         """Close the connection; the file counts as replaced until it is opened again, were it the same one."""
         self._connection.close()
         self._file = _NO_FILE
-        self._log = []
+        self._log, self._log_bytes = [], 0
 
     def _log_files(self) -> list[tuple[int, int] | None]:
         return [file_identity(f"{self.path}{ending}") for ending in _LOG_ENDINGS]

@@ -24,6 +24,7 @@ _PRUNE_ROWS = 2_000
 # Packing and pruning have at most this share of the thread's time, so that a burst of either spreads.
 _TIDYING_SHARE = 0.1
 _IDLE_MS = 1_800_000
+_VERIFY_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 # The room that an alert takes while it waits to be written.
@@ -116,6 +117,7 @@ class StoreWriter:
         self._statuses: dict[str, TargetStatus] = {}
         self._settings: tuple[int, RecordedSettings] | None = None
         self._is_new = False
+        self._verify_at = 0.0
         self._pause_seconds = 0.0
         self._tidy_at = 0.0
         self._untidy = True
@@ -281,7 +283,7 @@ class StoreWriter:
             self._pause_seconds = 0.001
 
     def _check_file(self) -> None:
-        """Open the file that is at the path now, when it is another than the one that was written."""
+        """Open the file that is at the path now, when it is not the one that was written; find damage now and then."""
         if self._store.is_replaced():
             reason = "the file was removed, replaced or out of reach; the one at its place now is written"
             self._begin_anew(reason if self._store.was_open else None)
@@ -290,6 +292,9 @@ class StoreWriter:
             self._report("its write-ahead log was removed; a copy with all that was written takes the file's place")
         elif self._is_new:
             self._introduce()
+        elif (is_shorter := self._store.has_shorter_log()) or time.monotonic() >= self._verify_at:
+            self._verify_at = time.monotonic() + _VERIFY_SECONDS
+            self._store.verify(whole=is_shorter)
 
     def _begin_anew(self, reason: str | None) -> None:
         self._store.reopen()

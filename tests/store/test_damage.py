@@ -1,0 +1,144 @@
+"""A store that is damaged under a running collector costs the store alone: the rest goes on, and a store begins anew."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from servescope.store.embedded import Store
+from servescope.store.records import StoreError
+from tests.support.collecting import Collecting, collecting
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+_PAGE = 16_384
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collecting]:
+    """One collector, whose store every test damages in its own way."""
+    folder = tmp_path_factory.mktemp("damage")
+    with collecting(folder, folder / "servescope.db") as collector:
+        yield collector
+
+
+def overwrite_the_middle(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(_PAGE)
+        file.write(b"\xaa" * (path.stat().st_size - _PAGE))
+
+
+def overwrite_the_head(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 200)
+
+
+def overwrite_the_schema(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xaa" * 2_000)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 2 * _PAGE)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def remove_all(path: Path) -> None:
+    for each in path.parent.glob("servescope.db*"):
+        each.unlink()
+
+
+def replace_by_text(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_text("notes, long enough to be looked at " * 100)
+    other.replace(path)
+
+
+def replace_by_an_empty_store(path: Path) -> None:
+    Store(path.with_name("other.db")).close()
+    path.with_name("other.db").replace(path)
+
+
+def remove_the_log(path: Path) -> None:
+    Path(f"{path}-wal").unlink()
+
+
+def remove_the_log_and_its_index(path: Path) -> None:
+    Path(f"{path}-wal").unlink()
+    Path(f"{path}-shm").unlink()
+
+
+def truncate_the_log(path: Path) -> None:
+    os.truncate(f"{path}-wal", 0)
+
+
+def overwrite_the_log(path: Path) -> None:
+    log = Path(f"{path}-wal")
+    with log.open("r+b") as file:
+        file.write(b"\xaa" * log.stat().st_size)
+
+
+def checkpoint(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        overwrite_the_middle,
+        overwrite_the_head,
+        overwrite_the_schema,
+        truncate,
+        empty,
+        remove,
+        remove_all,
+        replace_by_an_empty_store,
+        remove_the_log,
+        remove_the_log_and_its_index,
+        truncate_the_log,
+    ],
+)
+def test_a_damaged_store_costs_the_store_alone(running: Collecting, damage: Callable[[Path], None]) -> None:
+    """Targets are scraped and shown on, the damage is reported, and scrapes after it are in a sound store."""
+    last = running.wait_for_scrapes()
+    wait_for(lambda: last in running.stored(), "a scrape in the store")
+    if damage is not truncate_the_log:
+        # All of it is in the file then; the log would otherwise write over the damage.
+        checkpoint(running.store)
+    errors = running.own("servescope_store_errors_total")
+
+    damage(running.store)
+    running.wait_for_scrapes()
+    wait_for(lambda: running.own("servescope_store_errors_total") > errors, "a report of the damage", log=running.log)
+    wait_for(lambda: running.store_problem() is None, "a sound store", log=running.log)
+    last = running.wait_for_scrapes()
+    wait_for(lambda: last in running.stored(), "a scrape in it", ignoring=(StoreError,), log=running.log)
+
+    with closing(sqlite3.connect(running.store)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert "Traceback" not in running.log.read_text()
+
+
+def test_an_overwritten_log_costs_the_store_alone(running: Collecting) -> None:
+    """It is not noticed before its pages are read; until then, and while it is reported, targets are scraped on."""
+    overwrite_the_log(running.store)
+    for _ in range(3):
+        running.wait_for_scrapes()
+
+    assert running.get("/-/healthy") == "ok\n"
+    assert "Traceback" not in running.log.read_text()

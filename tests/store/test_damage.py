@@ -1,4 +1,4 @@
-"""A store that is damaged under a running collector costs the store alone: the rest goes on, and a store begins anew."""
+"""A store that is damaged under a running collector costs the store alone: the rest goes on, a new store begins."""
 
 from __future__ import annotations
 
@@ -60,12 +60,6 @@ def remove(path: Path) -> None:
 def remove_all(path: Path) -> None:
     for each in path.parent.glob("servescope.db*"):
         each.unlink()
-
-
-def replace_by_text(path: Path) -> None:
-    other = path.with_name("other")
-    other.write_text("notes, long enough to be looked at " * 100)
-    other.replace(path)
 
 
 def replace_by_an_empty_store(path: Path) -> None:
@@ -132,6 +126,20 @@ def test_a_damaged_store_costs_the_store_alone(running: Collecting, damage: Call
     with closing(sqlite3.connect(running.store)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert "Traceback" not in running.log.read_text()
+
+
+def test_a_file_of_another_program_in_its_place_is_left_alone(running: Collecting) -> None:
+    """It is reported; scrapes wait until it is gone, and are stored then."""
+    other = running.store.with_name("other")
+    other.write_text("notes, long enough to be looked at " * 100)
+    other.replace(running.store)
+    wait_for(lambda: "file is not a database" in (running.store_problem() or ""), "a report", log=running.log)
+    last = running.wait_for_scrapes()
+
+    assert running.store.read_text().startswith("notes")
+    running.store.unlink()
+    wait_for(lambda: last in running.stored(), "the scrape", ignoring=(StoreError,), log=running.log)
+    assert running.store_problem() is None
 
 
 def test_an_overwritten_log_costs_the_store_alone(running: Collecting) -> None:

@@ -24,7 +24,7 @@ _PRUNE_ROWS = 2_000
 # Packing and pruning have at most this share of the thread's time, so that a burst of either spreads.
 _TIDYING_SHARE = 0.1
 _IDLE_MS = 1_800_000
-_VERIFY_SECONDS = 5.0
+_VERIFY_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 # The room that an alert takes while it waits to be written.

@@ -74,7 +74,10 @@ def live_figures(store: Path) -> dict[str, dict[str, float]] | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "ending",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.proof) for each in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_demo_shows_both_stacks_and_ends_whole(tmp_path: Path, ending: signal.Signals) -> None:
     """Both deployments show figures; Ctrl-C, SIGTERM or a closed terminal ends each process started."""
     port = free_port()

@@ -10,7 +10,7 @@ import subprocess
 import sysconfig
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.compose import Composition, Outside, read_compose
 from tests.support.prometheus import Prometheus
+from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
 
-_HEALTHY_SECONDS = 60.0
-# An alert that fires before Prometheus knows of its Alertmanager is sent again after a minute.
-_SEEN_SECONDS = 150.0
+# Otherwise an alert that fires before Prometheus knows of its Alertmanager is sent again after a minute.
+_OPTIONS = {"prometheus": ["--rules.alert.resend-delay=1s"]}
 # Nothing else of the mounted files is changed: a test does not wait for a rhythm.
 _HASTENED = (
     ("scrape_interval: 15s", "scrape_interval: 1s"),
@@ -100,24 +100,42 @@ def _run_pip(line: str, folder: Path, environment: Path) -> None:
     settings = {**os.environ, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     settings.pop("PYTHONPATH", None)
     done = subprocess.run(
-        command, shell=True, cwd=folder / "src", env=settings, capture_output=True, text=True, check=False, timeout=240
+        command,
+        shell=True,
+        cwd=folder / "src",
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=deadline_seconds(),
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
 def test_image_runs_the_commands_of_its_services(image: Image, tmp_path: Path) -> None:
-    """The entry point starts, and what it imports is the wheel the Dockerfile built and nothing of the checkout."""
+    """The entry point starts, and it and the console's pages are of the wheel that the Dockerfile built.
+
+    Nothing of the checkout is imported; `running` starts the console from there.
+    """
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = subprocess.run(
-        [image.entry_point, "--version"], capture_output=True, text=True, check=True, timeout=60, env=settings
+        [image.entry_point, "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=deadline_seconds(),
+        env=settings,
     )
     where = subprocess.run(
-        [image.python, "-c", "import servescope; print(servescope.__file__)"],
-        capture_output=True, text=True, check=True, timeout=60, env=settings, cwd=tmp_path,
+        [image.python, "-c", "from servescope import console as c; print(c.__file__); print(c.find_app())"],
+        capture_output=True, text=True, check=True, timeout=deadline_seconds(), env=settings, cwd=tmp_path,
     )  # fmt: skip
 
     assert re.fullmatch(r"servescope \d+\.\d+\.\d+\n", said.stdout)
-    assert Path(where.stdout.strip()).is_relative_to(image.python.parent.parent)
+    module, pages = map(Path, where.stdout.split())
+    assert module.is_relative_to(image.python.parent.parent)
+    assert pages == module.parent / "_app" / "server.py"
+    assert (pages.parent / ".streamlit" / "config.toml").is_file()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +147,9 @@ class Running:
 
     def get(self, service: str, url: str) -> Any:
         """The JSON at a URL as the service knows it."""
-        with urlopen(self.outside.url_of(self.composition.services[service], url), timeout=10) as answer:
+        with urlopen(
+            self.outside.url_of(self.composition.services[service], url), timeout=deadline_seconds()
+        ) as answer:
             return json.loads(answer.read())
 
 
@@ -142,25 +162,18 @@ def running(
     outside = composition.outside(tmp_path_factory.mktemp("compose"), *_HASTENED)
     ours = {service.name: image.entry_point for service in composition.services.values() if "build" in service.said}
     executables = {**ours, "prometheus": prometheus, "alertmanager": alertmanager}
-    with outside.running(executables, seconds=_HEALTHY_SECONDS):
+    with outside.running(executables, _OPTIONS):
         yield Running(composition, outside)
 
 
-def _eventually(look: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + _SEEN_SECONDS
-    while not look() and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return look()
-
-
 def test_own_health_checks_pass(running: Running, image: Image) -> None:
-    """The health checks of our own services, which ask with the image's Python, succeed as they stand in the file."""
+    """The health checks of our own services, which ask with the image's Python, succeed as the file has them."""
     for service in running.composition.services.values():
         if "build" in service.said:
             kind, *words = service.said["healthcheck"]["test"]
             assert (kind, words[0]) == ("CMD", "python")
             command = [str(image.python), *(running.outside.rewrite(service, word) for word in words[1:])]
-            subprocess.run(command, check=True, timeout=30, capture_output=True)
+            subprocess.run(command, check=True, timeout=deadline_seconds(), capture_output=True)
 
 
 def test_collector_scrapes_the_emulated_stacks(running: Running) -> None:
@@ -171,7 +184,7 @@ def test_collector_scrapes_the_emulated_stacks(running: Running) -> None:
         deployments = {target["identity"]["deployment_id"] for target in targets}
         return deployments == {"chat-v1", "chat-v2"} and all(target["healthy"] for target in targets)
 
-    assert _eventually(all_read)
+    wait_for(all_read, "both deployments' targets to be scraped")
 
 
 def test_prometheus_scrapes_everything_it_names(running: Running) -> None:
@@ -183,8 +196,8 @@ def test_prometheus_scrapes_everything_it_names(running: Running) -> None:
             "servescope", "prometheus", "alertmanager",
         }  # fmt: skip
 
-    assert _eventually(all_up)
-    assert _eventually(lambda: bool(_prometheus(running).query("requests_total", at_ms=_now_ms())))
+    wait_for(all_up, "Prometheus' targets to be up")
+    wait_for(lambda: _prometheus(running).query("requests_total", at_ms=_now_ms()), "contract series in Prometheus")
 
 
 def test_prometheus_has_the_generated_rules(running: Running) -> None:
@@ -207,7 +220,7 @@ def test_prometheus_sends_alerts_to_alertmanager(running: Running) -> None:
         found = running.get("prometheus", "http://127.0.0.1:9090/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
         return [each["url"] for each in found] == [there]
 
-    assert _eventually(known)
+    wait_for(known, "Prometheus to know its Alertmanager")
 
 
 def test_alerts_reach_their_receiver(running: Running) -> None:
@@ -222,7 +235,7 @@ def test_alerts_reach_their_receiver(running: Running) -> None:
             for receiver in alert["receivers"]
         ]
 
-    assert _eventually(lambda: receivers() == ["watchdog"])
+    wait_for(lambda: receivers() == ["watchdog"], "the Watchdog at its receiver")
 
 
 def test_grafanas_datasource_answers(running: Running) -> None:
@@ -231,7 +244,7 @@ def test_grafanas_datasource_answers(running: Running) -> None:
         running.composition.services["grafana"], "/etc/grafana/provisioning/datasources/prometheus.yml"
     )
     (url,) = re.findall(r"url: (\S+)", provisioned.read_text(encoding="utf-8"))
-    with urlopen(f"{url}/api/v1/query?query=1", timeout=10) as answer:
+    with urlopen(f"{url}/api/v1/query?query=1", timeout=deadline_seconds()) as answer:
         assert json.loads(answer.read())["status"] == "success"
 
 

@@ -6,12 +6,8 @@ import argparse
 import gzip
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -31,61 +27,8 @@ from servescope.store.prometheus import (
     selector,
 )
 from tests.conftest import ROOT
+from tests.support.answering import Answer, Handler, answering
 from tests.support.prometheus import free_port
-
-Answer = Callable[["Handler"], None]
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One request: its path, parameters and headers, and the answer of the test."""
-
-    protocol_version = "HTTP/1.0"
-    answer: Answer
-
-    def do_GET(self) -> None:
-        self.asked(urlsplit(self.path).query)
-
-    def do_POST(self) -> None:
-        self.asked(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-    def asked(self, query: str) -> None:
-        self.parameters = parse_qs(query)
-        try:
-            type(self).answer(self)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the client has had enough
-
-    def reply(self, status: int, body: bytes | str, **headers: str) -> None:
-        """Answer with a body and its headers."""
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body.encode() if isinstance(body, str) else body)
-
-    def vector(self, *values: str) -> None:
-        """Answer with an instant vector."""
-        result = [{"metric": {"__name__": "x", "n": str(n)}, "value": [1.5, value]} for n, value in enumerate(values)]
-        self.reply(200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}))
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        pass
-
-
-@contextmanager
-def answering(answer: Answer) -> Iterator[str]:
-    """The base URL of a server with this answer."""
-    handler = type("Answering", (Handler,), {"answer": staticmethod(answer)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def ask(answer: Answer, *, seconds: float = 10.0) -> PrometheusError:

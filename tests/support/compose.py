@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import yaml
 
+from tests.support.programs import answers, program
 from tests.support.prometheus import free_port
-
-_END_SECONDS = 20.0
+from tests.support.waiting import wait_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,46 +157,27 @@ class Outside:
         return [str(executable), *(self.rewrite(service, word) for word in words)]
 
     @contextmanager
-    def running(self, executables: Mapping[str, Path], *, seconds: float) -> Iterator[None]:
+    def running(self, executables: Mapping[str, Path], options: Mapping[str, Sequence[str]]) -> Iterator[None]:
         """The services that have an executable, each started once those it depends on are healthy, as Compose does.
 
-        Raises AssertionError when one is not healthy within so many seconds, with the end of its log.
+        `options` are added to the commands of some. Raises NotInTimeError, with the end of its log, when one does not
+        become healthy.
         """
         with ExitStack() as stack:
             for service in self._composition.services.values():
                 if service.name in executables:
-                    stack.enter_context(self._started(service, executables[service.name], seconds))
+                    command = [*self.command(service, executables[service.name]), *options.get(service.name, ())]
+                    stack.enter_context(self._started(service, command))
             yield
 
     @contextmanager
-    def _started(self, service: Service, executable: Path, seconds: float) -> Iterator[None]:
-        log = self._folder / f"{service.name}.log"
+    def _started(self, service: Service, command: Sequence[str]) -> Iterator[None]:
+        log, url = self._folder / f"{service.name}.log", self.url_of(service, service.health_url)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "HOME": str(self._folder)}
         environment.pop("PYTHONPATH", None)
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                self.command(service, executable), stdout=output, stderr=output, cwd=self._folder, env=environment
-            )
-        try:
-            self._wait_until_healthy(service, process, log, seconds)
+        with program(command, log, environment=environment) as process:
+            wait_for(lambda: answers(url), f"{service} to be healthy at {service.health_url}", process=process, log=log)
             yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-    def _wait_until_healthy(
-        self, service: Service, process: subprocess.Popen[bytes], log: Path, seconds: float
-    ) -> None:
-        deadline = time.monotonic() + seconds
-        while not _answers(self.url_of(service, service.health_url)):
-            if process.poll() is not None or time.monotonic() > deadline:
-                tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-                raise AssertionError(f"{service}: not healthy at {service.health_url}: {tail}")
-            time.sleep(0.2)
 
     def _place(self, service: Service, mount: Mount) -> Path:
         if mount.is_volume:
@@ -220,11 +197,3 @@ class Outside:
             for old, new in self._changed:
                 text = text.replace(old, new)
             copy.write_text(text, encoding="utf-8")
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=3) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
-        return False

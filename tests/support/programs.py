@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 from tests.support.waiting import deadline_seconds
@@ -28,7 +29,7 @@ def program(
         end(process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """Ask a process to end, and kill it when it does not."""
     process.terminate()
     try:

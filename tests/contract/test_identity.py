@@ -17,13 +17,17 @@ NAMES = {"model_name": "llama-70b", "deployment_id": "chat-v2", "inference_stack
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
-        ("a" * (MOST_LABEL_BYTES + 1), "has 1025 bytes, expected at most 1024"),
-        ("é" * MOST_LABEL_BYTES, "has 2048 bytes, expected at most 1024"),
-        ("a\0b", "is 'a\\x00b', expected text without NUL"),
+        ("a" * (MOST_LABEL_BYTES + 1), f"is '{'a' * 56}... of 1025 bytes, expected at most 1024"),
+        ("é" * MOST_LABEL_BYTES, f"is '{'é' * 56}... of 2048 bytes, expected at most 1024"),
+        ("a\0b", "is 'a\\x00b', expected text without control characters"),
+        ("a\n", "is 'a\\n', expected text without control characters"),
+        ("a\x7f", "is 'a\\x7f', expected text without control characters"),
+        ("a\x85", "is 'a\\x85', expected text without control characters"),
         ("a\ud800", "is 'a\\ud800', expected text that UTF-8 can hold"),
         (3, "is 3, expected a string"),
+        (b"a" * 100_000, f"is b'{'a' * 55}..., expected a string"),
     ],
-    ids=["long", "long in bytes", "NUL", "half a character", "number"],
+    ids=["long", "long in bytes", "NUL", "line end", "DEL", "C1", "half a character", "number", "bytes"],
 )
 def test_a_label_that_no_series_should_carry_is_refused(label: str, value: object, cause: str) -> None:
     """The error names the label and what was expected, and is short."""
@@ -34,7 +38,8 @@ def test_a_label_that_no_series_should_carry_is_refused(label: str, value: objec
 
 
 def test_a_label_of_the_greatest_length_is_kept() -> None:
-    """In any script."""
+    """In any script; quotes, backslashes and spaces are kept too."""
+    assert Identity(**{**NAMES, "replica": 'engine "0"\\ a'}).replica == 'engine "0"\\ a'
     assert Identity(**{**NAMES, "replica": "é" * (MOST_LABEL_BYTES // 2)}).replica.endswith("é")
 
 
@@ -59,5 +64,6 @@ targets = [{{ url = "http://127.0.0.1:1" }}]
 
     assert main(["collect", "--config", str(file)]) == 2
     error = capsys.readouterr().err
-    assert "deployments[0]: identity label 'deployment_id' has 100000 bytes, expected at most 1024" in error
+    assert "deployments[0]: identity label 'deployment_id' is 'xxx" in error
+    assert "xxx... of 100000 bytes, expected at most 1024" in error
     assert len(error) < 1000

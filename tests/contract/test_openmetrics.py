@@ -36,7 +36,7 @@ class Given:
 
 @pytest.fixture
 def engine() -> EngineInstruments:
-    engine = EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica='engine "0"\\\n'))
+    engine = EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica='engine "0"\\'))
     engine.record_request(
         outcome="ok", input_tokens=100, output_tokens=11, time_to_first_token=0.5, duration=2.5, decode_seconds=2.0
     )
@@ -146,7 +146,7 @@ def test_a_series_without_exemplars_is_as_it_was() -> None:
 @pytest.mark.slow
 def test_prometheus_prefers_it_and_keeps_the_exemplars(prometheus: Path, tmp_path: Path) -> None:
     """A real Prometheus scrapes the server: it asks for OpenMetrics compressed, and has every sample and the trace."""
-    engine = EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica='engine "0"\\\n'))
+    engine = EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica='engine "0"\\'))
     trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
     engine.record_request(
         outcome="ok", input_tokens=100, output_tokens=11, time_to_first_token=0.5, duration=2.5, decode_seconds=2.0,

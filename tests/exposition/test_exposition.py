@@ -82,12 +82,15 @@ def test_the_page_tells_what_the_samples_tell(instruments: tuple[Instruments, ..
 
 @settings(UNHURRIED, max_examples=40)
 @given(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1, max_size=12),
     st.floats(0, 1e8),
     st.integers(0, 2**32 - 1),
     st.floats(0, 1),
 )
-def test_any_label_and_value_survives_the_page(name: str, seconds: float, tokens: int, share: float) -> None:
+def test_any_label_and_value_survives_the_page(
+    name: str, reason: str, seconds: float, tokens: int, share: float
+) -> None:
     """Quotes, percent signs and line ends in labels, tiny and huge values."""
     engine = EngineInstruments(identity("%s %d", model_name=name))
     engine.record_request(
@@ -95,7 +98,9 @@ def test_any_label_and_value_survives_the_page(name: str, seconds: float, tokens
         decode_seconds=seconds,
     )  # fmt: skip
     engine.set_kv_cache_usage(share)
-    assert parsed(render(engine)) == sampled(engine)
+    router = RouterInstruments(identity("%s %d", "router"))
+    router.route(eligible_tokens=1, predicted_tokens=1, best_tokens=1, candidates=1, fallback_reason=reason)
+    assert parsed(render(engine, router)) == sampled(engine, router)
 
 
 def test_each_family_stands_together_with_its_help_and_type(instruments: tuple[Instruments, ...]) -> None:

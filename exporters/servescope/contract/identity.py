@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from typing import Literal, get_args
+from unicodedata import category
 
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import IdentityError
@@ -44,7 +45,7 @@ class Identity:
     """The labels of one process of a deployment.
 
     `model_name`, `deployment_id` and `inference_stack` are required; `role` is one of `ROLES`, `rollout_phase` one of
-    `ROLLOUT_PHASES`. Values have at most `MOST_LABEL_BYTES` bytes and no NUL. Raises IdentityError.
+    `ROLLOUT_PHASES`. Values have at most `MOST_LABEL_BYTES` bytes, and no control characters. Raises IdentityError.
     """
 
     model_name: str
@@ -57,10 +58,7 @@ class Identity:
 
     def __post_init__(self) -> None:
         for name in IDENTITY_LABELS:
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                raise IdentityError(f"identity label {name!r} is {value!r}, expected a string")
-            _check_text(name, value)
+            _check_text(name, getattr(self, name))
         for name in ("model_name", "deployment_id", "inference_stack"):
             if not getattr(self, name):
                 raise IdentityError(f"identity label {name!r} is empty, expected a name")
@@ -85,13 +83,21 @@ class Identity:
         return Deployment(*(getattr(self, name) for name in DEPLOYMENT_LABELS))
 
 
-def _check_text(name: str, value: str) -> None:
+def _check_text(name: str, value: object) -> None:
+    label = f"identity label {name!r} is {_shorten(value)}"
+    if not isinstance(value, str):
+        raise IdentityError(f"{label}, expected a string")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         # JSON and command lines can carry half a character, which no exposition and no store can.
-        raise IdentityError(f"identity label {name!r} is {value[:40]!r}, expected text that UTF-8 can hold") from None
+        raise IdentityError(f"{label}, expected text that UTF-8 can hold") from None
     if size > MOST_LABEL_BYTES:
-        raise IdentityError(f"identity label {name!r} has {size} bytes, expected at most {MOST_LABEL_BYTES}")
-    if "\0" in value:
-        raise IdentityError(f"identity label {name!r} is {value!r}, expected text without NUL")
+        raise IdentityError(f"{label} of {size} bytes, expected at most {MOST_LABEL_BYTES}")
+    if not value.isprintable() and any(category(character) == "Cc" for character in value):
+        raise IdentityError(f"{label}, expected text without control characters")
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

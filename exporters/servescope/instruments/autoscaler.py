@@ -88,7 +88,7 @@ class AutoscalerInstruments(Instruments):
             self._refuse_error(error)
 
     def set_phases(self, *, in_flight_tokens: Mapping[str, float], desired_scale: Mapping[str, float]) -> None:
-        """Set, for each of `catalog.PHASES`, its tokens in flight now and the replication units it needs, raw."""
+        """Set, for each of `metrics.PHASES`, its tokens in flight now and the replication units it needs, raw."""
         try:
             for phase in (*in_flight_tokens, *desired_scale):
                 member("phase", phase, PHASES)
@@ -101,7 +101,7 @@ class AutoscalerInstruments(Instruments):
             self._refuse_error(error)
 
     def set_replicas(self, replicas: Mapping[str, int]) -> None:
-        """Set how many replicas there are by status, of `catalog.REPLICA_STATUSES`; a status left out has none."""
+        """Set how many replicas there are by status, of `metrics.REPLICA_STATUSES`; a status left out has none."""
         try:
             for status in replicas:
                 member("replica status", status, REPLICA_STATUSES)

@@ -73,7 +73,7 @@ class RecordRequest(Protocol):
     ) -> None:
         """Record a whole request that has ended, for engines that hold the numbers; it counts its start too.
 
-        `outcome` is one of `catalog.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
+        `outcome` is one of `metrics.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
         `duration` from arrival, `decode_seconds` from first to last token. They are not looked at when no token came;
         None means not known: decode seconds then end with the request, and without a time to first token the request
         is left out of the figures that need one. Draft tokens and those accepted are those of the whole request.

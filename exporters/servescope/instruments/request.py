@@ -115,7 +115,7 @@ class Request:
             engine._refuse_error(error)
 
     def finish(self, outcome: str = "ok", output_tokens: int | None = None) -> None:
-        """The request ended now, exactly once, with one of `catalog.OUTCOMES`; stop, length and repetition are ok.
+        """The request ended now, exactly once, with one of `metrics.OUTCOMES`; stop, length and repetition are ok.
 
         `output_tokens` are all of the request; None when `first_token` and `tokens` have counted them all. With more,
         the last token came now.

@@ -117,7 +117,7 @@ class RouterInstruments(Instruments):
             self._refuse_error(error)
 
     def set_index_state(self, state: str) -> None:
-        """Set the state the index is in now, one of `catalog.INDEX_STATES`."""
+        """Set the state the index is in now, one of `metrics.INDEX_STATES`."""
         try:
             self._index_state = member("index state", state, INDEX_STATES)
         except Exception as error:
@@ -141,7 +141,7 @@ class RouterInstruments(Instruments):
             self._refuse_error(error)
 
     def count_recovery(self, source: str, count: int = 1) -> None:
-        """Count that the index was brought up to date from `source`, one of `catalog.RECOVERY_SOURCES`.
+        """Count that the index was brought up to date from `source`, one of `metrics.RECOVERY_SOURCES`.
 
         A count of 0 says that recoveries are counted, and shows the series.
         """

@@ -11,9 +11,8 @@ import random
 import sys
 from collections import deque
 
-from servescope.contract.identity import Identity
+from servescope import AutoscalerInstruments, Identity
 from servescope.exposition.rendering import render
-from servescope.instruments.autoscaler import AutoscalerInstruments
 
 TARGET_IN_FLIGHT_TOKENS = 50_000
 MIN_REPLICA, MAX_REPLICA = 1, 8

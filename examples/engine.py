@@ -1,6 +1,6 @@
-"""A tiny engine with the instruments in it: `python -m examples.engine`, and look at the page it names meanwhile.
+"""A tiny engine with the instruments in it: `python -m examples.engine`, and open the page it prints meanwhile.
 
-One thread steps through batches, as engines do. The numbers are drawn; what matters is where each call stands.
+One thread steps through batches, as engines do. The numbers are random; what matters is where each call is made.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from urllib.request import urlopen
 
-from servescope.contract.identity import Identity
-from servescope.exposition.serving import serve
-from servescope.instruments.engine import EngineInstruments
+from servescope import EngineInstruments, Identity, serve
 from servescope.instruments.request import Request
 from servescope.instruments.resources import ResourceMeter
 
@@ -52,7 +50,7 @@ class TinyEngine:
         self._waiting.append(Running(request, prompt_tokens, wanted_tokens))
 
     def step(self) -> None:
-        """One batch: a prompt is read, every running sequence gets tokens, the finished ones leave."""
+        """One batch: reads a prompt, generates tokens for every running sequence, retires the finished ones."""
         self._admit()
         drafted, accepted_by_position = 0, [0] * DRAFT_LENGTH
         for sequence in self._running:
@@ -92,7 +90,7 @@ class TinyEngine:
     def _retire(self) -> None:
         for sequence in self._running:
             if sequence.made_tokens >= sequence.wanted_tokens:
-                # Stop and length are ok; a client that went away would be "client_abort", a fault of ours "error".
+                # Stop and length are ok; a client that disconnected would be "client_abort", a fault of ours "error".
                 sequence.request.finish("ok")
         self._running = [each for each in self._running if each.made_tokens < each.wanted_tokens]
 

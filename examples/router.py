@@ -11,9 +11,8 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from servescope.contract.identity import Identity
+from servescope import Identity, RouterInstruments
 from servescope.exposition.rendering import render
-from servescope.instruments.router import RouterInstruments
 
 BLOCK = 16
 WORKER_BLOCKS = 200
@@ -25,7 +24,7 @@ Event = tuple[int, str, Prompt]
 
 
 class TinyWorker:
-    """Holds the prompts' blocks it saw last, and tells of each one it stores or evicts."""
+    """Caches the blocks of the latest prompts, and publishes an event for each one it stores or evicts."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[Prompt, None] = OrderedDict()
@@ -37,25 +36,25 @@ class TinyWorker:
         reused = overlap(prompt, self._blocks)
         for prefix in prefixes(prompt):
             if prefix not in self._blocks:
-                self._tell("stored", prefix)
+                self._publish("stored", prefix)
             self._blocks[prefix] = None
             self._blocks.move_to_end(prefix)
         while len(self._blocks) > WORKER_BLOCKS:
-            self._tell("evicted", self._blocks.popitem(last=False)[0])
+            self._publish("evicted", self._blocks.popitem(last=False)[0])
         return reused
 
     def events(self) -> list[Event]:
-        """What happened since this was last asked."""
-        told, self._events = self._events, []
-        return told
+        """The events since the last call."""
+        events, self._events = self._events, []
+        return events
 
-    def _tell(self, what: str, prefix: Prompt) -> None:
+    def _publish(self, what: str, prefix: Prompt) -> None:
         self._events.append((self._sequence, what, prefix))
         self._sequence += 1
 
 
 class TinyRouter:
-    """Sends each prompt where most of it is cached; to anyone when no worker has any of it."""
+    """Sends each prompt to the worker that has most of it cached; to a random one when none has any."""
 
     def __init__(self, instruments: RouterInstruments, workers: list[TinyWorker], seed: int = 0) -> None:
         self._instruments = instruments
@@ -64,7 +63,7 @@ class TinyRouter:
         self._expected = [0] * len(workers)
         self._random = random.Random(seed)
         instruments.set_index_state("exact")
-        instruments.count_event_gaps(0)  # we do look for gaps: so the series is there, at 0
+        instruments.count_event_gaps(0)  # gaps are counted, so the series is exposed at 0
 
     def handle(self, prompt: Prompt) -> None:
         """Route one prompt and wait for the worker's report."""

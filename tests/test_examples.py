@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -11,6 +18,7 @@ from examples import autoscaler, engine, router
 from servescope.sources.identification import identify
 from servescope.sources.parse import Exposition, parse_exposition
 from tests.conftest import ROOT
+from tests.support.waiting import deadline_seconds, wait_for
 
 
 def values(page: Exposition, name: str) -> dict[str, float]:
@@ -82,7 +90,107 @@ def test_the_collector_knows_their_pages(example: object) -> None:
 def test_examples_run_as_programs(name: str) -> None:
     """`python -m examples.<name>` prints the page."""
     words = [sys.executable, "-m", f"examples.{name}", "20"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=deadline_seconds(), check=False, cwd=ROOT)
 
     assert done.returncode == 0, done.stderr
     assert "# TYPE" in done.stdout
+
+
+class UvicornServer:
+    """The example under `uvicorn --workers 2` on a free port of 127.0.0.1."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "uvicorn.log"
+        command = [
+            sys.executable, "-m", "uvicorn", "--factory", "examples.uvicorn_workers:make_app", "--workers", "2",
+            "--host", "127.0.0.1", "--port", "0",
+        ]  # fmt: skip
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+        self.url = ""
+        self.answered = 0
+        self._most = 0.0
+
+    def __enter__(self) -> UvicornServer:
+        try:
+            found = wait_for(
+                lambda: re.search(r"running on (http://127\.0\.0\.1:\d+)", self._log.read_text()),
+                "uvicorn's address", process=self._process, log=self._log,
+            )  # fmt: skip
+        except BaseException:
+            self.__exit__()
+            raise
+        self.url = found[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        workers = self._children()
+        self._process.terminate()
+        try:
+            self._process.wait(deadline_seconds())
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(deadline_seconds())
+            for worker in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
+
+    def complete(self) -> int:
+        """Have a request of three tokens served; the id of the worker that served it."""
+        with urlopen(f"{self.url}/complete?prompt=three+words+long", timeout=deadline_seconds()) as answer:
+            worker = int(answer.read())
+        self.answered += 1
+        return worker
+
+    def scrape(self) -> Exposition:
+        with urlopen(f"{self.url}/metrics", timeout=deadline_seconds()) as answer:
+            return parse_exposition(answer.read())
+
+    def workers_but(self, *others: int) -> set[int]:
+        """The workers that serve requests, once there are two that are not `others`."""
+        seen: set[int] = set()
+
+        def two() -> bool:
+            seen.add(self.complete())
+            return len(seen - set(others)) == 2
+
+        wait_for(two, "two workers that serve requests", ignoring=(OSError,), process=self._process, log=self._log)
+        return seen
+
+    def page_with(self, **expected: float) -> Exposition:
+        """The first page on which these series have these values; no page shows fewer requests than one before."""
+
+        def matching() -> Exposition | None:
+            page = self.scrape()
+            arrived = value(page, "requests_started_total")
+            assert arrived >= self._most, "a sum fell"
+            self._most = arrived
+            return page if all(value(page, name) == count for name, count in expected.items()) else None
+
+        return wait_for(matching, f"a page with {expected}", ignoring=(HTTPError,), process=self._process)
+
+    def _children(self) -> list[int]:
+        with contextlib.suppress(OSError):
+            pid = self._process.pid
+            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="process groups need Linux's abstract sockets")
+def test_uvicorn_workers_are_one_page(tmp_path: Path) -> None:
+    """Whichever worker responds, the page has the sums over all; after one is killed and replaced they never fall."""
+    with UvicornServer(tmp_path) as server:
+        workers = server.workers_but()
+        for _ in range(4):
+            page = server.page_with(servescope_group_processes=2, requests_started_total=server.answered)
+            assert values(page, "requests_total")["ok"] == server.answered
+            assert value(page, "output_tokens_total") == 3 * server.answered
+        killed = workers.pop()
+        os.kill(killed, signal.SIGKILL)
+        server.page_with(servescope_group_processes_ended_total=1)
+        assert killed not in server.workers_but(killed)
+        page = server.page_with(servescope_group_processes=2, requests_started_total=server.answered)
+        assert values(page, "requests_total")["ok"] == server.answered
+        assert value(page, "output_tokens_total") == 3 * server.answered
+        assert value(page, "concurrent_requests") == 0

@@ -1,4 +1,4 @@
-"""For the tests of those who embed the instruments: a clock to turn by hand, and a reader of what was recorded."""
+"""For the tests of those who embed the instruments: a clock to advance by hand, and a reader of what was recorded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, format_edge, format_series
 from servescope.errors import UsageError
 
+__all__ = ["FakeClock", "value"]
+
 
 class FakeClock:
-    """A clock that stands still until it is advanced; pass it as `clock=`."""
+    """A clock whose time changes only by `advance`; pass it as `clock=`."""
 
     def __init__(self, seconds: float = 1000.0) -> None:
         self.seconds = seconds

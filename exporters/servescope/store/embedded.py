@@ -39,6 +39,8 @@ from servescope.store.schema import FIGURES, LATEST_MS, SCRAPES, TIME_BITS
 from servescope.store.segments import MOST_NUMBERS, Picked, Segment, assemble, sample_names, thin
 from servescope.store.settings import SettingsTable
 
+__all__ = ["Store"]
+
 _PRUNE_ROWS = 2_000
 
 

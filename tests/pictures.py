@@ -22,6 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from tests.support.console_store import append_now, write_day
+from tests.support.waiting import deadline_seconds
 from tests.tools import chromium_binary
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def serve_console(store: Path, *words: str) -> Iterator[str]:
             yield address.group()
         finally:
             process.terminate()
-            process.wait(timeout=15)
+            process.wait(timeout=deadline_seconds())
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def run_demo() -> Iterator[str]:
             yield address
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=deadline_seconds())
 
 
 @contextmanager
@@ -132,21 +133,22 @@ def open_page(browser: Browser, theme: str, size: tuple[int, int]) -> Page:
         color_scheme="dark" if theme == "dark" else "light",
         timezone_id="Europe/Berlin",
     )
+    context.set_default_timeout(1000 * deadline_seconds())
     return context.new_page()
 
 
 def load(page: Page, address: str, name: str) -> None:
     """Go to a page of the console and wait for its content."""
     page.goto(f"{address}/{PAGES[name]}", wait_until="commit")
-    page.locator(CONTENT[name]).first.wait_for(timeout=30_000)
+    page.locator(CONTENT[name]).first.wait_for()
 
 
 def settle(page: Page) -> None:
     """Wait until the script has run and every chart is drawn."""
-    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=30_000)
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
     charts = page.locator("[data-testid=stVegaLiteChart]")
     for place in range(charts.count()):
-        charts.nth(place).locator("canvas, svg").first.wait_for(timeout=30_000)
+        charts.nth(place).locator("canvas, svg").first.wait_for()
     page.wait_for_timeout(700)
 
 
@@ -182,10 +184,10 @@ def take_fault_pictures(
     page = open_page(browser, "light", WIDE)
     page.goto(f"{address}/{FAULTS_PAGE}", wait_until="commit")
     switch = page.locator("label", has_text="draft-misaligned")
-    switch.wait_for(timeout=60_000)
+    switch.wait_for()
     time.sleep(QUIET_SECONDS)
     switch.click()
-    page.locator(".scope.fault").wait_for(timeout=30_000)
+    page.locator(".scope.fault").wait_for()
     page.context.close()
     time.sleep(FAULT_SECONDS)
     taken = []
@@ -193,7 +195,7 @@ def take_fault_pictures(
         for label, size in sizes.items():
             page = open_page(browser, theme, size)
             page.goto(f"{address}/{FAULTS_PAGE}", wait_until="commit")
-            page.locator(".scope.fault").wait_for(timeout=30_000)
+            page.locator(".scope.fault").wait_for()
             settle(page)
             fit_height(page, size)
             path = folder / f"faults-{theme}{label}.png"
@@ -223,7 +225,7 @@ def measure_first_paint(
             page = open_page(browser, "light", WIDE)
             page.add_init_script(_WATCH % json.dumps(CONTENT[name]))
             load(page, address, name)
-            page.wait_for_function("window.contentPainted !== null", timeout=30_000)
+            page.wait_for_function("window.contentPainted !== null")
             seconds[name].append(page.evaluate("window.contentPainted"))
             page.context.close()
     return seconds

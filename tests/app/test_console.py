@@ -26,6 +26,7 @@ from servescope.contract.identity import Deployment
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.console_store import PLANS, write_day
+from tests.support.waiting import deadline_seconds
 
 Open = Callable[..., AppTest]
 
@@ -49,7 +50,7 @@ def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
     def open_(name: str = "fleet", store: Path = day, **parameters: str) -> AppTest:
         monkeypatch.setenv("SERVESCOPE_STORE", str(store))
-        page = AppTest.from_file(str(ENTRY), default_timeout=30)
+        page = AppTest.from_file(str(ENTRY), default_timeout=deadline_seconds())
         if name != "fleet":
             page.switch_page(f"views/{name}.py")
         for key, value in parameters.items():

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A console on a day of 20 deployments that goes on being written."""
+    """A console on a day of 20 deployments, to which figures are still added."""
     store = tmp_path_factory.mktemp("browser") / "day.db"
-    write_day(store)
+    write_day(store, step_seconds=60.0)
     with pictures.keep_writing(store), pictures.serve_console(store) as served:
         yield served
 
@@ -36,26 +36,26 @@ def browser(chromium: Path) -> Iterator[Browser]:
         yield opened
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (480, "dark")])
 @pytest.mark.parametrize("name", pictures.PAGES)
-def test_page_is_whole(address: str, browser: Browser, name: str, width: int, theme: str) -> None:
-    """Nothing sticks out sideways, no chart is blank, no error is shown or logged."""
-    page = pictures.open_page(browser, theme, (width, 900))
+def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
+    """Wide and light, then narrow and dark: nothing sticks out sideways, no chart is blank, no error is shown."""
+    page = pictures.open_page(browser, "light", pictures.WIDE)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     pictures.load(page, address, name)
-    pictures.settle(page)
-
-    wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
-    blank = page.evaluate(
-        "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')]"
-        ".filter(chart => !chart.querySelector('canvas, svg')).length"
-    )
+    for (width, height), theme in ((pictures.WIDE, "light"), (pictures.NARROW, "dark")):
+        page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+        page.set_viewport_size({"width": width, "height": height})
+        pictures.settle(page)
+        assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= width
+        blank = page.evaluate(
+            "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')]"
+            ".filter(chart => !chart.querySelector('canvas, svg')).length"
+        )
+        assert blank == 0
     shown = page.locator("[data-testid=stMain]").inner_text()
     page.context.close()
 
-    assert wide <= width
-    assert blank == 0
     assert errors == []
     assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
 
@@ -82,7 +82,7 @@ def test_back_returns_to_the_former_selection(address: str, browser: Browser) ->
 def test_a_deep_link_may_be_the_first_request(tmp_path: Path, browser: Browser) -> None:
     """A server just started shows the page a link names, whichever it is."""
     store = tmp_path / "day.db"
-    write_day(store)
+    write_day(store, hours=1.0)
     with pictures.serve_console(store) as address:
         page = pictures.open_page(browser, "light", pictures.WIDE)
         pictures.load(page, address, "compare")

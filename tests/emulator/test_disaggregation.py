@@ -345,7 +345,7 @@ moves = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15)
 @given(moves=moves, disaggregated=st.booleans(), routers=st.integers(1, 2))
 def test_requests_are_conserved_whatever_happens(
     moves: list[tuple[float, tuple[str, int, int]]], disaggregated: bool, routers: int

@@ -81,19 +81,19 @@ def test_misaligned_draft_is_accepted_less() -> None:
 
 @pytest.mark.slow
 def test_alignment_drifts() -> None:
-    """With a drift the share accepted falls hour by hour; without one it stays."""
+    """With a drift the share accepted falls with time; without one it stays."""
     rates = []
-    for drift in (0.0, 0.5):
+    for drift in (0.0, 0.9):
         speculation = Speculation((0.8,), drift_per_hour=drift)
         bench = Bench(replace(SPECULATIVE, speculation=speculation, max_seq_len=2_000_000, cache_blocks=150_000))
         bench.submit(16, 1_900_000)
         for _ in range(2):
             before = [bench.read(f"spec_decode_num_{name}_tokens_total") for name in ("accepted", "draft")]
-            bench.clock.run_until(bench.clock.now + 3600.0)
+            bench.clock.run_until(bench.clock.now + 600.0)
             after = [bench.read(f"spec_decode_num_{name}_tokens_total") for name in ("accepted", "draft")]
             rates.append((after[0] - before[0]) / (after[1] - before[1]))
-    # The mean of 0.8 x 0.5 to the power of the hours, over the first hour and the second.
-    assert rates == pytest.approx([0.8, 0.8, 0.577, 0.289], abs=0.01)
+    # The mean of 0.8 x 0.1 to the power of the hours, each minute as at its beginning, over ten minutes and ten more.
+    assert rates == pytest.approx([0.8, 0.8, 0.677, 0.461], abs=0.015)
 
 
 def test_more_requests_fail() -> None:

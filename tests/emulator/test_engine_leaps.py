@@ -246,12 +246,28 @@ SMALL = EngineParameters(
         ("wait", 1.4691944286099392),
     ],
 )  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=15)
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_leaps_show_what_single_steps_show(
     parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
 ) -> None:
     """Every figure at every read, every cache event and every end is the same, to the last bit and at the same time."""
+    compare_with_single_steps(parameters, disaggregated, actions)
+
+
+@pytest.mark.proof
+@settings(max_examples=400)
+@given(parameters=engines, disaggregated=st.booleans(), actions=actions)
+def test_leaps_show_what_single_steps_show_in_many_histories(
+    parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
+) -> None:
+    """The same over hundreds of random histories."""
+    compare_with_single_steps(parameters, disaggregated, actions)
+
+
+def compare_with_single_steps(
+    parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
+) -> None:
     leaping, stepping = (World(parameters, leaps, disaggregated) for leaps in (True, False))
     for action in actions:
         for world in (leaping, stepping):
@@ -280,13 +296,26 @@ def test_leaps_show_what_single_steps_show(
     ]
 
 
-@pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=30)
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_conservation_under_effects(
     parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
 ) -> None:
     """Tokens, blocks and requests add up at every moment, over roles, aborts, preemption and effects that change."""
+    check_history(parameters, disaggregated, actions)
+
+
+@pytest.mark.proof
+@settings(max_examples=400)
+@given(parameters=engines, disaggregated=st.booleans(), actions=actions)
+def test_conservation_under_effects_in_many_histories(
+    parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
+) -> None:
+    """The same over hundreds of random histories."""
+    check_history(parameters, disaggregated, actions)
+
+
+def check_history(parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]) -> None:
     world = World(parameters, leaps=True, disaggregated=disaggregated)
     for action in actions:
         act(world, action)

@@ -28,17 +28,17 @@ def build(mix: Mix = QUIET, *, seed: int = 1) -> EmulatedStack:
     return EmulatedStack.of([(V1, 0.5), (V2, 0.5)], traffic=GeneratedTraffic(mix), seed=seed)
 
 
-class Told:
-    """What a stack's engines, and one deployment, were told is wrong with them."""
+class AppliedEffects:
+    """The effects that a stack's engines were given last."""
 
     def __init__(self, stack: EmulatedStack, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engines: dict[int, EngineEffects] = {}
         self._stack = stack
-        told = self.engines
+        engines = self.engines
         apply = Engine.apply_effects
 
         def note(engine: Engine, effects: EngineEffects) -> None:
-            told[id(engine)] = effects
+            engines[id(engine)] = effects
             apply(engine, effects)
 
         monkeypatch.setattr(Engine, "apply_effects", note)
@@ -53,80 +53,88 @@ def find(stack: EmulatedStack, name: str) -> Deployment:
     return next(each for each in stack.deployments if each.plan.identity.deployment_id == name)
 
 
+def add_a_replica(stack: EmulatedStack, faults: Faults) -> None:
+    """Start a fourth replica of v2, which the autoscaler does not take away, and wait until it serves."""
+    faults.switch_on(parse_fault("orchestrator-stuck@chat-v2"))
+    find(stack, "chat-v2").fleet.scale_to(4)
+    stack.clock.run_until(60.0)
+
+
 # --- Where ------------------------------------------------------------------------------------------------------------
 
 
 def test_fault_is_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the whole stack, in one deployment or in one replica, and nowhere else; off, it is nowhere."""
     stack = build()
-    told = Told(stack, monkeypatch)
+    applied = AppliedEffects(stack, monkeypatch)
     faults = Faults(stack)
     slow = EngineEffects(prefill_factor=1.5, decode_factor=1.5)
 
     one = faults.switch_on(parse_fault("latency-regression@chat-v2/engine-1"))
-    assert told.engine("chat-v2", "engine-1") == slow
-    assert told.engine("chat-v2", "engine-0") == told.engine("chat-v1", "engine-1") == EngineEffects()
+    assert applied.engine("chat-v2", "engine-1") == slow
+    assert applied.engine("chat-v2", "engine-0") == applied.engine("chat-v1", "engine-1") == EngineEffects()
 
     faults.switch_off(one.number)
     faults.switch_on(parse_fault("latency-regression@chat-v2"))
-    assert [told.engine("chat-v2", f"engine-{number}") for number in range(3)] == [slow] * 3
-    assert told.engine("chat-v1", "engine-0") == EngineEffects()
+    assert [applied.engine("chat-v2", f"engine-{number}") for number in range(3)] == [slow] * 3
+    assert applied.engine("chat-v1", "engine-0") == EngineEffects()
 
     faults.switch_all_off()
     faults.switch_on(parse_fault("latency-regression"))
-    assert told.engine("chat-v1", "engine-2") == told.engine("chat-v2", "engine-2") == slow
+    assert applied.engine("chat-v1", "engine-2") == applied.engine("chat-v2", "engine-2") == slow
 
     faults.switch_all_off()
-    assert set(told.engines.values()) == {EngineEffects()}
+    assert set(applied.engines.values()) == {EngineEffects()}
     assert not faults.active
 
 
 def test_several_faults_compose_where_they_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two faults in one replica are both in it; one of them off leaves the other."""
     stack = build()
-    told = Told(stack, monkeypatch)
+    applied = AppliedEffects(stack, monkeypatch)
     faults = Faults(stack)
     first = faults.switch_on(parse_fault("latency-regression:1@chat-v2"))
     faults.switch_on(parse_fault("latency-regression:0.5@chat-v2/engine-0"))
     faults.switch_on(parse_fault("error-burst:0.5"))
-    assert told.engine("chat-v2", "engine-0") == EngineEffects(prefill_factor=3, decode_factor=3, error_share=0.5)
-    assert told.engine("chat-v2", "engine-1") == EngineEffects(prefill_factor=2, decode_factor=2, error_share=0.5)
+    assert applied.engine("chat-v2", "engine-0") == EngineEffects(prefill_factor=3, decode_factor=3, error_share=0.5)
+    assert applied.engine("chat-v2", "engine-1") == EngineEffects(prefill_factor=2, decode_factor=2, error_share=0.5)
     faults.switch_off(first.number)
-    assert told.engine("chat-v2", "engine-0") == EngineEffects(prefill_factor=1.5, decode_factor=1.5, error_share=0.5)
-    assert told.engine("chat-v2", "engine-1") == EngineEffects(error_share=0.5)
+    assert applied.engine("chat-v2", "engine-0") == EngineEffects(
+        prefill_factor=1.5, decode_factor=1.5, error_share=0.5
+    )
+    assert applied.engine("chat-v2", "engine-1") == EngineEffects(error_share=0.5)
 
 
-@pytest.mark.slow
 def test_new_replicas_and_new_processes_have_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that starts later, and one that restarts, are as slow as those that were there."""
-    stack = build(Mix(requests_per_second=20.0, burst_factor=1.0, day_amplitude=0.0))
-    told = Told(stack, monkeypatch)
+    stack = build()
+    applied = AppliedEffects(stack, monkeypatch)
     faults = Faults(stack)
     faults.switch_on(parse_fault("latency-regression:1@chat-v2"))
     deployment = find(stack, "chat-v2")
     deployment.restart("engine-0")
-    stack.clock.run_until(200.0)
+    add_a_replica(stack, faults)
     assert len(deployment.replicas) > 3
-    assert {told.engine("chat-v2", name).decode_factor for name in deployment.replicas} == {2.0}
+    assert {applied.engine("chat-v2", name).decode_factor for name in deployment.replicas} == {2.0}
 
 
 def test_fault_of_one_replica_stays_there_and_moves_on_when_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in the oldest active replica, named in the list, and in another one once that has left."""
     stack = build()
-    told = Told(stack, monkeypatch)
+    applied = AppliedEffects(stack, monkeypatch)
     faults = Faults(stack)
     active = faults.switch_on(parse_fault("bad-replica:4@chat-v2"))
     assert active.as_json(0.0)["affects"] == ["chat-v2/engine-0"]
-    assert told.engine("chat-v2", "engine-0").decode_factor == 4.0
-    assert told.engine("chat-v2", "engine-1") == EngineEffects()
+    assert applied.engine("chat-v2", "engine-0").decode_factor == 4.0
+    assert applied.engine("chat-v2", "engine-1") == EngineEffects()
 
     del find(stack, "chat-v2").replicas["engine-0"]
     stack.clock.run_until(2.0)
     assert active.as_json(2.0)["affects"] == ["chat-v2/engine-1"]
-    assert told.engine("chat-v2", "engine-1").decode_factor == 4.0
+    assert applied.engine("chat-v2", "engine-1").decode_factor == 4.0
 
 
-def test_deployments_and_traffic_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployments_and_traffic_get_their_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong with a deployment's replicas and with the traffic reaches them, and ends."""
     stack = build()
     faults = Faults(stack)
@@ -221,15 +229,13 @@ def test_fault_for_some_seconds_ends_by_itself() -> None:
     assert not faults.active
 
 
-@pytest.mark.slow
 def test_scheduled_replica_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scenario may name a replica that is not there yet: the fault is in it once it is."""
-    stack = build(Mix(requests_per_second=20.0, burst_factor=1.0, day_amplitude=0.0))
-    told = Told(stack, monkeypatch)
-    Faults(stack, [make_fault("latency-regression", 1, deployment="chat-v2", replica="engine-3")])
-    stack.clock.run_until(200.0)
-    assert told.engine("chat-v2", "engine-3").decode_factor == 2.0
-    assert told.engine("chat-v2", "engine-2") == EngineEffects()
+    stack = build()
+    applied = AppliedEffects(stack, monkeypatch)
+    add_a_replica(stack, Faults(stack, [make_fault("latency-regression", 1, deployment="chat-v2", replica="engine-3")]))
+    assert applied.engine("chat-v2", "engine-3").decode_factor == 2.0
+    assert applied.engine("chat-v2", "engine-2") == EngineEffects()
 
 
 # --- Refused ----------------------------------------------------------------------------------------------------------

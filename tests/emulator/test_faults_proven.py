@@ -80,18 +80,20 @@ def prove(stack: ObservedStack, fault: Fault, deployment: str = "chat-v2") -> No
 
 
 def test_fast_proofs_are_one_of_each_group() -> None:
-    """No group of faults is left to the slow tests alone."""
+    """No group of faults is left to `make proofs` alone."""
     assert [group for group, kinds in GROUPS.items() for kind in kinds if kind.name in FAST] == list(GROUPS)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.proof) for kind in KINDS]
+)
 def test_truths_hold_while_it_is_on(kind: str, tmp_path: Path) -> None:
     """Healthy, then the truths of the fault at its default intensity, then healthy again."""
     with observed(tmp_path, TRAFFIC.get(kind, STEADY), PLANS.get(kind, V2)) as stack:
         prove(stack, make_fault(kind))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
     """The surge that the slow start is proven under brings replicas that serve long before that."""
     with observed(tmp_path) as stack:
@@ -102,7 +104,7 @@ def test_slow_start_shows_by_its_load_alone_soon_over(tmp_path: Path) -> None:
         assert not KINDS["cold-start-slow"].truths(10.0)[0].holds(seen.get(STARTING), before=0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["autoscaler-frozen", "orchestrator-stuck"])
 def test_what_stands_still_would_have_moved(name: str, tmp_path: Path) -> None:
     """Under what it is proven under, and without the fault, the figure leaves the bounds it stays in."""
@@ -115,7 +117,7 @@ def test_what_stands_still_would_have_moved(name: str, tmp_path: Path) -> None:
         assert not stays.holds(stack.see("chat-v2").get(stays.key), before=before.get(stays.key))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_fault_of_one_deployment_leaves_the_other(tmp_path: Path) -> None:
     """v1 stays as it was while v2's draft no longer fits, one of its replicas is frozen and its clients meet errors."""
     with observed(tmp_path, STEADY, V1, V2) as stack:
@@ -133,7 +135,7 @@ def test_fault_of_one_deployment_leaves_the_other(tmp_path: Path) -> None:
     assert "time_to_first_token_p50" not in faulty
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_truths_hold_whatever_the_seed(kind: str, seed: int, tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_truths_hold_whatever_the_seed(kind: str, seed: int, tmp_path: Path) -> 
         prove(stack, make_fault(kind))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("text", STRENGTHS)
 def test_truths_hold_at_other_intensities(text: str, tmp_path: Path) -> None:
     """What a kind says of an intensity other than its default is true as well."""

@@ -85,8 +85,7 @@ mixes = st.builds(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15)
 @given(mix=mixes, outcomes=st.lists(st.sampled_from(("ok", "error", "client_abort")), min_size=1, max_size=4))
 def test_a_block_stands_for_all_before_it(mix: Mix, outcomes: list[str]) -> None:
     """In any mix a request names each full block once, and a block always follows the same blocks."""
@@ -215,7 +214,7 @@ def test_shapes_of_arrivals_differ() -> None:
     assert longest_silence["heavy"] > 4 * longest_silence["calm"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_diurnal_day_has_a_night() -> None:
     """Over a day of 24 hours the fullest hours bring several times what the emptiest bring."""
     mix = replace(PRESETS["chat-diurnal"], requests_per_second=0.5, turns=1.0)

@@ -34,7 +34,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.reference
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_cache_alone_lands_on_the_published_reuse(
@@ -186,7 +186,7 @@ def test_what_cannot_be_replayed_is_refused(
     assert complaint in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.reference
 def test_conversation_is_replayed_whole(reference: Path) -> None:
     """The public conversation on 16 workers: every request ends well, and most of what could be reused is."""

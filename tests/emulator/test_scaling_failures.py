@@ -89,7 +89,7 @@ def peak_and_need(cold_start_factor: float) -> tuple[int, int]:
     return max(asked), asked[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_scaling_overshoots_while_new_replicas_start() -> None:
     """What queues during slow starts looks like lasting load: far more is asked for than is needed in the end."""
     slow_peak, slow_need = peak_and_need(4.0)
@@ -152,7 +152,7 @@ def hit_rate_after_a_lull(half_life: float) -> tuple[float, int]:
     return (after[0] - before[0]) / (after[1] - before[1]), fewest
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_fast_scale_down_loses_the_caches() -> None:
     """A short half-life gives the caches up in a lull, so that prompts are computed anew; a long one keeps both."""
     fast, few = hit_rate_after_a_lull(half_life=20.0)

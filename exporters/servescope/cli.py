@@ -18,7 +18,7 @@ COMMANDS = {
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
     "inspect": ("servescope.collector.inspecting", "say what an exposition is and what the contract gets from it"),
     "import": ("servescope.collector.importing", "take the past that a Prometheus holds into a store"),
-    "export": ("servescope.collector.exporting", "write what a store holds as Parquet or OpenMetrics"),
+    "export": ("servescope.store.exporting.command", "write what a store holds as Parquet or OpenMetrics"),
     "emulate": (
         "servescope.emulator.command",
         "run an emulated stack: its traffic, its /metrics, an OpenAI API, faults",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +23,7 @@ from servescope.store.embedded import Store
 from servescope.store.observed import find_contract_targets, find_engines
 from servescope.store.prometheus import Prometheus
 from servescope.store.records import RecordedSettings
+from tests.support import commands
 from tests.support import prometheus as real
 from tests.support.fake_targets import FakeTarget, Incident, serving
 from tests.support.past import INTERVAL_MS, Scraped, a_day_ago, remembering, write_blocks
@@ -109,10 +108,9 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
         yield Past(f"http://127.0.0.1:{running.port}", running, start_ms, times[-1], answers)
 
 
-def import_(past: Past, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def import_(past: Past, path: Path, *arguments: str) -> commands.Done:
     """Run the command as a user does."""
-    command = [sys.executable, "-m", "servescope.cli", "import", "--from", past.url, "--store", str(path)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return commands.run("import", "--from", past.url, "--store", str(path), *arguments)
 
 
 def span(past: Past) -> list[str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector import exporting, importing
+from servescope.collector import importing
 from servescope.errors import UsageError
 from servescope.settings.access import Access
+from servescope.store.exporting import command as exporting
 from servescope.store.history import SCRAPE_COLLECTOR
 from servescope.store.observed import fetch
 from servescope.store.prometheus import (

@@ -9,7 +9,6 @@ import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,11 +18,11 @@ from servescope.collector.deployments import DeploymentSettings
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
-from servescope.settings.values import parse_duration
 from servescope.store import prometheus as asking
 from servescope.store.embedded import Store
 from servescope.store.observed import Observed, find_contract_targets, find_engines
 from servescope.store.prometheus import Prometheus
+from servescope.store.spans import format_instant, read_span
 
 if TYPE_CHECKING:
     from servescope.collector.past import Import, Progress
@@ -203,32 +202,6 @@ def _pick_deployment(table: Table, listed: Sequence[DeploymentSettings]) -> Depl
     return fitting[0]
 
 
-def read_span(start: str | None, end: str | None, now_ms: int) -> tuple[int, int]:
-    """Start and end in milliseconds; each an instant in ISO 8601, or a duration before the end. Raises UsageError."""
-    end_ms = now_ms if end is None else _read_instant("--end", end, now_ms)
-    start_ms = 0 if start is None else _read_instant("--start", start, end_ms)
-    if start_ms >= end_ms:
-        raise UsageError(f"--start {start!r} is not before the end, {_told_time(end_ms)}")
-    return start_ms, end_ms
-
-
-def _read_instant(option: str, text: str, before_ms: int) -> int:
-    try:
-        return before_ms - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is no time, expected one like '2026-11-20T14:00:00Z' or '12h'") from None
-    # A time without a zone is read as UTC: a command must mean the same to everybody.
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _told_time(time_ms: int) -> str:
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
 class _Teller:
     """Says on stderr how far an import is, every few seconds."""
 
@@ -243,7 +216,7 @@ class _Teller:
         self._told = time.monotonic()
         share = (progress.until_ms - self._start_ms) / (self._end_ms - self._start_ms)
         print(
-            f"servescope: {_told_time(progress.until_ms)}, {share:.0%}: {progress.scrapes} scrapes with "
+            f"servescope: {format_instant(progress.until_ms)}, {share:.0%}: {progress.scrapes} scrapes with "
             f"{progress.samples} samples, {progress.figures} evaluations",
             file=sys.stderr,
             flush=True,

@@ -17,7 +17,6 @@ from alerts.rules import render_objective_rules
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance, is_evaluated_by_collector
 from servescope.alerting.records import Badness, condition_promql
-from servescope.collector.exporting import Selection, write_openmetrics
 from servescope.contract.expressions import Vector
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, format_series
@@ -26,6 +25,8 @@ from servescope.emulator.stack import V1, V2
 from servescope.emulator.workload.mixes import Mix
 from servescope.settings.values import format_duration
 from servescope.store.embedded import Store
+from servescope.store.exporting.openmetrics import write_openmetrics
+from servescope.store.exporting.selection import Selection
 from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, Range, running

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
-import subprocess
-import sys
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from alerts.recording import recording_rule
-from servescope.collector import exporting
 from servescope.collector.derive import count_targets, derive_figures
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.target import Target
@@ -29,9 +29,14 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, Snapshot, format_edge, make_labels
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
+from servescope.store.exporting import openmetrics, parquet
+from servescope.store.exporting.openmetrics import write_openmetrics
+from servescope.store.exporting.output import ExportError
+from servescope.store.exporting.parquet import write_figures, write_samples
+from servescope.store.exporting.selection import Selection
 from servescope.store.observed import TARGET_UP
 from servescope.store.records import StoreError, TargetStatus
-from tests.support import past
+from tests.support import commands, past
 from tests.support.fake_targets import FakeTarget, Incident
 
 pytestmark = pytest.mark.slow
@@ -90,10 +95,8 @@ def _scrape(store: Store, target: FakeTarget, recent: RecentScrapes, time_ms: in
     return snapshot is not None
 
 
-def export(store: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does."""
-    command = [sys.executable, "-m", "servescope.cli", "export", "--store", str(store), "--out", str(out)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+def export(store: Path, out: Path, *arguments: str) -> commands.Done:
+    return commands.run("export", "--store", str(store), "--out", str(out), *arguments)
 
 
 def span(path: Path) -> tuple[int, int]:
@@ -109,7 +112,7 @@ def test_samples_are_one_row_each_with_their_labels_in_columns(store: Path, tmp_
     frame = pd.read_parquet(tmp_path / "samples.parquet")
     rows = {}
     for row in frame.to_dict("records"):
-        columns = (*IDENTITY_LABELS, *exporting.CONTRACT_LABELS)
+        columns = (*IDENTITY_LABELS, *parquet.CONTRACT_LABELS)
         labels = {str(name): row[name] for name in columns if isinstance(row[name], str)}
         if not math.isnan(row["le"]):
             labels["le"] = format_edge(row["le"])
@@ -196,52 +199,103 @@ def test_a_part_can_be_chosen(store: Path, tmp_path: Path) -> None:
 
 def test_row_groups_are_bounded(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row group, and so no piece held in memory, is larger than it may be."""
-    monkeypatch.setattr(exporting, "ROWS", 500)
+    monkeypatch.setattr("servescope.store.exporting.parquet.ROWS", 500)
     start_ms, end_ms = span(store)
-    selection = exporting.Selection((CHAT,), ("time_to_first_token_seconds",), start_ms - 60_000, end_ms)
+    selection = Selection((CHAT,), ("time_to_first_token_seconds",), start_ms - 60_000, end_ms)
     with Store(store, read_only=True) as opened:
-        written = exporting.write_samples(opened, selection, tmp_path / "g.parquet")
+        written = write_samples(opened, selection, tmp_path / "g.parquet")
     metadata = pq.ParquetFile(tmp_path / "g.parquet").metadata
     sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     assert sum(sizes) == written > 1_000
     assert max(sizes) <= 500
 
 
-@pytest.mark.parametrize("write", [exporting.write_samples, exporting.write_openmetrics])
+@pytest.mark.parametrize("write", [write_samples, write_openmetrics])
 def test_a_store_too_large_to_be_read_at_once_is_exported_in_parts(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., int]
 ) -> None:
     """The file has the same in it, failed scrapes included."""
     start_ms, end_ms = span(store)
-    selection = exporting.Selection((CHAT,), ("time_to_first_token_seconds", "cpu_usage"), start_ms - 60_000, end_ms)
+    selection = Selection((CHAT,), ("time_to_first_token_seconds", "cpu_usage"), start_ms - 60_000, end_ms)
     with Store(store, read_only=True) as opened:
         whole = write(opened, selection, tmp_path / "whole")
         monkeypatch.setattr("servescope.store.embedded.MOST_NUMBERS", 1_500)
         with pytest.raises(StoreError, match="too many to be read at once"):
             opened.read_samples(CHAT, list(METRICS), start_ms, end_ms)
         assert write(opened, selection, tmp_path / "parts") == whole > 1_000
-    if write is exporting.write_openmetrics:
+    if write is write_openmetrics:
         texts = [sorted((tmp_path / name).read_text().splitlines()) for name in ("whole", "parts")]
     else:
         texts = [sorted(map(repr, pq.read_table(tmp_path / name).to_pylist())) for name in ("whole", "parts")]
     assert texts[0] == texts[1]
 
 
-def test_a_failed_export_leaves_the_former_file(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is there is whole: it is replaced only by another whole one."""
-    out = tmp_path / "out.txt"
+FORMS = pytest.mark.parametrize(
+    "form",
+    [("parquet",), ("parquet", "--table", "figures"), ("openmetrics",)],
+    ids=["samples", "figures", "openmetrics"],
+)
+
+
+@pytest.mark.parametrize("write", [write_samples, write_figures, write_openmetrics])
+def test_a_failed_export_leaves_the_former_file(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., int]
+) -> None:
+    """A file that is there is whole: only another whole one replaces it, and nothing is left beside it."""
+    out = tmp_path / "out"
     out.write_text("former", encoding="utf-8")
     start_ms, end_ms = span(store)
-    selection = exporting.Selection((CHAT,), ("cpu_usage", "memory_usage"), start_ms, end_ms)
+    names = ("request_rate",) if write is write_figures else ("cpu_usage", "memory_usage")
 
     def fail(*_: object) -> int:
-        raise OSError("disk full")
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(exporting, "_write_health", fail)
-    with Store(store, read_only=True) as opened, pytest.raises(OSError, match="disk full"):
-        exporting.write_openmetrics(opened, selection, out)
+    monkeypatch.setattr(openmetrics, "_write_health", fail)
+    monkeypatch.setattr(parquet, "_tables_of", fail)
+    with (
+        Store(store, read_only=True) as opened,
+        pytest.raises(ExportError, match=r"out' cannot be written: Input/output error"),
+    ):
+        write(opened, Selection((CHAT,), names, start_ms, end_ms), out)
     assert out.read_text(encoding="utf-8") == "former"
     assert list(tmp_path.iterdir()) == [out]
+
+
+@FORMS
+def test_an_export_that_does_not_fit_on_the_disk_is_an_error(
+    store: Path, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    """It names the file and the reason and ends with code 1; the file is not there, not even a part of it."""
+    out = tmp_path / "out"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A store that is open elsewhere has its files already; the limit is on what the export writes.
+    with Store(store, read_only=True) as opened:
+        opened.targets()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
+        try:
+            done = export(store, out, "--format", *form)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+    assert (done.returncode, done.stderr) == (1, f"servescope: {str(out)!r} cannot be written: File too large\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@FORMS
+def test_a_place_that_cannot_be_written_is_an_error(store: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
+    """A directory and a device are wrong usage; a file system that refuses is an error with its reason."""
+    for out in (tmp_path, Path("/dev/null"), tmp_path / "nowhere" / "out"):
+        refused = export(store, out, "--format", *form)
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            f"servescope: --out {str(out)!r} is no file that can be written, expected one in a directory\n"
+        )
+    # Nobody may create a file there, whatever the permissions of who tries.
+    unwritable = Path("/proc/self") / "out"
+    refused = export(store, unwritable, "--format", *form)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"servescope: {str(unwritable)!r} cannot be written: ")
+    assert len(refused.stderr.splitlines()) == 1
 
 
 def test_openmetrics_is_read_by_the_reference_parser(store: Path, tmp_path: Path) -> None:
@@ -311,10 +365,7 @@ def test_a_prometheus_derives_the_same_figures_and_gives_the_same_store_back(
         from servescope.store.prometheus import format_time
 
         times = ["--start", format_time(start_ms - 10_000), "--end", format_time(end_ms)]
-        done = subprocess.run(
-            [sys.executable, "-m", "servescope.cli", *command, *times],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = commands.run(*command, *times)
         assert done.returncode == 0, done.stderr
     assert _content(again, start_ms, end_ms) == _content(store, start_ms, end_ms)
 

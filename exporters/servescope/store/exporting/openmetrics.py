@@ -1,0 +1,161 @@
+"""Samples as OpenMetrics, which a Prometheus takes as its past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from servescope.contract import openmetrics
+from servescope.contract.identity import IDENTITY_LABELS, Deployment
+from servescope.contract.metrics import METRICS
+from servescope.contract.samples import Labels, Series, Window, format_series, format_value
+from servescope.contract.types import Metric
+from servescope.store.embedded import Store
+from servescope.store.exporting.output import replacing
+from servescope.store.exporting.selection import Selection, read_windows, stretches
+from servescope.store.observed import TARGET_UP
+from servescope.store.records import TargetStatus, TooLargeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# A family is put in order within so many samples.
+_BATCH_SAMPLES = 2_000_000
+# All metrics at once, to see which scrapes brought any.
+_HEALTH_MS = 600_000
+
+
+def write_openmetrics(store: Store, selection: Selection, path: Path) -> int:
+    """Write the native contract samples with their times, and `servescope_target_up` of each scrape; returns how many.
+
+    The text is what `promtool tsdb create-blocks-from openmetrics` takes. A family stands together, and in it metric
+    by metric; one with too many samples for that, stretch of time by stretch.
+    """
+    written = 0
+    with replacing(path) as file:
+        for name in selection.names:
+            written += _write_family(file, store, selection, METRICS[name])
+        written += _write_health(file, store, selection)
+        file.write(openmetrics.END)
+    return written
+
+
+def _write_family(file: IO[bytes], store: Store, selection: Selection, metric: Metric) -> int:
+    written = 0
+    for deployment in selection.deployments:
+        for windows in _batches(read_windows(store, deployment, metric.name, selection.start_ms, selection.end_ms)):
+            if not written:
+                file.write(openmetrics.head(metric))
+            written += _write_batch(file, windows)
+    return written
+
+
+def _batches(windows: Iterable[Window]) -> Iterator[list[Window]]:
+    """Consecutive windows, as many as may be in memory at once."""
+    batch: list[Window] = []
+    size = 0
+    for window in windows:
+        if batch and size + window.values.size > _BATCH_SAMPLES:
+            yield batch
+            batch, size = [], 0
+        batch.append(window)
+        size += window.values.size
+    if batch:
+        yield batch
+
+
+def _write_batch(file: IO[bytes], windows: Sequence[Window]) -> int:
+    """Each metric of the family together, its points in the order of time, a histogram's buckets within a point."""
+    metrics: dict[Labels, list[tuple[Window, list[int]]]] = {}
+    for window in windows:
+        rows: dict[Labels, list[int]] = {}
+        for row, series in enumerate(window.series):
+            rows.setdefault(tuple(pair for pair in series.labels if pair[0] != "le"), []).append(row)
+        for labels, own in rows.items():
+            metrics.setdefault(labels, []).append((window, own))
+    return sum(_write_points(file, window, own) for parts in metrics.values() for window, own in parts)
+
+
+def _write_points(file: IO[bytes], window: Window, rows: Sequence[int]) -> int:
+    ordered = sorted(rows, key=lambda row: _place_in_point(window.series[row]))
+    prefixes = [format_series(*window.series[row]) for row in ordered]
+    written = 0
+    for time_ms, column in zip(window.times.tolist(), window.values[ordered].T.tolist(), strict=True):
+        moment = _format_moment(time_ms)
+        lines = [
+            f"{prefix} {format_value(value)} {moment}\n"
+            for prefix, value in zip(prefixes, column, strict=True)
+            if value == value
+        ]
+        file.write("".join(lines).encode())
+        written += len(lines)
+    return written
+
+
+def _place_in_point(series: Series) -> tuple[int, float]:
+    """Buckets by their edge, then sum and count."""
+    edge = dict(series.labels).get("le")
+    return (0, float(edge)) if edge is not None else (1, 0.0)
+
+
+def _write_health(file: IO[bytes], store: Store, selection: Selection) -> int:
+    """Each scrape as 1, or 0 where it failed: from the samples alone a failed one could not be told from none."""
+    head = f"# HELP {TARGET_UP} 1 when the scrape succeeded, else 0.\n# TYPE {TARGET_UP} gauge\n"
+    written = 0
+    for deployment in selection.deployments:
+        for labels, parts in _health_of(store, deployment, selection.start_ms, selection.end_ms).items():
+            prefix = format_series(TARGET_UP, labels)
+            for times, brought in parts:
+                if not written:
+                    file.write(head.encode())
+                lines = zip(times.tolist(), brought.tolist(), strict=True)
+                file.writelines(f"{prefix} {float(up)!r} {_format_moment(at)}\n".encode() for at, up in lines)
+                written += len(times)
+    return written
+
+
+def _health_of(
+    store: Store, deployment: Deployment, start_ms: int, end_ms: int
+) -> dict[Labels, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]]:
+    """When the scrapes of a deployment's targets were, by their identity labels, and whether each brought something."""
+    found: dict[Labels, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = {}
+    listed = [target for target in store.targets() if target.identity.deployment() == deployment]
+    for first_ms, last_ms in stretches(start_ms, end_ms, _HEALTH_MS):
+        for identity, health in _health_within(store, deployment, listed, first_ms, last_ms):
+            found.setdefault(identity, []).append(health)
+    return found
+
+
+def _health_within(
+    store: Store, deployment: Deployment, listed: Sequence[TargetStatus], first_ms: int, last_ms: int
+) -> Iterator[tuple[Labels, tuple[NDArray[np.int64], NDArray[np.bool_]]]]:
+    """The same of a stretch that is read at once, or in halves."""
+    try:
+        windows = store.read_samples(deployment, list(METRICS), first_ms, last_ms)
+    except TooLargeError:
+        if first_ms == last_ms:
+            raise
+        middle_ms = (first_ms + last_ms) // 2
+        yield from _health_within(store, deployment, listed, first_ms, middle_ms)
+        yield from _health_within(store, deployment, listed, middle_ms + 1, last_ms)
+        return
+    seen = set()
+    # Targets that were taken from the configuration since are known by their series alone.
+    for window in windows:
+        if window.series:
+            identity = tuple(pair for pair in window.series[0].labels if pair[0] in IDENTITY_LABELS)
+            seen.add(identity)
+            yield identity, (window.times, np.isfinite(window.values).sum(axis=0) > 0)
+    for target in listed:
+        identity = target.identity.labels()
+        scrapes = [] if identity in seen else store.read_scrapes(target.target_id, first_ms, last_ms)
+        if scrapes:
+            times = np.array([time_ms for time_ms, _ in scrapes], dtype=np.int64)
+            yield identity, (times, np.array([snapshot is not None for _, snapshot in scrapes], dtype=np.bool_))
+
+
+def _format_moment(time_ms: int) -> str:
+    return f"{time_ms // 1000}.{time_ms % 1000:03d}"

@@ -1,0 +1,157 @@
+"""Samples and figures as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from servescope.contract.figures import FIGURES
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment
+from servescope.contract.metrics import METRICS
+from servescope.contract.samples import Series, Window, make_labels
+from servescope.store.embedded import Store
+from servescope.store.exporting.output import replacing
+from servescope.store.exporting.selection import LONGEST_MS, ROWS, Selection, read_windows, stretches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+CONTRACT_LABELS: Final = tuple(sorted({label for metric in METRICS.values() for label in metric.labels}))
+"""The labels of the contract beyond the identity's, each a column of its own."""
+FIGURE_LABELS: Final = tuple(sorted({label for figure in FIGURES.values() for label in figure.by}))
+"""The labels of figures beyond the deployment's, each a column of its own."""
+
+
+def samples_schema() -> pa.Schema:
+    """The columns of exported samples; `le` is a bucket's edge, `labels` the native labels that no column is for."""
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),
+            pa.field("metric", text, nullable=False),
+            *(pa.field(label, text) for label in (*IDENTITY_LABELS, *CONTRACT_LABELS)),
+            pa.field("le", pa.float64()),
+            pa.field("labels", pa.map_(pa.string(), pa.string()), nullable=False),
+            pa.field("value", pa.float64(), nullable=False),
+        ]
+    )
+
+
+def figures_schema() -> pa.Schema:
+    """The columns of exported figures, one row per deployment, instant, figure and value of its extra label."""
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),
+            pa.field("figure", text, nullable=False),
+            *(pa.field(label, text) for label in (*DEPLOYMENT_LABELS, *FIGURE_LABELS)),
+            pa.field("value", pa.float64(), nullable=False),
+        ]
+    )
+
+
+def write_samples(store: Store, selection: Selection, path: Path) -> int:
+    """Write the native contract samples as Parquet; returns how many."""
+    return _write_parquet(path, samples_schema(), _sample_tables(store, selection))
+
+
+def write_figures(store: Store, selection: Selection, path: Path) -> int:
+    """Write the figures as Parquet; returns how many values."""
+    return _write_parquet(path, figures_schema(), _figure_tables(store, selection))
+
+
+def _write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> int:
+    import pyarrow.parquet as pq
+
+    written = 0
+    with replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=ROWS)
+            written += table.num_rows
+    return written
+
+
+def _sample_tables(store: Store, selection: Selection) -> Iterator[pa.Table]:
+    for deployment in selection.deployments:
+        for name in selection.names:
+            for window in read_windows(store, deployment, name, selection.start_ms, selection.end_ms):
+                yield from _tables_of(window, samples_schema(), _sample_columns(window.series))
+
+
+def _sample_columns(series: Sequence[Series]) -> Callable[[NDArray[np.intp]], dict[str, Any]]:
+    """What the columns of rows are, but for their time and value, by the numbers of their series."""
+    import pyarrow as pa
+
+    labels = [dict(each.labels) for each in series]
+    own: dict[str, list[str | None]] = {"metric": [each.name for each in series]}
+    own |= {label: [each.get(label) for each in labels] for label in (*IDENTITY_LABELS, *CONTRACT_LABELS)}
+    named = {*IDENTITY_LABELS, *CONTRACT_LABELS, "le"}
+    texts = {name: pa.array(values, pa.string()).dictionary_encode() for name, values in own.items()}
+    edges = pa.array([float(each["le"]) if "le" in each else None for each in labels], pa.float64())
+    others = pa.array(
+        [[pair for pair in each.items() if pair[0] not in named] for each in labels], pa.map_(pa.string(), pa.string())
+    )
+
+    def pick(rows: NDArray[np.intp]) -> dict[str, Any]:
+        chosen = pa.array(rows)
+        return {name: column.take(chosen) for name, column in (texts | {"le": edges, "labels": others}).items()}
+
+    return pick
+
+
+def _tables_of(
+    window: Window, schema: pa.Schema, pick: Callable[[NDArray[np.intp]], dict[str, Any]]
+) -> Iterator[pa.Table]:
+    """A window's samples, series by series, as tables of a row group's size."""
+    import pyarrow as pa
+
+    rows, columns = np.nonzero(window.values == window.values)
+    for first in range(0, len(rows), ROWS):
+        some, at = rows[first : first + ROWS], columns[first : first + ROWS]
+        picked = pick(some) | {
+            "time": pa.array(window.times[at], pa.timestamp("ms", tz="UTC")),
+            "value": pa.array(window.values[some, at]),
+        }
+        yield pa.table([picked[name] for name in schema.names], schema=schema)
+
+
+def _figure_tables(store: Store, selection: Selection) -> Iterator[pa.Table]:
+    schema = figures_schema()
+    for deployment in selection.deployments:
+        for first_ms, last_ms in stretches(selection.start_ms, selection.end_ms, LONGEST_MS):
+            table = store.read_figures(deployment, first_ms, last_ms)
+            keys = [key for key in table.values if key.partition("{")[0] in selection.names]
+            if len(table.times) and keys:
+                series = tuple(_figure_series(key, deployment) for key in keys)
+                window = Window(series, table.times, np.stack([table.values[key] for key in keys]))
+                yield from _tables_of(window, schema, _figure_columns(series))
+
+
+def _figure_series(key: str, deployment: Deployment) -> Series:
+    name, _, block = key.partition("{")
+    # A key has at most one extra label of a closed or plain value, as the catalog makes them.
+    label, _, value = block.removesuffix('"}').partition('="')
+    return Series(name, make_labels((*deployment.labels(), *([(label, value)] if label else []))))
+
+
+def _figure_columns(series: Sequence[Series]) -> Callable[[NDArray[np.intp]], dict[str, Any]]:
+    import pyarrow as pa
+
+    labels = [dict(each.labels) for each in series]
+    own: dict[str, list[str | None]] = {"figure": [each.name for each in series]}
+    own |= {label: [each.get(label) for each in labels] for label in (*DEPLOYMENT_LABELS, *FIGURE_LABELS)}
+    texts = {name: pa.array(values, pa.string()).dictionary_encode() for name, values in own.items()}
+
+    def pick(rows: NDArray[np.intp]) -> dict[str, Any]:
+        chosen = pa.array(rows)
+        return {name: column.take(chosen) for name, column in texts.items()}
+
+    return pick

@@ -1,0 +1,35 @@
+"""The span of time that a command is asked for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from servescope.errors import UsageError
+from servescope.settings.values import parse_duration
+
+
+def read_span(start: str | None, end: str | None, now_ms: int) -> tuple[int, int]:
+    """Start and end in milliseconds; each an instant in ISO 8601, or a duration before the end. Raises UsageError."""
+    end_ms = now_ms if end is None else _read_instant("--end", end, now_ms)
+    start_ms = 0 if start is None else _read_instant("--start", start, end_ms)
+    if start_ms >= end_ms:
+        raise UsageError(f"--start {start!r} is not before the end, {format_instant(end_ms)}")
+    return start_ms, end_ms
+
+
+def _read_instant(option: str, text: str, before_ms: int) -> int:
+    try:
+        return before_ms - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is no time, expected one like '2026-11-20T14:00:00Z' or '12h'") from None
+    # A time without a zone is read as UTC: a command must mean the same to everybody.
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def format_instant(time_ms: int) -> str:
+    """An instant as a command prints it."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""`python -m docs.generate` writes what of the documentation is made from the code; `--check` says what is out of date.
+"""`python -m docs.generate` writes the documentation that is generated from the code; `--check` reports what is old.
 
 These are `docs/metrics.md`, `docs/openapi.json`, and the tables within the pages of the emulator.
 """
@@ -36,8 +36,10 @@ _STATUS_SIGNS = {"good": "🟢 good", "warning": "🟡 warning", "critical": "�
 
 
 def main() -> int:
-    """Write the files, or check them: 1 when one differs from what the code says."""
-    parser = argparse.ArgumentParser(prog="python -m docs.generate", description="Write the pages made from the code.")
+    """Write the files, or check them: 1 when one is out of date."""
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.generate", description="Write the pages that are generated from the code."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
     check = parser.parse_args().check
     old = 0
@@ -75,10 +77,10 @@ def _introduction() -> Iterator[str]:
         "",
         "# Metrics and figures",
         "",
-        "A **metric** is what an instrument or a source map exposes, per process.",
-        "A **figure** is what servescope derives from metrics, per deployment.",
+        "A **metric** is exposed by an instrument, or translated by a source map, per process.",
+        "A **figure** is derived from metrics, per deployment.",
         "Shares are 0 … 1 and nothing is clamped; times are seconds, sizes bytes.",
-        "No data is no series: absent is never 0, and NaN and infinity are never exposed.",
+        "Without data there is no series: absent is never 0, and NaN and infinity are never exposed.",
         "",
         f"- [Metrics](#metrics): {_links(COMPONENTS.values())}",
         f"- [Figures](#figures): {_links(GROUPS)}",
@@ -102,7 +104,7 @@ def _metrics() -> Iterator[str]:
         "## Metrics",
         "",
         "The documented name is the metric's name without `_total`.",
-        "What it means when a metric is missing stands in the last column.",
+        "The last column is what it means when a metric is missing.",
         "",
     )
     for component, title in COMPONENTS.items():
@@ -112,9 +114,8 @@ def _metrics() -> Iterator[str]:
             (_metric_row(metric) for metric in METRICS.values() if metric.component == component),
         )
     yield from (
-        f"{_codes(PROCESS_RATIOS)} are ratios of one process over its trailing window, "
-        "for those who scrape nothing else.",
-        "The collector does not collect them: it derives the figures of the same names from counters.",
+        f"{_codes(PROCESS_RATIOS)} are ratios of one process over its trailing window, for setups without a collector.",
+        "The collector drops them and derives the figures of the same names from counters.",
         "",
     )
 
@@ -145,7 +146,7 @@ def _figures() -> Iterator[str]:
         "Prometheus records it by the rules in [recording.rules.yml](../alerts/generated/recording.rules.yml).",
         "Prometheus 2 counts a sample on the left edge of a window, as the collector does; Prometheus 3 does not, "
         'as the collector does with `window_bounds = "left-open"`.',
-        "In the formulas, `…` stands for the labels of a deployment:",
+        "In the formulas, `…` is the labels of a deployment:",
         "`model_name, deployment_id, inference_stack, environment, rollout_phase`.",
         "",
     )
@@ -180,7 +181,7 @@ def _facts(figure: Figure) -> Iterator[str]:
 
 
 def _bands() -> Iterator[str]:
-    yield from ("## Bands", "", "How a value is judged, and what to do about it.", "")
+    yield from ("## Bands", "", "How a value is judged, and what to do.", "")
     for figure in FIGURES.values():
         if figure.band:
             yield from (f"### {figure.name} band", "")
@@ -188,7 +189,7 @@ def _bands() -> Iterator[str]:
 
 
 def _band_rows(band: Band) -> Iterator[tuple[str, ...]]:
-    """From the highest step down, as one looks for a value."""
+    """From the highest step down."""
     above = ""
     for step in reversed(band.steps):
         start = f"{'from' if step.inclusive else 'above'} {_number(step.start)}"
@@ -208,8 +209,8 @@ def _edges() -> Iterator[str]:
     yield from (
         "## Histogram edges",
         "",
-        "The upper edges of the buckets our instruments use, beside `+Inf`; a source keeps its own.",
-        'On reading, an edge\'s text is made canonical, so that `le="1"` and `le="1.0"` are one bucket.',
+        "The upper edges of the buckets that our instruments use, beside `+Inf`; a source keeps its own.",
+        'The text of an edge is made canonical when it is read, so that `le="1"` and `le="1.0"` are one bucket.',
         "",
     )
     for edges, names in _metrics_by_edges().items():
@@ -231,8 +232,8 @@ def _monitoring() -> Iterator[str]:
     yield from (
         "## The monitoring itself",
         "",
-        "What a collector shows of itself on its `/metrics`, and what alerts and the dashboard `health` read of the "
-        "Prometheus and the Alertmanager beside it.",
+        "What a collector exposes about itself on its `/metrics`, and what alerts and the dashboard `health` read of "
+        "the Prometheus and the Alertmanager beside it.",
         "A `state` is 1 or 0.",
         "",
     )
@@ -252,7 +253,7 @@ def _own_row(metric: OwnMetric) -> tuple[str, ...]:
 
 
 def _own_labels(labels: tuple[str, ...]) -> str:
-    """Those of a target or a deployment in two words."""
+    """The labels; all those of a target or of a deployment in two words."""
     for whole, words in ((IDENTITY_LABELS, "the target's"), (DEPLOYMENT_LABELS, "the deployment's")):
         if set(whole) <= set(labels):
             return "<br>".join((words, *(f"`{label}`" for label in labels if label not in whole)))

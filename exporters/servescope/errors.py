@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class ServescopeError(Exception):
-    """Base of every error servescope raises on purpose; its text is fit to be shown to a person."""
+    """Base of every error that servescope raises on purpose; its text is written for users."""
 
 
 class ExpressionError(ServescopeError):
@@ -32,7 +32,7 @@ class ConfigurationError(UsageError):
 
 
 class TraceError(UsageError):
-    """A recorded trace cannot be replayed; `line` is where it is wrong, counted from 1, None where that is nowhere."""
+    """A recorded trace cannot be replayed; `line` is the number of the wrong line, from 1, None where there is none."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)

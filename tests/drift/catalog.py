@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
@@ -15,6 +16,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.types import Band, Figure
+from servescope.settings.values import format_duration, parse_duration
 from tests.drift.facts import PAGE, Facts, Key
 from tests.support.promql import Derived
 
@@ -182,14 +184,32 @@ def _runbooks(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
 def _sayable(alert: Alert) -> frozenset[str]:
     numbers = {abs(value) for _, value in _numbers(alert.condition)}
     signed = {value for _, value in _numbers(alert.condition)}
-    texts = {f"{value:g}" for value in numbers | signed}
+    texts = {f"{value:g}" for value in numbers | signed} | set(_durations(alert))
     for objective in OBJECTIVES.values():
         if objective.name.replace("_", "-") in alert.family:
             edges = {getattr(objective.bad, "edge", objective.goal)}
-            texts |= {f"{value:g}" for value in (objective.goal, objective.budget, 30.0, *edges)}
+            texts |= {f"{value:g}" for value in (objective.goal, objective.budget, *edges)} | {"30d"}
             rows = [row for row in BURN_WINDOWS if row.severity == alert.severity]
             texts |= {text for row in rows for text in (f"{row.factor:g}", row.short, row.long)}
     return frozenset(texts)
+
+
+def _durations(alert: Alert) -> Iterator[str]:
+    """The windows, the offsets and the wait of an alert, and a window with the wait after it."""
+    windows = {WINDOW, *_windows(alert.condition)}
+    yield from (alert.wait, alert.keep, *windows)
+    yield from (format_duration(parse_duration(window) + parse_duration(alert.wait or "0s")) for window in windows)
+
+
+def _windows(part: object) -> Iterator[str]:
+    if isinstance(part, str) and re.fullmatch(r"\d+[smhd]", part):
+        yield part
+    elif isinstance(part, tuple):
+        for each in part:
+            yield from _windows(each)
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from _windows(getattr(part, each.name))
 
 
 def must_say(alert: Alert) -> frozenset[str]:

@@ -184,15 +184,17 @@ def _runbooks(root: Path) -> Iterator[tuple[Key, object]]:
 
 
 def _prose_numbers(text: str) -> frozenset[str]:
-    """The numbers a text says, as `0.4` for 40 %, and durations as they stand."""
-    found = re.findall(r"(?<![\w.])([−+-]?\d+(?:\.\d+)?)( ?%|[smhd]\b)?", _NO_NUMBERS.sub("", text))
+    """The numbers in a text, `0.4` for 40 %, and durations as PromQL has them, `30m` for 30 minutes."""
+    units = r" ?%|[smhd]\b| (?:minute|hour|day)s?\b"
+    found = re.findall(rf"(?<![\w.])([−+-]?\d+(?:\.\d+)?)({units})?", _NO_NUMBERS.sub("", text))
     return frozenset(_said(number, suffix) for number, suffix in found)
 
 
 def _said(number: str, suffix: str) -> str:
-    if suffix.strip() == "%":
+    unit = suffix.strip()[:1]
+    if unit == "%":
         return f"{round(_number(number) / 100, 9):g}"
-    return f"{number}{suffix}" if suffix else f"{_number(number):g}"
+    return f"{number}{unit}" if unit else f"{_number(number):g}"
 
 
 # --- Panels -----------------------------------------------------------------------------------------------------------

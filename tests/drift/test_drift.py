@@ -67,7 +67,7 @@ MUTATIONS = [
     (f"{RULES}/alerting.rules.yml", "skew:ratio_rate5m > 0.3)", "skew:ratio_rate5m > 0.31)"),
     (f"{RULES}/alerting.rules.yml", "skew:ratio_rate5m > 0.3)", "skew:ratio_rate5m >= 0.3)"),
     (f"{RULES}/alerting.rules.yml", "    for: 30m", "    for: 20m"),
-    (f"{RULES}/alerting.rules.yml", "beyond +30%", "beyond +35%"),
+    (f"{RULES}/alerting.rules.yml", "Above +30%", "Above +35%"),
     (f"{RULES}/runbooks/ServescopeSpeculationBelowBreakEven.md", "than 40%", "than 45%"),
     (f"{RULES}/runbooks/ServescopeCacheChurn.md", "> 0.3)", "> 0.35)"),
     (f"{BOARDS}/speculation.json", '"value": 0.4', '"value": 0.45'),

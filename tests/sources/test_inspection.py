@@ -116,7 +116,7 @@ def test_two_expositions_know_increases(capsys: pytest.CaptureFixture[str], file
     assert rows['requests_total{outcome="error"}']["value"] == 2
     assert rows["preemptions_total"]["value"] == 2
     assert rows["request_rate"]["value"] is None
-    assert any("1 series began anew" in note for note in document["notes"])
+    assert any("1 counters were reset" in note for note in document["notes"])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_counters_that_fell_may_be_the_wrong_order(
             file.write(f"process_start_time_seconds {seconds}\n")
     document = inspect_as_json(capsys, *files)
 
-    assert any(f"1 series began anew in between: {cause}" in note for note in document["notes"])
+    assert any(f"1 counters were reset in between: {cause}" in note for note in document["notes"])
 
 
 def test_what_overflows_has_no_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_minimal_map_is_read() -> None:
     ("addition", "message"),
     [
         ("[metrics.tps]\nstatus = 'impossible'\nreason = 'r'", "metrics.tps is .*no such key"),
-        ("[metrics.preemptions_total]\ntake = [{ nativ = 'x' }]", r"take\[0\].native is missing, expected a text"),
+        ("[metrics.preemptions_total]\ntake = [{ nativ = 'x' }]", r"take\[0\].native is missing, expected a string"),
         (
             "[metrics.preemptions_total]\ntake = [{ native = 'x', scale = 0 }]",
             r"metrics.preemptions_total.take\[0\].scale is 0, expected a number above 0",
@@ -103,7 +103,7 @@ def test_a_minimal_map_is_read() -> None:
             "expected a term that is not optional",
         ),
         ("why = 3", "default.autoscaler.why is 3, expected no such key, only reason, status"),
-        ("[metrics.preemptions_total]\ntake = [{ native = ['x'] }]", r"native is \['x'\], expected a text"),
+        ("[metrics.preemptions_total]\ntake = [{ native = ['x'] }]", r"native is \['x'\], expected a string"),
         ("[metrics.preemptions_total", "x.toml: not TOML"),
     ],
 )

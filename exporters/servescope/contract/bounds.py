@@ -7,19 +7,19 @@ from types import MappingProxyType
 
 from servescope.contract.types import Bound
 
-DRAFT_TRAFFIC = Bound("draft_traffic", 1.0, "tokens/s", "fewer tokens drafted say nothing about the draft")
+DRAFT_TRAFFIC = Bound("draft_traffic", 1.0, "tokens/s", "fewer draft tokens do not suffice to judge the draft")
 LATE_POSITION = Bound(
     "late_position",
     0.10,
     "ratio",
-    "a draft position accepted less often than this share of the first costs more than it brings",
+    "a draft position accepted less often than this share of the first costs more than it saves",
     most=1.0,
 )
-PROMPT_TRAFFIC = Bound("prompt_traffic", 100.0, "tokens/s", "fewer prompt tokens routed say nothing about the caches")
+PROMPT_TRAFFIC = Bound("prompt_traffic", 100.0, "tokens/s", "fewer prompt tokens do not suffice to judge the caches")
 HIT_RATE_KEPT = Bound(
     "hit_rate_kept", 0.70, "ratio", "a hit rate below this share of what it was has dropped", most=1.0
 )
-EVENT_GAPS = Bound("event_gaps", 0.0, "events/s", "any gap that stays leaves the router's index wrong")
+EVENT_GAPS = Bound("event_gaps", 0.0, "events/s", "a gap that stays leaves the router's index wrong")
 SCALE_CHANGES = Bound(
     "scale_changes",
     6.0,
@@ -34,9 +34,9 @@ FAILURES_REPEATED = Bound(
     "as many changes of the failed replicas within half an hour are a crash loop",
     least=1.0,
 )
-ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active ones serve nobody", least=1.0)
-QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is no queue to speak of")
-REQUEST_TRAFFIC = Bound("request_traffic", 0.02, "requests/s", "fewer requests say nothing about an objective")
+ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active replicas serve no requests", least=1.0)
+QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is harmless")
+REQUEST_TRAFFIC = Bound("request_traffic", 0.02, "requests/s", "fewer requests do not suffice to judge an objective")
 STORE_QUEUE_AGE = Bound(
     "store_queue_age", 60.0, "seconds", "scrapes that wait longer for the store would be lost with the process"
 )
@@ -58,7 +58,7 @@ WORSE_SPEED = Bound(
     most=1.0,
 )
 COMPARED_TRAFFIC = Bound(
-    "compared_traffic", 0.1, "requests/s", "fewer requests of either stack do not tell which of the two is worse"
+    "compared_traffic", 0.1, "requests/s", "fewer requests of either stack do not suffice to compare the two"
 )
 SHARE_MARGIN = Bound(
     "share_margin",
@@ -68,8 +68,8 @@ SHARE_MARGIN = Bound(
     most=1.0,
 )
 SHARE_TRAFFIC = Bound("share_traffic", 1.0, "requests/s", "shares of fewer requests differ by chance")
-SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape says nothing of the present")
-LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average does not keep its pace")
+SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape is out of date")
+LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average is overloaded")
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
     {

@@ -1,10 +1,10 @@
-"""The small algebra in which derived figures are written, compiled to PromQL and evaluated over windows of samples.
+"""The algebra of derived figures, compiled to PromQL and evaluated over windows of samples.
 
-An expression says what is computed; over which labels it is grouped (`by`) and over which window is said when it is
-compiled. Counters are increased per native series, then summed by the group, then divided: no ratio is an average of
-gauges. Both compilers agree with Prometheus 2.42 on the same samples: the window is closed on both sides, counter
-resets are added back, increases are extrapolated to the window's ends, a gauge is read from the last scrape within
-five minutes. A group without data is absent: no result is ever NaN or infinite.
+An expression is what is computed; the labels it is grouped by (`by`) and the window are arguments of its compilation.
+Counters are increased per native series, then summed by group, then divided: no ratio is an average of gauges. Both
+compilers agree with Prometheus 2.42 on the same samples: the window is closed on both sides, counter resets are added
+back, increases are extrapolated to the window's ends, a gauge is read from the last scrape within five minutes. A group
+without data is absent: no result is ever NaN or infinite.
 
 Rate, increase           `sum by (…) (rate(x[5m]))`
 level                    `sum|avg|max by (…) (x)`, a gauge

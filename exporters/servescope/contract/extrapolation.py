@@ -1,7 +1,7 @@
-"""What Prometheus makes of samples: the increase and rate of a counter over a range, and a gauge's value now.
+"""Prometheus' arithmetic on samples: the increase and rate of a counter over a range, and the value of a gauge.
 
-Per series and to the last bit, in the order of Prometheus' own arithmetic. Needs numpy, which `import servescope` must
-not load: import it where it is used.
+Per series and identical to the last bit, as operations are in Prometheus' order. Needs numpy, which
+`import servescope` must not load: import this module where it is used.
 https://github.com/prometheus/prometheus/blob/v2.42.0/promql/functions.go (extrapolatedRate)
 """
 
@@ -19,10 +19,10 @@ from servescope.errors import ExpressionError
 Floats = NDArray[np.float64]
 
 Bounds = Literal["closed", "left-open"]
-"""Whether a range holds the sample on its left edge: with Prometheus 2 it does, from 3.0 on it does not."""
+"""Whether a range includes the sample on its left edge: in Prometheus 2 it does, from 3.0 on it does not."""
 
 LOOKBACK_MS = 300_000
-"""How long a gauge's last scrape counts as its value, as in Prometheus."""
+"""How long the last scrape of a gauge is its value, as in Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ def measure_spans(
 
 
 def extrapolation_factors(deltas: Floats, firsts: Floats, spans: Spans, bounds: Bounds) -> Floats:
-    """By how much each increase between first and last sample grows when it is extended to the range's ends.
+    """The factors that extrapolate each increase between first and last sample to the ends of the range.
 
-    No further back than to where the counter would have stood at 0. Prometheus 2 asks first whether the series
-    reaches the start, from there; Prometheus 3, whose ranges are left-open, asks afterwards.
+    A counter is never extrapolated to before it would have been 0. Prometheus 2 applies this limit before it checks
+    whether the series reaches the start of the range; Prometheus 3, whose ranges are left-open, applies it after.
     """
     sampled, to_start, to_end, limit, half = spans
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Every derived figure: its expression over the metrics, its texts and its names on the page and among the rules."""
+"""Every derived figure: its expression over metrics, its texts, its exposed name and the name of its recording rule."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _share_of_requests(
 def _latency(name: str, metric: str, title: str, which: str) -> Figure:
     """A quantile (`p95`) or the mean of a latency histogram."""
     expression: Expression = mean(metric) if which == "mean" else Quantile(int(which[1:]) / 100, metric)
-    told = "Mean" if which == "mean" else "Median" if which == "p50" else f"{which[1:]}th percentile"
+    statistic = "Mean" if which == "mean" else "Median" if which == "p50" else f"{which[1:]}th percentile"
     return Figure(
         f"{name}_{which}", f"{title}, {which}", "Latency", "seconds", expression,
-        f"{told}: {METRICS[metric].help[0].lower()}{METRICS[metric].help[1:]}",
+        f"{statistic}: {METRICS[metric].help[0].lower()}{METRICS[metric].help[1:]}",
         better="lower", idle="absent", exposed=f"{metric}_{which}", recorded=(metric, f"{which}_rate"),
     )  # fmt: skip
 
@@ -88,7 +88,7 @@ _FIGURES = (
     _share_of_requests("request_error_share", "Errors", "error", "Share of requests that failed in the stack."),
     _share_of_requests("request_rejected_share", "Rejected", "rejected", "Share of requests the stack refused."),
     _share_of_requests(
-        # No harm of the stack's, and engines notice a client that leaves each in their own way, or never.
+        # No failure of the stack; engines detect a client that leaves in different ways, or never.
         "client_abort_share", "Aborted by clients", "client_abort", "Share of requests whose client went away.",
         better=None,
     ),
@@ -215,11 +215,11 @@ _FIGURES = (
 
 FIGURES: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure in _FIGURES})
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(figure.group for figure in _FIGURES))
-"""Headings under which figures are shown, in order."""
+"""The headings of figures, in order."""
 
 
 RECORDED_HISTOGRAMS = ("time_to_first_token_seconds", "time_per_output_token_seconds", "request_duration_seconds")
-"""Histograms whose buckets are recorded per deployment, for what is shown of several deployments together."""
+"""Histograms whose buckets are recorded per deployment, to compute quantiles over several deployments."""
 
 
 def record_buckets(histogram: str, window: str = DEFAULT_WINDOW) -> str:

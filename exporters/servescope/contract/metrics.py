@@ -8,12 +8,12 @@ from types import MappingProxyType
 from servescope.contract.types import Metric, Unit
 
 OUTCOMES = ("ok", "client_abort", "client_error", "rejected", "error")
-"""How a request can end; only `error` and `rejected` count as harm done by the stack."""
+"""How a request can end; only `error` and `rejected` are failures of the stack."""
 
 REPLICA_STATUSES = ("starting", "active", "draining", "unhealthy", "failed")
 INDEX_STATES = ("exact", "degraded", "recovering")
 RECOVERY_SOURCES = ("events", "inventory", "snapshot", "nothing")
-"""What a router's index is brought up to date from: events sent again, a worker's whole list, a file, or nothing."""
+"""What a router rebuilds its index from: events sent again, a worker's whole list, a file, or nothing."""
 
 PHASES = ("prefill", "decode")
 """The phases that disaggregated serving gives to workers of their own."""
@@ -26,7 +26,7 @@ _TIME_TO_FIRST_TOKEN_EDGES = (
 _PER_TOKEN_EDGES = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
-# Fast decoders stay below vLLM's first edge of 10 ms: these tell them apart.
+# Fast decoders stay below vLLM's first edge of 10 ms, so these are added.
 _TIME_PER_OUTPUT_TOKEN_EDGES = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, *_PER_TOKEN_EDGES)
 _VLLM_DURATION_EDGES = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
@@ -247,8 +247,8 @@ _ROUTER_METRICS = (
         "counter",
         "tokens",
         "router",
-        "Prompt tokens the worker says it reused from its cache.",
-        absent="the workers do not tell what they reuse",
+        "Prompt tokens the worker reports as reused from its cache.",
+        absent="the workers do not report what they reuse",
     ),
     Metric(
         "kv_cache_best_tokens_total",
@@ -296,7 +296,7 @@ _ROUTER_METRICS = (
         "decisions",
         "router",
         "Routing attempts that never got their worker's report.",
-        absent="there is no router that counts them",
+        absent="no router counts them",
     ),
     Metric(
         "router_index_event_gaps_total",
@@ -320,7 +320,7 @@ _ROUTER_METRICS = (
         "ratio",
         "router",
         "1 for the state the router's index is in, 0 for the others.",
-        absent="the router keeps no index, or does not tell its state",
+        absent="the router keeps no index, or does not report its state",
         labels=("state",),
         label_values=MappingProxyType({"state": INDEX_STATES}),
     ),
@@ -330,7 +330,7 @@ _ROUTER_METRICS = (
         "workers",
         "router",
         "Workers that could have been chosen, per attempt.",
-        absent="there is no router that tells",
+        absent="no router reports it",
         edges=_CANDIDATE_EDGES,
     ),
     Metric(
@@ -348,7 +348,7 @@ _ROUTER_METRICS = (
         "seconds",
         "router",
         "Time a request waited in the router's queue.",
-        absent="there is no router that tells",
+        absent="no router reports it",
         edges=_TIME_TO_FIRST_TOKEN_EDGES,
     ),
     Metric(
@@ -357,7 +357,7 @@ _ROUTER_METRICS = (
         "requests",
         "router",
         "Requests the router has not placed yet: their decision is due, or all workers are saturated.",
-        absent="the router does not tell",
+        absent="the router does not report it",
     ),
     Metric(
         "router_decision_seconds",
@@ -381,8 +381,8 @@ _ROUTER_METRICS = (
         "counter",
         "recoveries",
         "router",
-        "How often the index was brought up to date after a gap or a restart, by what it was made from.",
-        absent="the router keeps no index, or does not tell",
+        "Rebuilds of the index after a gap or a restart, by what it was rebuilt from.",
+        absent="the router keeps no index, or does not report it",
         labels=("source",),
         label_values=MappingProxyType({"source": RECOVERY_SOURCES}),
     ),
@@ -462,4 +462,4 @@ PROCESS_RATIOS = (
     "kv_cache_best_prefix_hit_rate",
     "kv_cache_hit_rate_efficiency",
 )
-"""Gauges an instrument shows of its own process, for those who scrape nothing else; the collector derives its own."""
+"""Gauges an instrument exposes of its own process, for setups without a collector, which derives its own."""

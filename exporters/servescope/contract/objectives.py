@@ -1,4 +1,4 @@
-"""The objectives: what users are promised, and how fast a budget may burn before an alert fires."""
+"""The objectives that users are promised, and how fast an error budget may burn before an alert fires."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def _percent(share: float) -> str:
 
 
 def latency_objective(name: str, goal: float, edge_seconds: float) -> Objective:
-    """The objective of a latency: the share `goal` of requests is within an edge of the histogram's."""
+    """The objective of a latency: the share `goal` of requests is within an edge of the histogram."""
     title, metric, promise = _LATENCY_OBJECTIVES[name]
-    told = promise.format(goal=_percent(goal), edge=f"{edge_seconds:g} s")
-    return Objective(name, title, goal, FractionAbove(edge_seconds, metric), told)
+    text = promise.format(goal=_percent(goal), edge=f"{edge_seconds:g} s")
+    return Objective(name, title, goal, FractionAbove(edge_seconds, metric), text)
 
 
 def request_objective(goal: float) -> Objective:

@@ -1,8 +1,8 @@
-"""OpenMetrics 1.0: where it differs from the Prometheus text format, which is in the heads, the exemplars and the end.
+"""What OpenMetrics 1.0 has beyond the Prometheus text format: other heads, exemplars and an end.
 
-The samples' lines are the same in both: counters have `_total` there too, and `le` is canonical. A unit is told where
-the family's name ends with it, as the standard demands. `_created` is left out: it would add a line to every counter
-and histogram, and Prometheus does not read it unless told to.
+The lines of samples are the same in both: counters have `_total` there too, and `le` is canonical. A unit is exposed
+where the family's name ends with it, as the standard demands. `_created` is left out: it would add a line to every
+counter and histogram, and Prometheus reads it only with a feature flag.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LABEL = "trace_id"
 
 
 class Traced(Protocol):
-    """One observation and the trace it belongs to; `time` is in Unix seconds."""
+    """One observation and its trace; `time` is in Unix seconds."""
 
     @property
     def trace_id(self) -> str:
-        """The trace's id, as the embedder gave it."""
+        """The id of the trace, as the embedder passed it."""
 
     @property
     def value(self) -> float:
@@ -35,7 +35,7 @@ class Traced(Protocol):
 
     @property
     def time(self) -> float:
-        """When it was booked, in Unix seconds."""
+        """When it was recorded, in Unix seconds."""
 
 
 def head(metric: Metric) -> bytes:
@@ -50,7 +50,7 @@ def head(metric: Metric) -> bytes:
 
 
 def unit_of(metric: Metric) -> str:
-    """The unit that may be told of the metric's family, which is one its name ends with; empty when there is none."""
+    """The unit of the metric's family where its name ends with it, else empty."""
     return metric.unit if metric.documented.endswith(f"_{metric.unit}") else ""
 
 

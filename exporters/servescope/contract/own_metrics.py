@@ -1,7 +1,7 @@
 """The series about the monitoring itself: the collector's own `servescope_*`, and those of Prometheus and Alertmanager.
 
-The collector's are made of these records. Of Prometheus and Alertmanager stand here those that the health dashboard and
-alerts read, under the names those programs give them.
+The collector exposes its own from these records. Of Prometheus and Alertmanager only those are listed that the health
+dashboard and alerts read.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ FOREIGN_SERIES = frozenset({
     RULE_FAILURES, RULES_MISSED, ALERTS_UNSENT, PROMETHEUS_RELOADED, NOTIFICATIONS_FAILED, ALERTMANAGER_RELOADED,
     SCRAPED_UP,
 })  # fmt: skip
-"""What Prometheus and Alertmanager say of themselves; a Prometheus that scrapes both has them."""
+"""Series that Prometheus and Alertmanager expose about themselves; a Prometheus that scrapes both has them."""
 
 UNSCRAPED = "the collector is not scraped"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnMetric:
-    """One metric about the monitoring; `labels` are all it has, those of a deployment or a target among them.
+    """One metric about the monitoring; `labels` are all it has, those of a deployment or a target included.
 
-    `absent` says what it means when the metric is missing.
+    `absent` is what it means when the metric is missing.
     """
 
     name: str
@@ -75,37 +75,37 @@ _COLLECTOR = (
     ),
     OwnMetric(
         "servescope_scrape_lateness_seconds", "histogram", "seconds",
-        "How long after the instant it was due a scrape began.",
+        "How long after it was due a scrape began.",
     ),
     OwnMetric(
         "servescope_missed_scrapes_total", "counter", "scrapes",
-        "Scrapes left out because the one before them, or the collector, was late.",
+        "Scrapes skipped because the one before them, or the collector, was late.",
     ),
     OwnMetric("servescope_samples_scraped_total", "counter", "samples", "Native samples read from targets."),
     OwnMetric(
-        "servescope_dropped_samples_total", "counter", "samples", "Samples left out, by reason.", ("reason",),
-        absent="none was left out",
+        "servescope_dropped_samples_total", "counter", "samples", "Samples dropped, by reason.", ("reason",),
+        absent="none was dropped",
     ),
     OwnMetric("servescope_series", "gauge", "series", "Contract series held in memory."),
     OwnMetric(
         "servescope_discovery_duration_seconds", "histogram", "seconds",
-        "Looking at the lists of targets once and taking up what changed.",
+        "Reading all lists of targets once and applying what changed.",
     ),
     OwnMetric(
-        "servescope_discovery_problems", "gauge", "problems", "Things wrong with the lists of targets now."
+        "servescope_discovery_problems", "gauge", "problems", "Problems with the lists of targets now."
     ),
     OwnMetric(
         "servescope_discovered_targets", "gauge", "targets",
-        "Targets that lists and configuration name, by what relabelling did with them.", ("result",),
-        absent="the lists were not looked at yet",
+        "Targets in lists and configuration, by whether relabelling kept or dropped them.", ("result",),
+        absent="no list was read yet",
     ),
     OwnMetric(
         "servescope_configuration_reload_success", "gauge", "state",
-        "Whether the configuration could be taken up when it was last read.",
+        "1 when the configuration was applied at its last reload, 0 when it was refused.",
     ),
     OwnMetric(
         "servescope_configuration_reload_timestamp_seconds", "gauge", "seconds",
-        "When the configuration was last taken up, seconds since 1970.",
+        "When the configuration was last applied, seconds since 1970.",
     ),
     OwnMetric(
         "servescope_evaluation_duration_seconds", "histogram", "seconds",
@@ -115,7 +115,7 @@ _COLLECTOR = (
     OwnMetric("servescope_tasks", "gauge", "tasks", "Tasks of the event loop now."),
     OwnMetric(
         "servescope_event_loop_lag_seconds", "histogram", "seconds",
-        "How much later than asked for the event loop woke, tried once a second.",
+        "How much later than requested the event loop woke, measured once a second.",
     ),
     OwnMetric(
         "servescope_store_append_duration_seconds", "histogram", "seconds", "One transaction of scrapes and figures."
@@ -126,7 +126,7 @@ _COLLECTOR = (
     ),
     OwnMetric(
         "servescope_store_queue_age_seconds", "gauge", "seconds",
-        "For how long the oldest scrape that is not stored yet has waited.",
+        "How long the oldest scrape that is not stored yet has waited.",
     ),
     OwnMetric("servescope_store_bytes", "gauge", "bytes", "Size of the store's file and its write-ahead log."),
     OwnMetric(
@@ -135,19 +135,19 @@ _COLLECTOR = (
     OwnMetric("servescope_store_errors_total", "counter", "errors", "Writes to the store that failed."),
     OwnMetric(
         "servescope_internal_errors_total", "counter", "errors",
-        "Faults of the collector's own, by stage; each cost one scrape, one evaluation, or one look at the lists.",
+        "Internal errors of the collector, by stage; each lost a scrape, an evaluation, or a reading of the lists.",
         ("stage",),
     ),
     OwnMetric(
         "servescope_api_requests_total", "counter", "requests", "Requests answered, by HTTP status.", ("status",),
-        absent="nobody asked yet",
+        absent="no request was answered yet",
     ),
     OwnMetric(
         "servescope_api_request_duration_seconds", "histogram", "seconds",
-        "From a request's headers until its answer was made; sending it is not included.",
+        "From a request's headers until its answer was ready; sending it is not included.",
     ),
     OwnMetric(
-        "servescope_api_refused_total", "counter", "requests", "Requests and connections turned away, by reason.",
+        "servescope_api_refused_total", "counter", "requests", "Requests and connections refused, by reason.",
         ("reason",),
     ),
     OwnMetric("servescope_api_connections", "gauge", "connections", "Connections of clients now."),
@@ -169,17 +169,17 @@ _COLLECTOR = (
     ),
     OwnMetric(
         "servescope_target_missing_metrics", "gauge", "series",
-        "Contract metrics that the target showed once and does not show now.",
+        "Contract metrics that the target exposed before and does not expose now.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(
         "servescope_target_scrape_age_seconds", "gauge", "seconds",
-        "Since the target's last scrape that succeeded; there for as long as the target is listed.",
+        "Time since the target's last scrape that succeeded; exposed while the target is listed.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(
         "servescope_configured_share", "gauge", "ratio",
-        "Share of a model's requests that each inference stack is to have, as configured.",
+        "Share of a model's requests that the configuration assigns to each inference stack.",
         ("model_name", "environment", "inference_stack"), absent="no shares are configured",
     ),
     OwnMetric(
@@ -189,16 +189,16 @@ _COLLECTOR = (
     OwnMetric("servescope_alerting_duration_seconds", "histogram", "seconds", "Evaluating all alerts once."),
     OwnMetric(
         "servescope_alerts_left_out_total", "counter", "events",
-        "Alerts that were not taken up at an evaluation, since as many as may be were pending or firing.",
+        "Alerts dropped at an evaluation, as the most that may be pending or firing already were.",
     ),
     OwnMetric(
         "servescope_notifications_total", "counter", "events",
-        "Alerts that receivers were told, or were to be told, by what became of it.", ("receiver", "result"),
-        absent="the collector tells nobody",
+        "Alerts sent to receivers, by result.", ("receiver", "result"),
+        absent="no receiver is configured",
     ),
     OwnMetric(
         "servescope_notification_duration_seconds", "histogram", "seconds",
-        "Telling one receiver once, where that succeeded.",
+        "Sending one notification to one receiver, where that succeeded.",
     ),
     OwnMetric("servescope_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
     _of_process("process_cpu_seconds_total", "counter", "seconds", "CPU time the collector's process used."),
@@ -232,7 +232,7 @@ _OTHERS = (
     ),
     _of_prometheus(
         RULES_MISSED, "counter", "errors",
-        "Evaluations of a group left out because the one before was not over.",
+        "Evaluations of a group skipped because the one before was not over.",
         ("rule_group",), "Prometheus does not scrape itself, or has no rules",
     ),
     _of_prometheus(
@@ -248,19 +248,19 @@ _OTHERS = (
         ("alertmanager",), "Prometheus does not scrape itself, or knows no Alertmanager",
     ),
     _of_prometheus(
-        ALERTS_UNSENT, "counter", "errors", "Alerts an Alertmanager did not take.",
+        ALERTS_UNSENT, "counter", "errors", "Alerts that an Alertmanager did not accept.",
         ("alertmanager",), "Prometheus does not scrape itself, or knows no Alertmanager",
     ),
     _of_prometheus(
         "prometheus_notifications_dropped_total", "counter", "events",
-        "Alerts given up because no Alertmanager took them or the queue was full.",
+        "Alerts dropped because no Alertmanager accepted them or the queue was full.",
     ),
     _of_prometheus(
         "prometheus_notifications_alertmanagers_discovered", "gauge", "targets", "Alertmanagers Prometheus knows of."
     ),
     _of_prometheus(
         PROMETHEUS_RELOADED, "gauge", "state",
-        "Whether Prometheus could take up its configuration when it last read it.",
+        "1 when Prometheus applied its configuration at its last reload, 0 when it refused it.",
     ),
     _of_alertmanager("alertmanager_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
     _of_alertmanager(
@@ -272,11 +272,11 @@ _OTHERS = (
         ("integration",),
     ),
     _of_alertmanager(
-        "alertmanager_alerts", "gauge", "alerts", "Alerts Alertmanager holds, by what it does with them.", ("state",)
+        "alertmanager_alerts", "gauge", "alerts", "Alerts in Alertmanager, by state.", ("state",)
     ),
     _of_alertmanager(
         ALERTMANAGER_RELOADED, "gauge", "state",
-        "Whether Alertmanager could take up its configuration when it last read it.",
+        "1 when Alertmanager applied its configuration at its last reload, 0 when it refused it.",
     ),
 )  # fmt: skip
 
@@ -286,11 +286,11 @@ def _by_name(metrics: Iterable[OwnMetric]) -> Mapping[str, OwnMetric]:
 
 
 OWN_METRICS: Mapping[str, OwnMetric] = _by_name((*_COLLECTOR, *_OTHERS))
-"""Every metric about the monitoring by its name on the page."""
+"""Every metric about the monitoring, by its name in an exposition."""
 
 
 def own_family(sample: str) -> OwnMetric | None:
-    """The metric that a sample's name belongs to, None where it is none of these."""
+    """The metric that a sample's name belongs to, None for any other sample."""
     found = OWN_METRICS.get(sample)
     if found is None:
         for suffix in ("_bucket", "_sum", "_count"):

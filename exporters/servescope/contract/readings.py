@@ -30,7 +30,7 @@ from servescope.contract.samples import Labels, Sample, Series, Window
 
 
 class Readings(Protocol):
-    """Where an evaluation gets the sums of a leaf from."""
+    """Provides the sums that the leaves of an expression need."""
 
     def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
         """Sum of the increases (or rates) of the counter's series, per group."""
@@ -58,9 +58,9 @@ def evaluate(
 def evaluate_increases(
     expression: Expression, increases: Iterable[Sample], *, by: Sequence[str], seconds: float | None = None
 ) -> Vector:
-    """The expression over increases already known, one sample per series; gauges are taken as they stand.
+    """The expression over increases already known, one sample per series; gauges as they are.
 
-    With `seconds` None, rates stand for plain increases: right for ratios, means, quantiles and fractions, whose time
+    With `seconds` None, rates are plain increases: correct for ratios, means, quantiles and fractions, whose time
     cancels; the caller leaves plain rates out. Used where only totals since a start, or between two texts, are known.
     """
     return compute(expression, _IncreaseReadings(tuple(increases), seconds), by)
@@ -134,7 +134,7 @@ def bucket_quantile(quantile: float, buckets: Mapping[float, float]) -> float | 
 
 
 def _made_monotonic(counts: list[float]) -> list[float]:
-    # Scrapes are not atomic, so a cumulative bucket may stand below the one before it; Prometheus lifts it.
+    # Scrapes are not atomic, so a cumulative bucket may be below the one before it; Prometheus raises it.
     highest = -math.inf
     return [highest := max(highest, count) for count in counts]
 
@@ -142,8 +142,8 @@ def _made_monotonic(counts: list[float]) -> list[float]:
 class WindowReadings:
     """Readings over windows of samples: Prometheus' `rate` and instant look-up, vectorised per window.
 
-    Make one for every evaluation instant and evaluate all expressions over it; rates are computed once per window.
-    Another instant over the same windows is had from `at`, which keeps what is known of their series.
+    Make one per evaluation instant and evaluate all expressions with it; rates are computed once per window.
+    For another instant over the same windows use `at`, which keeps the grouping of their series.
     """
 
     def __init__(self, windows: Sequence[Window], *, at_ms: int, window_ms: int, bounds: Bounds = "closed") -> None:

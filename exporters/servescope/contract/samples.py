@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Labels = tuple[tuple[str, str], ...]
-"""Label pairs sorted by name; a label with an empty value is the same as no label and is left out."""
+"""Label pairs sorted by name; a label with an empty value is no label."""
 
 
 class Series(NamedTuple):
@@ -32,10 +32,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What one scrape of one target brought: `series`, which differ, and their `values`, (m,), all finite.
+    """The result of one scrape of one target: distinct `series` and their `values`, (m,), all finite.
 
-    `series` is the same object from scrape to scrape while the target shows the same series in the same order, so that
-    every stage may keep by its identity what it knows of them.
+    `series` is the same object from scrape to scrape while the target exposes the same series in the same order, so
+    that every stage can cache by its identity what it computed from them.
     """
 
     series: tuple[Series, ...]
@@ -60,7 +60,7 @@ class Window:
 
     `series` are the m rows; `times` the n scrapes in milliseconds, ascending, failed ones included; `values` is
     (m, n) with NaN where a series was absent. A scrape that failed is a column of NaN, so that a series ends there as
-    it does behind a stale marker in Prometheus.
+    it does after a stale marker in Prometheus.
     """
 
     series: tuple[Series, ...]
@@ -96,7 +96,7 @@ format_edge = format_value
 
 
 def escape_label_value(value: str) -> str:
-    """The value as it stands between the quotes of an exposition."""
+    """The value as it is written between quotes in an exposition."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 

@@ -30,9 +30,9 @@ DEFAULT_WINDOW = "5m"
 class Metric:
     """One metric of the contract, as it is exposed.
 
-    `labels` are those beyond the identity labels; `label_values` gives the closed sets among them; `edges` the
-    finite bucket edges our instruments use (a source keeps its own); `absent` says what it means when the metric is
-    missing. Raises UsageError for what no exposition could hold.
+    `labels` are those beyond the identity labels; `label_values` are the closed sets among them; `edges` are the
+    finite bucket edges our instruments use (a source keeps its own); `absent` is what it means when the metric is
+    missing. Raises UsageError for what no exposition can hold.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Metric:
 
     @property
     def documented(self) -> str:
-        """The name the metric has in the documents, without the exposition's suffix."""
+        """The name in the documentation, without the exposition's suffix."""
         return self.name.removesuffix("_total")
 
 
@@ -114,7 +114,7 @@ def _check_edges(metric: Metric) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Where a value stands within its band: `label` says it in a few words, `advice` what to do."""
+    """The judgement of a value by its band: `label` in a few words, `advice` what to do."""
 
     status: Status
     label: str
@@ -123,7 +123,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stretch of a band from `start` upwards; `inclusive` tells whether `start` itself belongs to it."""
+    """A stretch of a band from `start` upwards; with `inclusive`, `start` itself belongs to it."""
 
     start: float
     inclusive: bool
@@ -132,7 +132,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """How the values of a figure are read: `lowest` below the first step, then the steps in ascending order."""
+    """How the values of a figure are judged: `lowest` below the first step, then the steps in ascending order."""
 
     lowest: Verdict
     steps: tuple[Step, ...]
@@ -148,10 +148,10 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One derived figure: what is shown of a deployment, per deployment and per value of the labels in `by`.
+    """One derived figure, computed per deployment and per value of the labels in `by`.
 
     `exposed` is its name on the collector's `/metrics`, beside a `window` label; None where it would only repeat the
-    sum of a contract gauge. `idle` says what an idle deployment shows: 0, or nothing.
+    sum of a contract gauge. `idle` is what an idle deployment has: 0, or no value.
     """
 
     name: str
@@ -170,15 +170,15 @@ class Figure:
     def record(self, window: str = DEFAULT_WINDOW) -> str:
         """The name of its recording rule, `deployment:metric:operation`."""
         metric, operation = self.recorded
-        # Prometheus' own convention: a rate is no total any more.
+        # By Prometheus' convention a rate is recorded without `_total`.
         return f"deployment:{metric.removesuffix('_total')}:{operation}{window if operation.endswith('rate') else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A number that an alert compares with and no band has; `meaning` says what is on its other side.
+    """A number that an alert compares with and no band has; `meaning` is why.
 
-    `least` and `most` are what an operator may put in its place.
+    An operator may replace it by one from `least` to `most`.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Objective:
 
     @property
     def edge_seconds(self) -> float | None:
-        """The latency that is promised, None where the promise is of another kind."""
+        """The latency that is promised, None for an objective of another kind."""
         return self.bad.edge if isinstance(self.bad, FractionAbove) else None
 
     def record(self, window: str) -> str:
@@ -220,7 +220,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class BurnWindow:
-    """A row of the table that tells a burning budget: over both windows more than `factor` times what it bears."""
+    """A condition on an error budget: both windows burn it more than `factor` times as fast as it lasts 30 days."""
 
     severity: Literal["critical", "warning"]
     short: str

@@ -97,7 +97,7 @@ class Table:
         """Names with a string each, which no error shows."""
         value = self.values.get(key, {})
         if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-            # Header values may be secrets: they are never shown.
+            # Values of headers may be secrets: no error shows them.
             raise ConfigurationError(f"{self.origin}: {self.key(key)}: expected a table of strings")
         return dict(value)
 

@@ -43,8 +43,8 @@ class InspectionError(ServescopeError):
 class Entry:
     """One metric or figure of the contract: its value, or None and the reason.
 
-    `kind` is figure for what is derived alone, metric for all that the contract exposes; `measure` says what the value
-    is: total, increase, now, mean, ratio, rate, p50 …; `parts` are the values by the contract's own labels.
+    `kind` is metric for what instruments expose, figure for what is only derived; `measure` is one of total, increase,
+    now, mean, ratio, rate, p50 …; `parts` are the values by the contract's own labels.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found: the identification and, of a known source, an entry for every metric and figure."""
+    """The identification and, of a known source, an entry for every metric and figure."""
 
     subject: str
     identification: Identification
@@ -76,9 +76,9 @@ class Report:
 def inspect(
     expositions: Sequence[Exposition], *, subject: str, seconds: float | None = None, source_name: str | None = None
 ) -> Report:
-    """What one exposition, or two of the same endpoint in their order, give to the contract.
+    """The report on one exposition, or on two of the same endpoint in their order.
 
-    `source_name` is taken instead of what the names say. Raises InspectionError when the two are of different sources.
+    With `source_name` the source is not identified. Raises InspectionError when the two are of different sources.
     """
     last = expositions[-1]
     found = identify(last)
@@ -111,14 +111,14 @@ def _what(found: Identification) -> str:
 
 
 def _increases(translations: Sequence[Translation]) -> tuple[list[Sample], int]:
-    """The contract samples to evaluate, gauges as they stand, and how many counters were reset in between."""
+    """The contract samples to evaluate, gauges as they are, and how many counters were reset in between."""
     last = translations[-1].samples
     if len(translations) == 1:
         return last, 0
     before = {(sample.name, sample.labels): sample.value for sample in translations[0].samples}
     samples, resets = [], 0
     for sample in last:
-        # A series that was not there before began at 0: label values appear on their first use.
+        # A series that is new began at 0: label values appear on their first use.
         start = 0.0 if _is_gauge(sample.name) else before.get((sample.name, sample.labels), 0.0)
         if sample.value < start:
             start, resets = 0.0, resets + 1
@@ -133,15 +133,15 @@ def _is_gauge(name: str) -> bool:
 def _notes(expositions: Sequence[Exposition], found: Identification, source: Source, resets: int) -> Iterator[str]:
     if found.source is not source:
         guess = f"looks like {found.nearest}" if found.nearest else "are unknown"
-        yield f"read as {source.name!r} because --source says so; its names {guess}"
+        yield f"read as {source.name!r} by --source; its names {guess}"
     dropped = sum(each.dropped for each in expositions)
     if dropped:
-        yield f"{dropped} samples that are NaN or infinite were left out"
+        yield f"{dropped} samples that are NaN or infinite were dropped"
     repeated = [series for each in expositions for series in each.repeated]
     if repeated:
         yield f"{len(repeated)} samples repeat a series, of which the first value is used: {repeated[0]}"
     if resets:
-        yield f"{resets} series began anew in between: {_explain_resets(expositions)}; they count from 0"
+        yield f"{resets} counters were reset in between: {_explain_resets(expositions)}; they count from 0"
 
 
 def _explain_resets(expositions: Sequence[Exposition]) -> str:
@@ -173,7 +173,7 @@ def _entries(
 
 
 def _as_metric(entry: Entry, own: Coverage) -> Entry:
-    """The entry of a figure that bears the name of a metric: the metric's own coverage counts."""
+    """The entry of a figure that has the name of a metric: the metric's own coverage decides."""
     if own.status not in SUPPLIED:
         return replace(entry, status=own.status, value=None, native=own.native, reason=own.reason, parts=())
     reasons = dict.fromkeys((entry.reason, own.reason) if entry.value is None else (own.reason or entry.reason,))
@@ -211,7 +211,7 @@ def _metric_value(
     for sample in samples if metric.labels else ():
         key = figure_key(metric.name, {label: value for label, value in sample.labels if label in metric.labels})
         groups[key] = groups.get(key, 0.0) + sample.value
-    # States of one thing are 1 or 0 each; their sum says nothing.
+    # The states of one thing are 1 or 0 each; their sum has no meaning.
     is_state = metric.kind == "gauge" and metric.unit == "ratio" and bool(groups)
     parts = tuple((key, value) for key, value in groups.items() if math.isfinite(value))
     return None if is_state else _sum(samples), parts
@@ -258,7 +258,7 @@ def _figure_value(figure: Figure, vector: Mapping[Labels, float]) -> tuple[float
 
 
 def _cover_figure(figure: Figure, coverage: Mapping[str, Coverage]) -> Coverage:
-    """A figure is supplied when all it is made of is; otherwise the first part that is not says why."""
+    """A figure is supplied when all metrics it reads are; otherwise the first that is not gives the reason."""
     read = {metric: coverage[metric] for metric in _metrics_read(figure)}
     for metric, each in read.items():
         if each.status not in SUPPLIED:

@@ -98,13 +98,13 @@ def _read_metrics(table: _Table) -> Mapping[str, MetricMap]:
         if name in given:
             metrics[name] = _read_metric(metric, given.table(name))
         elif same_names:
-            # Where a process shows nothing of a component, the default of the component applies.
+            # Where a process exposes nothing of a component, the default of the component applies.
             default = defaults.get(metric.component, MetricMap(metric))
             metrics[name] = replace(default, metric=metric, alternatives=(Alternative((Term(name),)),))
         elif metric.component in defaults:
             metrics[name] = replace(defaults[metric.component], metric=metric)
         else:
-            raise given.error(name, None, "a table: every metric of the contract is mapped, or said to be missing")
+            raise given.error(name, None, "a table: every metric of the contract is mapped, or has a status")
     given.finish()
     return MappingProxyType(metrics)
 
@@ -202,7 +202,7 @@ _MISSING = object()
 
 
 class _Table:
-    """A TOML table that is read key by key; `finish` refuses what nobody asked for."""
+    """A TOML table that is read key by key; `finish` refuses keys that were not read."""
 
     def __init__(self, content: object, file_name: str, path: str = "") -> None:
         self._file_name, self._path = file_name, path
@@ -229,7 +229,7 @@ class _Table:
             raise self.error(unknown[0], self._content[unknown[0]], f"no such key, only {known}")
 
     def text(self, key: str, default: object = _MISSING) -> str:
-        found: str = self._checked(key, default, "a text", lambda value: isinstance(value, str))
+        found: str = self._checked(key, default, "a string", lambda value: isinstance(value, str))
         return found
 
     def flag(self, key: str) -> bool:
@@ -244,7 +244,9 @@ class _Table:
         return tuple(map(float, found))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        found = self._checked(key, [], "a list of texts", lambda value: _is_list(value, lambda each: type(each) is str))
+        found = self._checked(
+            key, [], "a list of strings", lambda value: _is_list(value, lambda each: type(each) is str)
+        )
         return tuple(found)
 
     def choice(self, key: str, choices: tuple[T, ...], default: object = _MISSING) -> T:

@@ -1,4 +1,4 @@
-"""Source maps: how the native series of an engine become the contract. Maps never change; safe from any thread."""
+"""Source maps: how the native series of an engine become contract metrics. Immutable, so safe from any thread."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Absence = Literal["unknown", "zero", "off"]
 Layer = Literal["frontend", "process", "engine"]
 
 LAYERS: tuple[Layer, ...] = get_args(Layer)
-"""Where a source sees a deployment from, outermost first. Of two that supply the same metric the outer one is taken:
-what a frontend measures is what users meet, and what our own instruments say is more exact than an engine's page."""
+"""Where in a deployment a source measures, outermost first. Of two that supply a metric the outer one is used: what a
+frontend measures is what users experience, and our own instruments are more exact than an engine's page."""
 
 SUPPLIED: tuple[Status, ...] = ("present", "derived", "approximate")
-"""Statuses of a metric the source has a value for, or would have once there is traffic."""
+"""Statuses of a metric that has a value, or will have one once there is traffic."""
 
 Values = tuple[tuple[str, tuple[str, ...]], ...]
 """Pairs of a label and its values; a missing label has the value ""."""
@@ -27,7 +27,7 @@ Values = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class LabelRule:
-    """The value `value` for series whose labels have one of the values in `when`; always, when that is empty."""
+    """The value `value` for series whose labels have one of the values in `when`; for all series when that is empty."""
 
     value: str
     when: Values = ()
@@ -37,8 +37,8 @@ class LabelRule:
 class Term:
     """Native series that feed a metric: a series by its exposed name, or a histogram by its family's.
 
-    `select` keeps, `exclude` leaves out series by their labels; `drop` are labels left behind, `labels` those of the
-    contract that are set, by the first rule that fits; values are multiplied by `scale`.
+    `select` keeps, `exclude` drops series by their labels; `drop` are labels to remove, `labels` those of the contract
+    to set, by the first rule that matches; values are multiplied by `scale`.
     """
 
     native: str
@@ -52,9 +52,9 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to a metric: the terms, whose values are added where their labels become the same.
+    """One origin of a metric: the terms, whose values are added where their labels become equal.
 
-    Taken when every term that is not optional, and every series in `requires`, is there, and none in `unless`.
+    Used when every term that is not optional, and every series in `requires`, is exposed, and none in `unless`.
     """
 
     terms: tuple[Term, ...]
@@ -66,10 +66,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class MetricMap:
-    """How one metric of the contract is had: the alternatives, newest first, or why there are none.
+    """Where one metric of the contract comes from: the alternatives, newest first, or why there are none.
 
-    `absent` says what it means that no alternative is there; `zeros` are the label sets of the zero samples then given,
-    if the series in `zero_when` are there, and `zero_edges` the buckets of a histogram until it shows its own.
+    `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
+    if the series in `zero_when` are exposed, and `zero_edges` the buckets of a histogram until it exposes its own.
     """
 
     metric: Metric
@@ -84,7 +84,7 @@ class MetricMap:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What the names of an exposition must be for it to be a source; `label` is one that a sample of `any` bears."""
+    """The names that identify a source; `label` is one that a sample of `any` must have."""
 
     all: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
@@ -98,10 +98,10 @@ class Signs:
             return f"no {_quoted(missing)}"
         foreign = [name for name in self.none if exposition.has(name)]
         if foreign:
-            return f"there is {_quoted(foreign)}"
+            return f"it has {_quoted(foreign)}"
         if self.any and not any(self._shows(exposition, name) for name in self.any):
-            bearing = f" with the label {self.label!r}" if self.label else ""
-            return f"none of {_quoted(self.any)}{bearing}"
+            labelled = f" with the label {self.label!r}" if self.label else ""
+            return f"none of {_quoted(self.any)}{labelled}"
         return None
 
     def _shows(self, exposition: Exposition, name: str) -> bool:
@@ -121,7 +121,7 @@ class VersionRule:
 
 @dataclass(frozen=True, slots=True)
 class FirstUse:
-    """Series that are there from the start, and whose `labels` the zeros of those not yet used take."""
+    """Series that are exposed from the start; the zeros of series not yet used take their `labels`."""
 
     when: tuple[str, ...] = ()
     like: str | None = None

@@ -88,20 +88,20 @@ def _section(component: str, entries: Sequence[Entry], width: int) -> Iterator[s
 
 
 def _aligned(row: tuple[str, ...], columns: Sequence[int], width: int) -> Iterator[str]:
-    name, value, measure, status, told = row
+    name, value, measure, status, remark = row
     head = f"  {name:<{columns[0]}}  {value:>{columns[1]}}  {measure:<{columns[2]}}  {status:<{columns[3]}}  "
     # Where a terminal leaves no room for a column of reasons, the lines grow longer than it.
     room = max(width - len(head), 40)
-    first, *rest = textwrap.wrap(told, room, break_on_hyphens=False, break_long_words=False) or [""]
+    first, *rest = textwrap.wrap(remark, room, break_on_hyphens=False, break_long_words=False) or [""]
     yield (head + first).rstrip()
     yield from (" " * len(head) + line for line in rest)
 
 
 def _text_rows(entry: Entry) -> Iterator[tuple[str, ...]]:
-    # What a derived figure is made of stands with the metrics above it.
+    # The series that a derived figure is computed from are with the metrics above it.
     native = entry.native if entry.kind == "metric" and entry.name not in PROCESS_RATIOS else None
-    told = " · ".join(filter(None, (native, entry.verdict, entry.reason)))
-    yield entry.name, _format(entry.value, entry.unit), entry.measure, entry.status, told
+    remark = " · ".join(filter(None, (native, entry.verdict, entry.reason)))
+    yield entry.name, _format(entry.value, entry.unit), entry.measure, entry.status, remark
     for name, value in entry.parts:
         yield f"  {name.removeprefix(entry.name)}", _format(value, entry.unit), "", "", ""
 

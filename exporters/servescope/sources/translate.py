@@ -1,8 +1,8 @@
-"""From what an engine exposes to the contract: native series become contract samples through a source map.
+"""Translate native series into contract samples by a source map.
 
-Pure: an exposition, a source and an identity in, samples and coverage out. Which series there are decides everything
-but the values; so a translation is a plan, made once for as long as a target shows the same series, and applied to the
-values of every scrape.
+Pure: from an exposition, a source and an identity to samples and coverage. Everything but the values depends only on
+which series there are; so a translation is a plan, made once while a target exposes the same series, and applied to
+the values of every scrape.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Whether a source supplies a metric, from which native series, and what is to be known about it.
+    """Whether a source supplies a metric, from which native series, and with which reservation.
 
-    `native` is None when nothing native feeds it; a zero given before its first use has the reason for that.
+    `native` is None when no native series feeds it; `reason` explains zeros that are added before the first use.
     """
 
     status: Status
@@ -52,7 +52,7 @@ class Plan:
     """How the n native values of an exposition become the m of the contract.
 
     The value of native sample `natives[i]` times `scales[i]` is added to that of `series[into[i]]`, in this order;
-    all three are (k,). A series that nothing is added to is 0: it stands there until its first use.
+    all three are (k,). A series that nothing is added to is 0, until its first use.
     """
 
     series: tuple[Series, ...]
@@ -63,7 +63,7 @@ class Plan:
 
     def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The (m,) contract values of (n,) native ones; what overflows is infinite, or NaN."""
-        # In the order of the pairs, and from 0.0, as one would add them up by hand.
+        # In the order of the pairs and from 0.0, so that the last bit is that of a plain sum.
         with np.errstate(over="ignore"):
             weights = values[self.natives] * self.scales
         return np.bincount(self.into, weights, minlength=len(self.series)).astype(np.float64, copy=False)
@@ -82,11 +82,10 @@ class Plan:
 
 
 def translate(exposition: Exposition, source: Source, identity: Identity) -> Translation:
-    """The exposition in the words of the contract.
+    """The contract samples of an exposition.
 
-    There is one sample per native series: native labels stay, beside the identity's, and one that is in their way is
-    kept as `exported_<label>`. Only labels that the map drops are gone; values that become one series thereby are
-    added.
+    There is one sample per native series: native labels are kept beside the identity's, one of the same name as
+    `exported_<label>`. Only labels that the map drops are removed; values whose series become equal are added.
     """
     plan = plan_translation(exposition, source, identity)
     values = plan.apply(np.array([sample.value for sample in exposition.samples], dtype=np.float64))
@@ -95,7 +94,7 @@ def translate(exposition: Exposition, source: Source, identity: Identity) -> Tra
 
 
 def plan_translation(exposition: Exposition, source: Source, identity: Identity) -> Plan:
-    """How an exposition's values are translated; its own do not matter."""
+    """The plan for expositions of the same series; the values of this one are not used."""
     planner = _Planner()
     coverage: dict[str, Coverage] = {}
     labelling = _Labelling(identity)
@@ -146,7 +145,7 @@ def _plan_metric(
                 into = found[part.series] = planner.begin_series(*part.series)
             planner.add(part.native, into, part.scale)
     zeros = _zeros(exposition, source, metric_map, labelling)
-    # A histogram's own buckets may have other edges than the map supposes, so it is all its own or all zeros.
+    # A histogram's own buckets may have other edges than the map's, so either all are its own or all are zeros.
     unused = [part for parts in zeros if not any(part in found for part in parts) for part in parts]
     for series in unused:
         planner.begin_series(*series)
@@ -154,7 +153,7 @@ def _plan_metric(
 
 
 def _choose(exposition: Exposition, alternatives: Iterable[Alternative]) -> Alternative | None:
-    # The first that is there, never a sum: a renamed series may be exposed under both its names.
+    # The first that is exposed, never a sum: a renamed series may be exposed under both its names.
     return next((each for each in alternatives if _is_there(exposition, each)), None)
 
 
@@ -166,7 +165,7 @@ def _is_there(exposition: Exposition, alternative: Alternative) -> bool:
 
 
 class _Part(NamedTuple):
-    """The place of a native sample, and what it is added to, times the scale."""
+    """The index of a native sample, the series it is added to, and its factor."""
 
     native: int
     series: tuple[str, Labels]
@@ -174,7 +173,7 @@ class _Part(NamedTuple):
 
 
 def _read_term(exposition: Exposition, metric: Metric, term: Term, labelling: _Labelling) -> Iterator[_Part]:
-    """Every sample that a term gives, each native series once."""
+    """Every sample that a term selects, each native series once."""
     suffixes = _HISTOGRAM_PARTS if metric.kind == "histogram" else ("",)
     for suffix in suffixes:
         scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
@@ -206,7 +205,7 @@ def _scale_edge(labels: Labels, scale: float) -> Labels:
 
 
 class _Labelling:
-    """Puts an identity's labels on series; what is in their way is kept under another name."""
+    """Adds an identity's labels to series; a native label of the same name gets another name."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = dict(identity.labels())
@@ -227,7 +226,7 @@ class _Labelling:
         labels = {**given, **self._identity}
         result = dict(labels)
         for label, value in native:
-            # An identity label that the operator left empty is not the target's to fill: it would split a deployment.
+            # A native label does not fill an identity label that the operator left empty: it would split a deployment.
             if label not in IDENTITY_LABELS and label not in given:
                 result[label] = value
             elif labels.get(label) != value:
@@ -238,7 +237,7 @@ class _Labelling:
 def _zeros(
     exposition: Exposition, source: Source, metric_map: MetricMap, labelling: _Labelling
 ) -> list[list[tuple[str, Labels]]]:
-    """The series that stand at 0 until their first use; a histogram's parts together."""
+    """The series that are 0 until their first use; a histogram's parts together."""
     if metric_map.absent != "zero" or not all(map(exposition.has, (*source.first_use.when, *metric_map.zero_when))):
         return []
     return [
@@ -281,15 +280,15 @@ def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | 
 
 
 def _settle_components(source: Source, coverage: dict[str, Coverage]) -> None:
-    """What a process lacks of a component it shows is missing for good, not elsewhere."""
-    shown = {METRICS[name].component for name, each in coverage.items() if each.status in SUPPLIED}
+    """Of a component that a process exposes, what is missing is impossible, not elsewhere."""
+    exposed = {METRICS[name].component for name, each in coverage.items() if each.status in SUPPLIED}
     for name, metric_map in source.metrics.items():
         metric = metric_map.metric
-        if metric_map.alternatives and coverage[name].status == "elsewhere" and metric.component in shown:
+        if metric_map.alternatives and coverage[name].status == "elsewhere" and metric.component in exposed:
             coverage[name] = Coverage("impossible", None, metric.absent)
 
 
 def _explain_absence(metric_map: MetricMap) -> str:
     wanted = (term.native for each in metric_map.alternatives for term in each.terms if not term.optional)
-    told = f"not exposed: {', '.join(repr(name) for name in dict.fromkeys(wanted))}"
-    return f"{told}; {metric_map.reason}" if metric_map.reason else told
+    text = f"not exposed: {', '.join(repr(name) for name in dict.fromkeys(wanted))}"
+    return f"{text}; {metric_map.reason}" if metric_map.reason else text

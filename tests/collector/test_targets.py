@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.deployments import ScrapeSettings
 from servescope.collector.target import Target
+from servescope.collector.target_groups import read_file
 from servescope.collector.targets import Discovery
 from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
@@ -118,7 +121,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
     """Looking for changes costs no reading."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])
     discovery = Discovery(configure(tmp_path, FILE_SD))
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("read again"))
+    monkeypatch.setattr("servescope.collector.targets.read_file", lambda *_, **__: pytest.fail("read again"))
     discovery.refresh()
 
     assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
@@ -191,6 +194,111 @@ def test_bad_yaml_is_a_problem_of_its_file_alone(tmp_path: Path, content: str, c
     assert problem.startswith(f"{tmp_path / 'targets' / 'bad.yml'}: {cause}")
 
 
+MANY = json.dumps([{"targets": [f"a:{port}" for port in range(1, 10_001)]}])
+BOMB = "- targets: &a [x, x, x, x, x, x, x, x, x, x]\n  labels: {}\n" + "".join(
+    f"- targets: &{name} [{', '.join([f'*{former}'] * 10)}]\n  labels: {{}}\n"
+    for former, name in pairwise("abcdefghij")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cause"),
+    [
+        ("huge.json", "[" + " " * 16_000_000 + "]", "larger than 16000000 bytes"),
+        ("huge.yml", "# " + "x" * 4_000_000, "larger than 4000000 bytes"),
+        ("100000.json", json.dumps([{"targets": [f"a:{port}" for port in range(100_000)]}]), "more than 10000 targets"),
+        ("groups.json", json.dumps([{}] * 10_001), "10001 groups, at most 10000 in one list"),
+        ("two.json", MANY[:-1] + ', {"targets": ["b:1"]}]', "more than 10000 targets in one list"),
+        ("labels.json", json.dumps([{"labels": {str(n): "x" for n in range(300)}}]), "group 0: 300 labels, at most"),
+        ("shared.yml", "- &g {targets: [" + "x, " * 5_000 + "]}\n" + "- *g\n" * 9_000, "more than 10000 targets"),
+        ("bomb.yml", BOMB, "group 1: targets [['x', 'x', 'x', ...], ['x', "),
+        ("itself.yml", "&a [*a]", "group 0: expected a mapping, got a list"),
+        ("deep.yml", "[" * 100_000, "nested too deeply for a list of target groups"),
+        ("nul.yml", "- targets: ['a:1\0']", "not YAML: "),
+        ("nul.json", r'[{"targets": ["a:1\u0000"]}]', r"target 'a:1\x00': "),
+        ("control.json", r'[{"targets": ["a:1"], "labels": {"__metrics_path__": "/\u0007"}}]', "target 'a:1': is not"),
+        ("name.json", r'[{"targets": ["a:1"], "labels": {"replica": "r\u0000"}}]', "target 'a:1': identity label"),
+        ("long.json", json.dumps([{"targets": ["x" * 1_000_000]}]), "target 'xxx"),
+        ("path.json", json.dumps([{"targets": ["a:1"], "labels": {"__metrics_path__": "x" * 10**6}}]),
+         "target 'a:1': has a URL of 1000011 characters, expected at most 8192"),
+        ("key.json", json.dumps([{"x" * 1_000_000: 1}]), "group 0: unknown key 'xxx"),
+        ("latin.json", b'[{"targets": ["\xfa:1"]}]', "not JSON: 'utf-8' codec can't decode"),
+        ("latin.yml", b"- targets: ['\xfa:1']", "not YAML: 'utf-8' codec can't decode"),
+        ("number.json", '[{"targets": [1]}]', "group 0: targets [1], expected a list of host:port"),
+        ("null.json", '[{"targets": [null]}]', "group 0: targets [None], expected a list of host:port"),
+        ("cut.json", '[{"targets": ["a:1"]}', "line 1: not JSON: "),
+    ],
+)  # fmt: skip
+def test_a_hostile_file_is_a_short_problem_of_its_own(
+    tmp_path: Path, name: str, content: str | bytes, cause: str
+) -> None:
+    """Whatever it holds, it costs bounded work, its cause is short, and the other targets stay."""
+    (tmp_path / "targets").mkdir()
+    body = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "targets" / name).write_bytes(body)
+    discovery = Discovery(
+        configure(
+            tmp_path,
+            FILE_SD.replace("*.json", f"*{Path(name).suffix}") + '[[deployments.targets]]\nurl = "http://a:1"\n',
+        )
+    )
+
+    assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
+    (problem,) = discovery.problems
+    assert problem.startswith(f"{tmp_path / 'targets' / name}: {cause}")
+    assert len(problem) < 1_000
+
+
+def test_what_is_no_file_is_a_problem(tmp_path: Path) -> None:
+    """A FIFO, a device and a directory are refused, a dangling link is, and a link to a file is followed."""
+    folder = tmp_path / "targets"
+    folder.mkdir()
+    os.mkfifo(folder / "fifo.json")
+    (folder / "device.json").symlink_to("/dev/zero")
+    (folder / "folder.json").mkdir()
+    (folder / "dangling.json").symlink_to(tmp_path / "nothing")
+    (tmp_path / "elsewhere").write_text('[{"targets": ["a:1"]}]')
+    (folder / "link.json").symlink_to(tmp_path / "elsewhere")
+    discovery = Discovery(configure(tmp_path, FILE_SD))
+
+    assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
+    told = [problem.removeprefix(f"{folder}/") for problem in discovery.problems]
+    assert [problem.split("; ")[0] for problem in told if "dangling" not in problem] == [
+        "device.json: not a regular file",
+        "fifo.json: not a regular file",
+        f"folder.json: [Errno 21] Is a directory: '{folder}/folder.json'",
+    ]
+
+
+def test_duplicate_keys_are_read_as_json_and_yaml_parsers_do(tmp_path: Path) -> None:
+    """The last one counts."""
+    write_targets(tmp_path, '[{"targets": ["a:1"], "targets": ["b:2"]}]')
+    write_targets(tmp_path, "- {targets: ['c:3'], targets: ['d:4']}", "twice.yml")
+    discovery = Discovery(configure(tmp_path, FILE_SD.replace('"]', '", "targets/*.yml"]')))
+
+    assert [url for url, _, _ in listed(discovery)] == ["http://b:2/metrics", "http://d:4/metrics"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read in the middle of a write is corrected at the next look."""
+    write_targets(tmp_path, [{"targets": ["a:1"]}])
+    path = tmp_path / "targets" / "chat.json"
+
+    def read_then_changed(read: Path, meta: Mapping[str, str]) -> object:
+        found = read_file(read, meta)
+        path.write_text(json.dumps([{"targets": ["a:1", "b:2"]}]))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr("servescope.collector.targets.read_file", read_then_changed)
+        discovery = Discovery(configure(tmp_path, FILE_SD))
+    first = listed(discovery)
+    discovery.refresh()
+
+    assert [url for url, _, _ in first] == ["http://a:1/metrics"]
+    assert [url for url, _, _ in listed(discovery)] == ["http://a:1/metrics", "http://b:2/metrics"]
+
+
 def test_nothing_new_is_the_same_list(tmp_path: Path) -> None:
     """While nothing changed the targets are the same object, so that looking for changes costs next to nothing."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])
@@ -222,7 +330,7 @@ def test_a_file_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.Mo
     discovery = Discovery(configure(tmp_path, FILE_SD))
     write_targets(tmp_path, [{"targets": ["a:1", "b:2"]}])
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_text", refuse_reading)
+        patched.setattr("servescope.collector.targets.read_file", refuse_reading)
         discovery.refresh()
         discovery.refresh()
     kept, problems = discovery.targets, discovery.problems
@@ -340,7 +448,7 @@ def test_an_http_sd_lists_targets(tmp_path: Path) -> None:
         (b'[{"targets": ["a:1"], "labels": {"__scrape_timeout__": "20s"}}]',
          "target 'a:1': __scrape_timeout__ is above __scrape_interval__ (15s)"),
         (json.dumps([{"targets": [f"a:{port}" for port in range(1, 10_002)]}]).encode(),
-         "10001 targets, at most 10000 in one list"),
+         "more than 10000 targets in one list"),
     ],
 )  # fmt: skip
 def test_a_bad_answer_keeps_the_former_targets_and_says_so(tmp_path: Path, body: bytes, cause: str) -> None:

@@ -64,7 +64,8 @@ class DiscoveryLoop:
         """Read the lists of targets that changed, and have the fleet follow them."""
         async with self._running:
             started = time.perf_counter()
-            self.discovery.refresh()
+            # A long file takes its time to be read, which scrapes need not wait for.
+            self.discovery.apply(await asyncio.to_thread(self.discovery.read_files))
             await self._follow()
             self._telemetry.discovery_seconds.observe(time.perf_counter() - started)
 

@@ -29,6 +29,7 @@ from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.resolver import Resolver
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.target import Target
+from servescope.collector.target_groups import MOST_LIST_BYTES
 from servescope.settings.access import Access, AccessError, Tls
 from servescope.settings.credentials import ClientCertificates, Keyring
 
@@ -41,7 +42,6 @@ _SCRAPE_HEADERS: Final = {
 _LIST_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": _AGENT}
 _POST_HEADERS: Final = {"Content-Type": "application/json", "User-Agent": _AGENT}
 _LIST_SECONDS = 10.0
-_LIST_BYTES = 16_000_000
 _OPENMETRICS: Final = "application/openmetrics-text"
 _END_BYTES = 64  # within which an end stands, blank lines and spaces behind it included
 _MAX_REDIRECTS = 5
@@ -127,7 +127,7 @@ class HttpFetch:
         """The body of an http_sd's answer; raises ScrapeError."""
         interval = settings.refresh_interval_ms / 1000
         headers = {**_LIST_HEADERS, "X-Prometheus-Refresh-Interval-Seconds": f"{interval:g}"}
-        bounds = _Bounds(min(interval, _LIST_SECONDS), _LIST_BYTES, "the most a list may have")
+        bounds = _Bounds(min(interval, _LIST_SECONDS), MOST_LIST_BYTES, "the most a list may have")
         return await self._fetch(settings.url, settings.list_access, headers, bounds)
 
     async def post(self, url: str, access: Access, body: bytes, seconds: float, /) -> None:

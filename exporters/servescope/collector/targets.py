@@ -6,7 +6,6 @@ A list that cannot be used keeps what it listed before, and `Discovery.problems`
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from servescope.collector.deployments import (
 )
 from servescope.collector.relabel import Rule, relabel
 from servescope.collector.target import Target
+from servescope.collector.target_groups import DiscoveryError, read_answer, read_file
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.signature import sign_file
@@ -37,14 +37,9 @@ from servescope.settings.values import format_duration, parse_duration
 
 _logger = logging.getLogger(__name__)
 
-MOST_TARGETS = 10_000
-"""How many targets one list may name."""
-
 _PARAMETER = "__param_"
-
-
-class DiscoveryError(ServescopeError):
-    """A list of targets cannot be used."""
+_MOST_URL_CHARACTERS = 8_192
+_MOST_SHOWN = 600  # characters of a problem
 
 
 class ListKey(NamedTuple):
@@ -66,6 +61,13 @@ class Listing(NamedTuple):
     targets: tuple[Target, ...] = ()
     dropped: int = 0
     problem: str | None = None
+
+
+class FileLists(NamedTuple):
+    """What the file_sd files of each deployment list, and what is wrong with their patterns."""
+
+    listings: Sequence[Mapping[ListKey, Listing]]
+    problems: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +100,37 @@ class Discovery:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the files that changed; `targets` and `problems` then hold as of now.
+        """Read the files that changed and apply them."""
+        self.apply(self.read_files())
 
-        `targets` is the same tuple for as long as nothing changed.
-        """
-        listings: dict[ListKey, Listing] = {}
+    def read_files(self) -> FileLists:
+        """What the files list now; changes nothing, so it may run in another thread."""
+        listings: list[dict[ListKey, Listing]] = []
         problems = []
         for settings in self._settings:
+            listings.append({})
             for files in settings.file_sd:
                 paths = _matching(files.files)
                 if not paths:
                     problems.append(f"file_sd of deployment {_name(settings)}: no file matches {_listed(files.files)}")
                 for path in paths:
                     key = _key(settings, files, path)
-                    listings[key] = self._read_file(key, self._former(key))
+                    listings[-1][key] = self._read_file(key, self._former(key))
+        return FileLists(listings, problems)
+
+    def apply(self, files: FileLists) -> None:
+        """Let `targets` and `problems` be those of these files, and of the answers taken since.
+
+        `targets` is the same tuple for as long as nothing changed.
+        """
+        listings: dict[ListKey, Listing] = {}
+        for settings, listed in zip(self._settings, files.listings, strict=True):
+            listings |= listed
             for remote in settings.http_sd:
                 key = _key(settings, remote, remote.url)
                 listings[key] = self._former(key) or Listing()
         self._listings = listings
-        self._gather(problems)
+        self._gather(files.problems)
 
     def http_lists(self) -> list[ListKey]:
         """The lists that have to be asked for; their settings are HttpDiscoverySettings."""
@@ -129,11 +143,9 @@ class Discovery:
         if former.signature == signature and former.problem is None:
             return former
         try:
-            pairs = _labelled(read_groups(_parse_json(body)), "__meta_url", key.place)
-            return self._make_listing(key, signature, pairs)
-        except (RecursionError, DiscoveryError) as error:
-            cause = "nested too deeply for a list of target groups" if isinstance(error, RecursionError) else error
-            return _unusable(former, None, _http_problem(key, str(cause)))
+            return self._make_listing(key, signature, read_answer(body, {"__meta_url": key.place}))
+        except DiscoveryError as error:
+            return _unusable(former, None, _http_problem(key, str(error)))
 
     def note_failure(self, key: ListKey, cause: str) -> None:
         """An http_sd did not answer: its former targets stay."""
@@ -170,7 +182,7 @@ class Discovery:
         known = self._listings.get(key)
         if known is not None:
             return known
-        for other, listing in self._listings.items():
+        for other, listing in tuple(self._listings.items()):
             if (other.deployment, other.place) == (key.deployment, key.place):
                 try:
                     # Without its signature, so that a file is read anew.
@@ -185,19 +197,17 @@ class Discovery:
             signature = sign_file(path)
             if former is not None and former.signature == signature:
                 return former
-            pairs = _labelled(read_target_groups(path.read_text(encoding="utf-8"), path), "__meta_filepath", key.place)
+            pairs = read_file(path, {"__meta_filepath": key.place})
             listing = self._make_listing(key, signature, pairs)
         except OSError as error:
             # It may be readable at the next look without being written to, after a chmod or a mount.
             return _unusable(former or Listing(), None, f"{path}: {error}")
-        except (UnicodeDecodeError, DiscoveryError) as error:
+        except DiscoveryError as error:
             return _unusable(former or Listing(), signature, f"{path}: {error}")
         _tell_ignored_labels(key, pairs)
         return listing
 
     def _make_listing(self, key: ListKey, signature: object, pairs: Sequence[tuple[str, Mapping[str, str]]]) -> Listing:
-        if len(pairs) > MOST_TARGETS:
-            raise DiscoveryError(f"{len(pairs)} targets, at most {MOST_TARGETS} in one list")
         made = [
             make_target(address, labels, key.deployment, key.settings, window_ms=self._window_ms)
             for address, labels in pairs
@@ -315,35 +325,6 @@ def keep_distinct(targets: Iterable[Target]) -> tuple[tuple[Target, ...], list[s
     return tuple(by_identity.values()), problems
 
 
-def read_target_groups(text: str, path: Path) -> list[tuple[str, dict[str, str]]]:
-    """The (address, labels) pairs of a file_sd file in Prometheus' format; raises DiscoveryError.
-
-    https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config
-    """
-    return read_groups(_parse_document(text, path))
-
-
-def read_groups(groups: object) -> list[tuple[str, dict[str, str]]]:
-    """The (address, labels) pairs of a parsed list of target groups; raises DiscoveryError."""
-    if not isinstance(groups, list):
-        raise DiscoveryError(f"expected a list of target groups, got {_type_name(groups)}")
-    pairs = []
-    for index, group in enumerate(groups):
-        if not isinstance(group, Mapping):
-            raise DiscoveryError(f"group {index}: expected a mapping, got {_type_name(group)}")
-        unknown = sorted(set(group) - {"targets", "labels"}, key=str)
-        if unknown:
-            raise DiscoveryError(f"group {index}: unknown key {unknown[0]!r}; known: targets, labels")
-        labels = group.get("labels") or {}
-        addresses = group.get("targets") or []
-        if not isinstance(labels, Mapping) or not all(isinstance(each, str) for each in (*labels, *labels.values())):
-            raise DiscoveryError(f"group {index}: labels {labels!r}, expected a mapping of strings")
-        if not isinstance(addresses, list) or not all(isinstance(each, str) for each in addresses):
-            raise DiscoveryError(f"group {index}: targets {addresses!r}, expected a list of host:port")
-        pairs += [(address, dict(labels)) for address in addresses]
-    return pairs
-
-
 def make_target(
     address: str, labels: Mapping[str, str], deployment: Deployment, listed: ListSettings, *, window_ms: int
 ) -> Target | None:
@@ -363,7 +344,7 @@ def make_target(
         identity = {name: found.get(name, value) for name, value in without.items()}
         return Target(url, Identity(**identity), listed.source, listed.access, _scraping(found, listed, window_ms))
     except (ValueError, ServescopeError) as error:
-        shown = "" if "@" in address else f" {address!r}"
+        shown = "" if "@" in address else f" {_quoted(address)}"
         raise DiscoveryError(f"target{shown}: {error}") from None
 
 
@@ -396,7 +377,7 @@ def _url(labels: Mapping[str, str], params: Parameters) -> str:
     if not address:
         raise ValueError("has no __address__")
     if "/" in address:
-        raise ValueError(f"{address!r} is not host:port; a path goes into the label __metrics_path__")
+        raise ValueError(f"{_quoted(address)} is not host:port; a path goes into the label __metrics_path__")
     path = labels.get("__metrics_path__", "/metrics").removeprefix("/")
     chosen = dict(params)
     for name, value in labels.items():
@@ -404,7 +385,10 @@ def _url(labels: Mapping[str, str], params: Parameters) -> str:
             parameter = name.removeprefix(_PARAMETER)
             # A label stands for the first value of a parameter; the others are the configuration's.
             chosen[parameter] = (value, *chosen.get(parameter, ())[1:])
-    return with_parameters(check_url(f"{scheme}://{address}/{path}"), tuple(chosen.items()))
+    url = with_parameters(check_url(f"{scheme}://{address}/{path}"), tuple(chosen.items()))
+    if len(url) > _MOST_URL_CHARACTERS:
+        raise ValueError(f"has a URL of {len(url)} characters, expected at most {_MOST_URL_CHARACTERS}")
+    return url
 
 
 def _scraping(labels: Mapping[str, str], listed: ListSettings, window_ms: int) -> ScrapeSettings:
@@ -440,12 +424,6 @@ def _key(settings: DeploymentSettings, listed: ListSettings, place: str) -> List
     return ListKey(settings.deployment, replace(listed, relabel=rules), place)
 
 
-def _labelled(
-    pairs: Iterable[tuple[str, Mapping[str, str]]], label: str, value: str
-) -> list[tuple[str, Mapping[str, str]]]:
-    return [(address, {**labels, label: value}) for address, labels in pairs]
-
-
 def _http_problem(key: ListKey, cause: str) -> str:
     if isinstance(key.settings, HttpDiscoverySettings):
         cause = key.settings.list_access.conceal(cause)
@@ -455,7 +433,7 @@ def _http_problem(key: ListKey, cause: str) -> str:
 def _unusable(former: Listing, signature: object, problem: str) -> Listing:
     kept = len(former.targets)
     told = f"its former {kept} targets are kept" if kept else "it lists no target yet"
-    return former._replace(signature=signature, problem=f"{problem}; {told}")
+    return former._replace(signature=signature, problem=f"{_shortened(problem)}; {told}")
 
 
 def _matching(patterns: Iterable[str]) -> list[str]:
@@ -471,37 +449,6 @@ def _tell_ignored_labels(key: ListKey, pairs: Sequence[tuple[str, Mapping[str, s
         _logger.info("%s: labels %s are not identity labels and are left out", key.place, _listed(sorted(ignored)))
 
 
-def _parse_document(text: str, path: Path) -> object:
-    try:
-        return _parse_json(text) if path.suffix == ".json" else _parse_yaml(text)
-    except RecursionError:
-        raise DiscoveryError("nested too deeply for a list of target groups") from None
-
-
-def _parse_json(text: str | bytes) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DiscoveryError(f"line {error.lineno}: not JSON: {error.msg}") from error
-    except ValueError as error:  # a number with thousands of digits
-        raise DiscoveryError(f"not JSON: {error}") from error
-
-
-def _parse_yaml(text: str) -> object:
-    try:
-        import yaml
-    except ImportError:
-        raise DiscoveryError("YAML needs PyYAML: pip install 'servescope[generate]', or write JSON") from None
-    try:
-        return yaml.safe_load(text)
-    except ValueError as error:  # a date such as 2024-13-01, which PyYAML leaves to Python
-        raise DiscoveryError(f"not YAML: {error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark else ""
-        raise DiscoveryError(f"{line}not YAML: {getattr(error, 'problem', None) or error}") from error
-
-
 def _name(settings: DeploymentSettings) -> str:
     return repr(settings.deployment.deployment_id)
 
@@ -514,5 +461,9 @@ def _told(identity: Identity) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in identity.labels())
 
 
-def _type_name(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+def _quoted(address: str) -> str:
+    return repr(address if len(address) <= 100 else f"{address[:100]}…")
+
+
+def _shortened(problem: str) -> str:
+    return problem if len(problem) <= _MOST_SHOWN else f"{problem[:_MOST_SHOWN]}…"

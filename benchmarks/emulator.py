@@ -50,7 +50,7 @@ class Replayed:
 
     @property
     def digest(self) -> str:
-        """What tells two results apart, to the last bit of every figure."""
+        """A digest of every figure, to the last bit."""
         return hashlib.sha256(json.dumps(self.report["figures"], sort_keys=True).encode()).hexdigest()[:12]
 
 

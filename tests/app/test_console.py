@@ -88,7 +88,7 @@ def titles(page: AppTest) -> list[str]:
 
 
 def linked(page: AppTest, name: str) -> str:
-    """A query parameter as it stands in the address bar."""
+    """A query parameter of the address bar."""
     value: str | list[str] = page.query_params[name]
     return value if isinstance(value, str) else value[0]
 
@@ -212,7 +212,7 @@ def test_fleet_colours_by_the_catalogs_band(open_page: Open) -> None:
 
 
 def test_fleet_says_why_a_figure_is_absent(open_page: Open) -> None:
-    """What a stack does not have stands as an en dash with the reason, and never as 0."""
+    """A figure that a stack does not have is an en dash with the reason, and never 0."""
     text = row(open_page(), "chat-v1")
 
     assert 'data-tip="Speculation rate: spec_decode_num_accepted_tokens_total: speculation is off"' in text
@@ -256,7 +256,7 @@ def test_names_are_escaped(open_page: Open, tmp_path: Path) -> None:
 
 
 def test_one_id_on_two_stacks_stays_two(open_page: Open, tmp_path: Path) -> None:
-    """The same deployment id on two stacks is two rows, told apart by the stack."""
+    """The same deployment id on two stacks is two rows, distinguished by the stack."""
     with Store(tmp_path / "pair.db") as store:
         for stack in ("v1", "v2"):
             store.append_figures(Deployment("m", "chat", stack), NOW_MS, {"request_rate": 1.0})

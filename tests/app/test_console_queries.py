@@ -82,7 +82,7 @@ def test_first_thirty_deployments_look_different() -> None:
 
 
 def test_hole_in_the_store_breaks_the_line(tmp_path: Path) -> None:
-    """Where nothing was written for a while stands a row without values."""
+    """Where nothing was written for a while the history has a row without values."""
     with Store(tmp_path / "s.db") as store:
         for time_ms in (0, 15_000, 30_000, 45_000, 300_000, 315_000):
             store.append_figures(ONE, time_ms, {"request_rate": 1.0})

@@ -65,7 +65,7 @@ def test_shared_blocks_count_once() -> None:
     assert (cache.held, cache.occupied) == (0, 2)
 
 
-def test_changes_tell_what_came_and_went() -> None:
+def test_changes_list_what_came_and_went() -> None:
     """Changes list blocks in the order they were computed; of one that came and went, the last holds."""
     cache = BlockCache(capacity=2, block_tokens=4)
     compute(cache, 1, 2)

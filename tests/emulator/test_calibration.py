@@ -102,9 +102,9 @@ def test_columns_left_out_cost_nothing(tmp_path: Path) -> None:
         (HEADER + "\n1,2,3,0.1\n", "1 points for 4 parts of the cost .*expected 4 or more"),
         (
             HEADER + "\n0,1,100,0.1\n0,2,200,0.2\n0,3,300,0.3\n5,4,400,0.4\n5,5,500,0.4\n",
-            "do not determine the cost: 'decoding', 'context_tokens' cannot be told apart",
+            "do not determine the cost: 'decoding', 'context_tokens' cannot be distinguished",
         ),
-        ("decoding,seconds\n4,0.1\n4,0.2\n", "the fixed part, 'decoding' cannot be told apart"),
+        ("decoding,seconds\n4,0.1\n4,0.2\n", "the fixed part, 'decoding' cannot be distinguished"),
         ('decoding,seconds\n"1,0.1\n', "not a CSV file"),
     ],
 )

@@ -103,7 +103,7 @@ def test_runner_does_what_it_is_asked_at_the_moment_it_is() -> None:
 
 
 def test_runner_that_has_ended_does_nothing_more() -> None:
-    """Whoever asks one that was closed is told so at once, and so is whoever still waited."""
+    """A call to a closed one raises at once, and so does one that was still waiting."""
     runner = WallClockRunner(VirtualClock())
     waiting = runner.call(lambda: None)
     runner.close()

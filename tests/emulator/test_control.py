@@ -84,11 +84,11 @@ def test_fault_is_switched_on_listed_and_off(client: ControlClient) -> None:
 
 def test_list_tells_every_kind_and_place(client: ControlClient) -> None:
     """The list has all kinds with their ranges, and the deployments with what can be named in them."""
-    told = client.read()
-    assert [kind["name"] for kind in told["kinds"]] == list(KINDS)
-    assert {"engine-0", "router-0", "autoscaler-0"} <= set(told["deployments"]["chat-v2"]["targets"])
-    assert told["deployments"]["chat-v1"]["parts"] == ["speculation"]
-    assert told["deployments"]["chat-v2"]["parts"] == ["KV-aware router", "speculation", "token-based autoscaler"]
+    state = client.read()
+    assert [kind["name"] for kind in state["kinds"]] == list(KINDS)
+    assert {"engine-0", "router-0", "autoscaler-0"} <= set(state["deployments"]["chat-v2"]["targets"])
+    assert state["deployments"]["chat-v1"]["parts"] == ["speculation"]
+    assert state["deployments"]["chat-v2"]["parts"] == ["KV-aware router", "speculation", "token-based autoscaler"]
 
 
 def test_fault_for_some_seconds_goes_by_itself(client: ControlClient) -> None:
@@ -135,9 +135,9 @@ def test_traffic_is_split_anew(client: ControlClient) -> None:
 )
 def test_wrong_faults_are_refused(client: ControlClient, body: object, message: str) -> None:
     """Each wrong body is answered with 400 and what would have been right, and switches nothing on."""
-    status, told = ask(client.url, "POST", "/faults", body)
+    status, answer = ask(client.url, "POST", "/faults", body)
     assert status == 400
-    assert message in told["error"]
+    assert message in answer["error"]
     assert client.read()["active"] == []
 
 
@@ -150,9 +150,9 @@ def test_body_that_is_too_long_is_not_read(client: ControlClient) -> None:
 @pytest.mark.parametrize("number", ["7", "x", "-1", "9" * 30, "%F0%9D%9F%99"])
 def test_unknown_numbers_are_not_found(client: ControlClient, number: str) -> None:
     """What is no fault that is on is answered with 404."""
-    status, told = ask(client.url, "DELETE", f"/faults/{number}")
+    status, answer = ask(client.url, "DELETE", f"/faults/{number}")
     assert status == 404
-    assert "error" in told
+    assert "error" in answer
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_unknown_numbers_are_not_found(client: ControlClient, number: str) -> No
 def test_wrong_shares_are_refused(client: ControlClient, body: object, message: str) -> None:
     """A share that is none is answered with 400, and the split stays."""
     before = client.read_shares()
-    status, told = ask(client.url, "PUT", "/traffic", body)
+    status, answer = ask(client.url, "PUT", "/traffic", body)
     assert status == 400
-    assert message in told["error"]
+    assert message in answer["error"]
     assert client.read_shares() == before
 
 
@@ -181,9 +181,9 @@ def test_page_of_a_web_site_may_not_switch(client: ControlClient) -> None:
     """A browser that another site's page has ask is refused; reading is harmless."""
     origin = {"Origin": "http://elsewhere.example"}
     for method, path in (("POST", "/faults"), ("DELETE", "/faults"), ("DELETE", "/faults/1"), ("PUT", "/traffic")):
-        status, told = ask(client.url, method, path, {"kind": "error-burst"}, origin)
+        status, answer = ask(client.url, method, path, {"kind": "error-burst"}, origin)
         assert status == 403
-        assert "Origin" in told["error"]
+        assert "Origin" in answer["error"]
     assert ask(client.url, "GET", "/faults", headers=origin)[0] == 200
 
 
@@ -191,9 +191,9 @@ def test_other_machines_may_only_look(client: ControlClient, monkeypatch: pytest
     """Without a token a client of another machine changes nothing, and may still read."""
     monkeypatch.setattr("servescope.emulator.control.is_loopback", lambda address: False)
     for method, path in (("POST", "/faults"), ("DELETE", "/faults"), ("DELETE", "/faults/1"), ("PUT", "/traffic")):
-        status, told = ask(client.url, method, path, {"kind": "error-burst"})
+        status, answer = ask(client.url, method, path, {"kind": "error-burst"})
         assert status == 403
-        assert "only this machine" in told["error"]
+        assert "only this machine" in answer["error"]
     assert client.read()["active"] == []
     monkeypatch.undo()
 
@@ -208,9 +208,9 @@ def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
             {"Authorization": TOKEN},
             {"Authorization": "Bearer \xe9"},
         ):
-            status, told = ask(running.url, "POST", "/faults", {"kind": "error-burst"}, headers)
+            status, answer = ask(running.url, "POST", "/faults", {"kind": "error-burst"}, headers)
             assert status == 401
-            assert TOKEN not in told["error"]
+            assert TOKEN not in answer["error"]
         with pytest.raises(ControlError, match="a bearer token is needed"):
             ControlClient(running.url).switch_on("error-burst")
         assert ControlClient(running.url, token=TOKEN).switch_on("error-burst")["id"] == 1
@@ -252,7 +252,7 @@ def test_unreachable_target_hangs_up(client: ControlClient) -> None:
 
 
 def test_truncated_page_is_noticed(client: ControlClient) -> None:
-    """The whole length is promised and a part of it comes, so that a client can tell."""
+    """The whole length is promised and a part of it comes, so that a client can notice."""
     whole = read(f"{client.url}/chat-v2/engine-0/metrics")
     client.switch_on("truncated-exposition", 0.5, deployment="chat-v2")
     with pytest.raises(http.client.IncompleteRead) as noticed:
@@ -292,7 +292,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 
 def test_command_switches_and_lists(client: ControlClient, capsys: pytest.CaptureFixture[str]) -> None:
-    """`servescope faults on | list | off` does what it says, and tells the truths of what is on."""
+    """`servescope faults on | list | off` does what it says, and prints the truths of what is on."""
     url = ["--url", client.url]
     code, out, _ = command(capsys, "on", "draft-misaligned:0.9@chat-v2", "engine-frozen@chat-v2/engine-1", *url)
     assert code == 0

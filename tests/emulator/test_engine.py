@@ -204,7 +204,7 @@ def test_preempted_requests_still_finish() -> None:
 
 
 def test_preempted_request_comes_before_those_who_wait() -> None:
-    """Who was preempted is taken up again before a request that had not begun."""
+    """A preempted request is admitted again before one that had not begun."""
     bench = Bench(replace(PLAIN, cache_blocks=20, max_batch_size=2))
     bench.submit(100, 150)
     bench.submit(100, 150)

@@ -222,7 +222,7 @@ SMALL = EngineParameters(
 )
 
 
-# Somebody who was preempted may be taken up again in the next step; somebody who finds less cached begins with less.
+# A preempted request may be admitted again in the next step; one that finds less cached begins with less.
 @pytest.mark.slow
 @example(
     parameters=SMALL,

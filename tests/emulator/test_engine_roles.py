@@ -102,7 +102,7 @@ def test_request_is_counted_once_over_both_engines() -> None:
 
 
 def test_each_engine_shows_what_is_in_flight_there() -> None:
-    """A request is in flight where it is; the KV that waits to be fetched is held, and tokens are told by phase."""
+    """A request is in flight where it is; the KV that waits to be fetched is held, and tokens are counted by phase."""
     pair = Pair()
     pair.submit(160, 100)
     pair.clock.run_until(0.1)

@@ -51,7 +51,7 @@ def test_hardware_decides_cost_cache_and_transfer() -> None:
 
 
 def test_calibration_decides_the_cost(tmp_path: Path) -> None:
-    """Points of a file beside the scenario decide the cost, and it is told how well it fits."""
+    """Points of a file beside the scenario decide the cost, and the log has how well it fits."""
     (tmp_path / "points.csv").write_text("decoding,seconds\n1,0.011\n2,0.012\n8,0.018\n", encoding="utf-8")
     settings = parse({"hardware": "h100", "calibration": "points.csv"}, directory=tmp_path)
     assert settings.parameters.cost.weights == pytest.approx(0.010)
@@ -106,6 +106,6 @@ def test_speculation_is_as_documented() -> None:
 def test_wrong_engines_are_refused_with_their_place(
     engine: dict[str, object], runtime: dict[str, object], speculation: dict[str, object] | None, message: str
 ) -> None:
-    """What cannot be says where it stands, its value, and what could be instead."""
+    """An impossible setting is refused with its place, its value, and what was expected."""
     with pytest.raises(ConfigurationError, match=rf"scenario.toml: .*{message}"):
         parse(engine, runtime, speculation=speculation)

@@ -66,7 +66,7 @@ def test_skewed_clock_is_in_every_sample() -> None:
 
 
 def test_openmetrics_times_are_seconds_before_the_exemplar() -> None:
-    """In OpenMetrics a sample's time is in seconds and stands before its exemplar; the end stays the end."""
+    """In OpenMetrics a sample's time is in seconds and comes before its exemplar; `# EOF` stays last."""
     shown = distort(OPENMETRICS, ExpositionEffects(clock_offset_seconds=60.0, duplicated=True), now_seconds=NOW)
     line = b'requests_total{outcome="ok"} 5 1800000060.250 # {trace_id="a b"} 1 1800000000.0\n'
     assert shown == b"# TYPE requests counter\n" + line + line + b"# EOF\n"

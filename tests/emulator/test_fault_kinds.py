@@ -76,13 +76,13 @@ def test_kind_without_intensity_takes_none() -> None:
 
 
 def test_kinds_are_described_for_machines() -> None:
-    """A kind tells its range and its truths as plain values."""
-    told = describe_kind(KINDS["draft-misaligned"])
-    assert told["intensity"] == {
+    """A kind is described by its range and its truths, as plain values."""
+    kind = describe_kind(KINDS["draft-misaligned"])
+    assert kind["intensity"] == {
         "meaning": "share by which the chance of every draft position falls",
         "default": 0.7, "lowest": 0.01, "highest": 1.0, "whole": False,
     }  # fmt: skip
-    assert {"figure": "speculation_rate", "below": 0.40} in told["truths"]  # type: ignore[operator] # a list
+    assert {"figure": "speculation_rate", "below": 0.40} in kind["truths"]  # type: ignore[operator] # a list
 
 
 # --- Truths -----------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_scenario_schedules_faults() -> None:
     ],
 )
 def test_scenario_errors_name_their_place(table: dict[str, Any], message: str) -> None:
-    """What is wrong in a scenario is refused with the file and the key it stands at."""
+    """What is wrong in a scenario is refused with the file and the key."""
     with pytest.raises(ConfigurationError, match=message):
         read(table)
 
@@ -267,7 +267,7 @@ def test_grouping_does_not_matter(first: list[Effects], second: list[Effects]) -
 
 @pytest.mark.parametrize("bound", [1, 4, 100])
 def test_a_pinned_autoscaler_is_told_above_its_bound(bound: int) -> None:
-    """At its bound it is below what is told, also as people read it: `below 1.5`, not `below 1`."""
+    """At its bound the truth says a bound above it, also as people read it: `below 1.5`, not `below 1`."""
     for truth in KINDS["autoscaler-pinned"].truths(float(bound)):
         if truth.below is not None:
             assert truth.holds(bound, before=None)

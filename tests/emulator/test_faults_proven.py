@@ -17,7 +17,7 @@ from servescope.emulator.fault_kinds import GROUPS, KINDS
 from servescope.emulator.faults import Fault, make_fault, parse_fault
 from servescope.emulator.stack import V1, V2
 from servescope.emulator.workload.mixes import Mix
-from tests.support.observed_stack import STEADY, ObservedStack, observed, tell_broken
+from tests.support.observed_stack import STEADY, ObservedStack, list_broken, observed
 
 HEALTHY_SECONDS = 120.0
 RECOVERY_SECONDS = 180.0
@@ -51,7 +51,7 @@ STRENGTHS = (
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Let the collector not tell of every scrape that a fault lets fail."""
+    """Silence the log of the scrapes that a fault makes fail."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
@@ -69,7 +69,7 @@ def prove(stack: ObservedStack, fault: Fault, deployment: str = "chat-v2") -> No
     beside = [stack.faults.switch_on(parse_fault(text)) for text in (BESIDE.get(fault.kind.name),) if text]
     on = stack.faults.switch_on(fault)
     stack.run(fault.kind.shows_after_seconds)
-    assert tell_broken(truths, stack.see(deployment, fault), before) == []
+    assert list_broken(truths, stack.see(deployment, fault), before) == []
 
     for each in (on, *beside):
         stack.faults.switch_off(each.number)

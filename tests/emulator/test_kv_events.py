@@ -54,7 +54,7 @@ class Subscriber:
             self.events += events
 
     def cached(self) -> set[int]:
-        """The blocks that are cached, as the events tell."""
+        """The blocks that are cached, as the events report."""
         blocks: set[int] = set()
         for event in self.events:
             if event["type"] == "AllBlocksCleared":
@@ -66,7 +66,7 @@ class Subscriber:
         return blocks
 
     def close(self) -> None:
-        """Let go."""
+        """Close the sockets."""
         self.context.destroy(linger=0)
 
 
@@ -96,7 +96,7 @@ def follow(events: KvEvents, deployment: Deployment, replica: str) -> Subscriber
     return subscriber
 
 
-def test_events_tell_what_each_cache_holds(stack: EmulatedStack, events: KvEvents) -> None:
+def test_events_report_what_each_cache_holds(stack: EmulatedStack, events: KvEvents) -> None:
     """Whoever follows an engine's events knows its cache; the numbers have no gap, each engine has its own rank."""
     deployment = stack.deployments[1]
     subscribers = {name: follow(events, deployment, name) for name in deployment.replicas}
@@ -171,7 +171,7 @@ def test_missed_batches_can_be_had_again(stack: EmulatedStack, events: KvEvents)
 
 
 def test_restarted_engine_begins_anew(stack: EmulatedStack, events: KvEvents) -> None:
-    """A process that comes back tells that its blocks are gone, and counts from 0 at the same address."""
+    """A restarted process publishes that its blocks are gone, and numbers from 0 at the same address."""
     deployment = stack.deployments[1]
     subscriber = follow(events, deployment, "engine-0")
     stack.clock.run_until(30.0)

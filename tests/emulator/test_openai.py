@@ -134,7 +134,7 @@ def test_same_question_gets_the_same_answer(client: OpenAI) -> None:
 
 
 def test_answer_ends_by_itself(client: OpenAI) -> None:
-    """Without a limit an answer ends as models end, of its own; told to ignore that, it goes on to the limit."""
+    """Without a limit an answer ends as models end, of its own; with `ignore_eos` it goes on to the limit."""
     answer = chat(client, max_tokens=None)
     assert answer.choices[0].finish_reason == "stop"
     assert 20 < answer.usage.completion_tokens < 1000
@@ -171,7 +171,7 @@ def test_stream_comes_piece_by_piece(client: OpenAI) -> None:
 
 
 def test_stream_of_several_choices(client: OpenAI) -> None:
-    """Each choice is told in order, whatever the others do."""
+    """Each choice is streamed in order, whatever the others do."""
     whole = chat(client, n=3)
     texts = ["", "", ""]
     for chunk in chat(client, n=3, stream=True):
@@ -414,7 +414,7 @@ def test_limits_and_key(tmp_path: Path) -> None:
 
 
 def test_full_queue_is_a_429(tmp_path: Path) -> None:
-    """What the engines of v1 reject, the client is told to try again; it is counted as rejected."""
+    """A request that the engines of v1 reject is answered with Retry-After, and counted as rejected."""
     running = start(tmp_path, make_stack(max_batch_size=1, max_queue=0))
     try:
         with OpenAI(base_url=f"{running.url}/chat-v1/v1", api_key="x", max_retries=0) as client:
@@ -460,7 +460,7 @@ def test_emulation_that_breaks_fails_those_who_wait(tmp_path: Path) -> None:
 
 
 def test_end_of_the_server_ends_its_streams(tmp_path: Path) -> None:
-    """A server that ends while it answers tells those who wait, and does not wait for them."""
+    """A server that ends while it answers ends those answers with an error, and does not wait for them."""
     running = start(tmp_path, make_stack())
     began = time.monotonic()
     try:

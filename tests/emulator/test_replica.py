@@ -51,7 +51,7 @@ def statuses(deployment: Deployment) -> dict[str, int]:
 
 
 def status(deployment: Deployment) -> str:
-    """Where the first replica stands."""
+    """The status of the first replica."""
     return deployment.replicas["engine-0"].status
 
 
@@ -175,7 +175,7 @@ def test_hanging_up_ends_a_request_once() -> None:
 
 
 def test_new_engines_are_announced() -> None:
-    """Who watches is told of every replica whose engine is new: one that starts, and one that was restarted."""
+    """Watchers get every replica whose engine is new: one that starts, and one that was restarted."""
     deployment, clock = deploy(replace(FIXED, scaling=TokenScaling(1000, max_replica=3, autoscaling_window=5)))
     seen: list[str] = []
     deployment.watch_engines(lambda replica: seen.append(replica.name))

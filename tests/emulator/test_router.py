@@ -1,4 +1,4 @@
-"""What the routers choose, and what they tell of it."""
+"""What the routers choose, and what they expose of it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_least_load_waits_for_a_worker_when_there_is_none() -> None:
 
 
 def test_least_load_keeps_no_more_than_it_can() -> None:
-    """Without a worker there is an end to what waits: the next one is told that it has no place."""
+    """Without a worker there is an end to what waits: the next one is refused."""
     router = least_load_router()
     placed: list[Placement | None] = []
     for _ in range(MAX_WAITING + 1):
@@ -166,7 +166,7 @@ def test_paused_worker_takes_nothing_and_stays_known() -> None:
 
 
 def test_weight_and_temperature_can_be_replaced_while_it_runs() -> None:
-    """A router that is told to weigh otherwise does at once, and goes back to what it was configured with."""
+    """A router with replaced weights uses them at once, and its configured ones again afterwards."""
     router = kv_router("a", "b")
     router.apply("b", stored(1, 1, 2, 3, 4))
     busy = place(router, prompt(9, 10), ["b"])

@@ -87,7 +87,7 @@ def test_index_agrees_with_a_plain_set_per_worker(
 
 
 def test_event_that_is_known_changes_nothing() -> None:
-    """One that was under way while its worker told all it has comes too late to matter, and is no gap."""
+    """An event that was under way while its worker sent its inventory comes too late to matter, and is no gap."""
     index = BlockIndex()
     index.add_worker("a")
     index.replace("a", (1, 2), sequence=5)
@@ -125,7 +125,7 @@ def test_gap_is_mended_by_the_events_after_it() -> None:
 
 
 def test_gap_longer_than_what_a_worker_keeps_takes_its_inventory() -> None:
-    """When the missed events are gone, the worker tells all that it has cached."""
+    """When the missed events are gone, the worker sends its whole inventory."""
     clock = VirtualClock()
     router = kv_router(clock=clock)
     worker = Worker(router, "a", kept=3)
@@ -143,7 +143,7 @@ def test_gap_longer_than_what_a_worker_keeps_takes_its_inventory() -> None:
 
 
 def test_router_that_does_not_recover_stays_degraded() -> None:
-    """Told not to, it mends nothing, however long it waits; once it may, it does."""
+    """With recovery off it asks for nothing, however long it waits; with recovery on again, it does."""
     clock = VirtualClock()
     router = kv_router(clock=clock)
     worker = Worker(router, "a")

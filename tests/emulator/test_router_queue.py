@@ -103,7 +103,7 @@ def test_queue_has_an_end() -> None:
 
 
 def test_without_a_worker_requests_wait_and_the_last_are_refused() -> None:
-    """No worker at all: some wait for one to come, the rest is told that it has no place."""
+    """No worker at all: some wait for one to come, the rest is refused."""
     router = kv_router(runtime=replace(AT_ONCE, max_queued=2))
     placed = submit(router, *(prompt(number, number=number) for number in (1, 2, 3)))
     assert placed == [-3]

@@ -46,7 +46,7 @@ def test_every_documented_field_is_read() -> None:
     ],
 )
 def test_what_is_wrong_is_named_with_its_place_and_the_alternatives(table: Mapping[str, object], expected: str) -> None:
-    """The field, its value and what could stand there."""
+    """The error has the field, its value and what was expected."""
     with pytest.raises(UsageError, match=f"^deployments.0..llm_config.b10_routing_config: {expected}"):
         parse_routing(table, "deployments[0].llm_config.b10_routing_config")
 

@@ -65,7 +65,7 @@ def test_lists_name_the_machine_as_told(tmp_path: Path) -> None:
 
 
 def test_every_address_is_advertised_as_loopback(tmp_path: Path) -> None:
-    """Listening on every address, which is no address to call, it tells of 127.0.0.1, and answers there."""
+    """Listening on every address, which is no address to call, it prints 127.0.0.1, and answers there."""
     emulator = server.start(tmp_path, address="0.0.0.0", warm_up_seconds=1.0)
     try:
         assert emulator.url.startswith("http://127.0.0.1:")

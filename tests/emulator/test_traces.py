@@ -283,7 +283,7 @@ def test_copies_share_among_themselves_only() -> None:
 
 
 def test_a_trace_is_thinned_by_chance(tmp_path: Path) -> None:
-    """A scale below 1 keeps that share of the requests, at their times; above 1 the fraction goes by chance."""
+    """A scale below 1 keeps that share of the requests, at their times; above 1 the fraction is by chance."""
     lines = [altered(timestamp=moment * 1000, hash_ids=[0, moment + 1]) for moment in range(2000)]
     path = write(tmp_path, "\n".join(lines))
     thinned = replay_all(ReplayedTraffic(path, scale=0.25, speed=1000.0))

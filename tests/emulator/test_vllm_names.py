@@ -103,7 +103,7 @@ def test_outcomes_are_told_as_vllm_tells_them(pages: tuple[EmulatedStack, VllmPa
 
 
 def test_reused_tokens_are_those_the_router_booked() -> None:
-    """What all engines of a deployment say they reused is what its router was told."""
+    """The tokens that all engines of a deployment reused are those reported to its router."""
     stack = EmulatedStack()
     stack.clock.run_until(60.0)
     for deployment in stack.deployments:

@@ -177,7 +177,7 @@ def test_share_can_be_changed_while_it_runs() -> None:
     """New conversations follow the new shares, the others stay where they began."""
     clock = VirtualClock()
     clients = [Client(clock), Client(clock)]
-    # Without a limit no conversation starts afresh, so that its last block tells it from all others.
+    # Without a limit no conversation starts afresh, so that its last block identifies it.
     traffic = build(replace(QUIET, prompt_limit=10**6), clock, clients, shares=(1.0, 0.0))
     traffic.start()
     clock.run_until(300.0)

@@ -24,7 +24,7 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
 from servescope.store.embedded import Store
 
-# Where the emulated time stands on the wall clock.
+# The wall-clock time at the emulated time 0.
 START_SECONDS = 1_800_000_000.0
 SCRAPE_SECONDS = 5.0
 # Without bursts, so that what moves is moved by the fault.
@@ -131,7 +131,7 @@ class ObservedStack:
         return distort(render(target.instruments), effects, now_seconds=self._read_clock())
 
 
-def tell_broken(truths: tuple[Truth, ...], seen: Seen, before: Seen) -> list[str]:
+def list_broken(truths: tuple[Truth, ...], seen: Seen, before: Seen) -> list[str]:
     """The truths that do not hold, each with the value there is; for a test's message."""
     return [
         f"{truth.describe()}: {seen.get(truth.key)} (before: {before.get(truth.key)})"

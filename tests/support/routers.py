@@ -1,4 +1,4 @@
-"""Routers to try, what is told to them, and what they show."""
+"""Routers to try, the events and requests they get, and what they expose."""
 
 from __future__ import annotations
 

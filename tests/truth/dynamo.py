@@ -121,7 +121,7 @@ async def _send(session: aiohttp.ClientSession, prompt: Prompt) -> None:
 
 
 def _read_figures(base: str) -> Figures:
-    """As the source map of Dynamo's frontend reads them; reused is what the workers told the frontend."""
+    """As the source map of Dynamo's frontend reads them; reused is what the workers reported to the frontend."""
     page = (read(f"{base}/metrics") or b"").decode()
     return Figures(
         eligible=_sum(page, "dynamo_component_router_input_sequence_tokens_sum"),

@@ -318,7 +318,7 @@ _SERVING: Final = (
         lambda share: (
             # Not the quantiles: within one bucket of the histogram they would hardly move.
             Truth("time_per_output_token_mean", above_times=1 + 0.6 * share),
-            # That of the first token is as much the queue's, which comes and goes by as much as a small regression.
+            # That of the first token is as much the queue's, which varies as much as a small regression.
             *((Truth("time_to_first_token_mean", above_times=1 + 0.9 * share),) if share >= 0.5 else ()),
             Truth("tps_per_request", below_times=1 / (1 + 0.6 * share)),
         ),

@@ -57,7 +57,7 @@ def _open_prometheus(asked: str) -> PrometheusHistory:
 
 
 def _open_store(path: Path) -> Store:
-    # A store that was replaced at the same path is another file, and must be opened anew.
+    # A store that was replaced at the same path is another file, and must be opened again.
     return _opened_store(path, path.stat().st_ino if path.exists() else 0)
 
 

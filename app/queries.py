@@ -254,7 +254,11 @@ def _entry(target: TargetStatus, name: str) -> Mapping[str, str | None]:
     former = target.missing_metrics.get(name)
     if former is None:
         return target.coverage[name]
-    return {**target.coverage[name], "status": "missing", "reason": f"gone; it was fed by {former}"}
+    return {
+        **target.coverage[name],
+        "status": "missing",
+        "reason": f"no longer exposed; its native series was {former}",
+    }
 
 
 def records(frame: pd.DataFrame) -> list[Record]:
@@ -279,7 +283,7 @@ def explain_absence(figure: Figure, targets: Sequence[TargetStatus]) -> str:
     """Why a deployment does not show a figure, as far as its targets' coverage shows."""
     if targets and not any(target.coverage for target in targets):
         # Of targets known from a Prometheus alone.
-        return "no value in this window; how its targets cover the contract is not recorded here"
+        return "no value in this window; the coverage of its targets is not stored here"
     for metric in _metrics_of(figure):
         reason = _explain_metric(metric, targets)
         if reason:

@@ -31,7 +31,7 @@ DEFAULT_RANGE = "1h"
 YOUNG_RANGE = "15m"
 """The default while a store holds no more than this."""
 _PUBLISHED, _SHOWN = "published_link", "shown_selections"
-# A live page's range moves in steps, so that charts are drawn anew only when there can be something new.
+# A live page's range moves in steps, so that charts are redrawn only when there can be new figures.
 _LIVE_STEP_MS = 5_000
 
 

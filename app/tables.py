@@ -334,7 +334,7 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sour
         _cell("Deployment", f"{text['deployment_id']} {_chip(str(record['inference_stack']))}", text["model_name"]),
         _cell("Role", text["role"], text["replica"]),
         _cell("Source", text["source"], text["versions"]),
-        _cell("Health", *_health(record, now_ms, "never" if sources_known else "since when is not known")),
+        _cell("Health", *_health(record, now_ms, "never" if sources_known else "last success not known")),
         _cell("Scrape", *_scrape(record), "number"),
         _cell("Coverage", *_coverage(record, sources_known)),
     ]
@@ -363,7 +363,7 @@ _SOURCE_TEXTS = ("url", "deployment_id", "model_name", "role", "replica", "sourc
 def _coverage(record: Record, sources_known: bool) -> tuple[str, str]:
     if sources_known:
         return draw_coverage({status: int(record[status]) for status in COVERAGES}, int(record["missing_metrics"]))
-    return element("span", ABSENT, "absent", data_tip="a Prometheus does not hold it", tabindex="0"), ""
+    return element("span", ABSENT, "absent", data_tip="not stored in a Prometheus", tabindex="0"), ""
 
 
 def _health(record: Record, now_ms: int, unknown: str) -> tuple[str, str]:

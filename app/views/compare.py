@@ -92,7 +92,7 @@ def draw_comparison(store: History, left: Shown, right: Shown, span: TimeRange) 
         st.html(tables.draw_comparison(table, left, right, explain))
         st.caption(
             f"Medians over the range of figures that each cover {window}; ratio is right ÷ left. "
-            "A reading compares two medians: it is no verdict, and knows nothing of noise or of different load."
+            "A reading compares two medians only: it does not account for noise or for different load."
         )
     charts.let_numbers_paint()
     with headlines:
@@ -125,7 +125,7 @@ def _figure_charts(
         lines = [
             _line(one, histories[one.name][columns[one.name][label]]) for one in shown if label in columns[one.name]
         ]
-        # Nobody needs a chart of a status that no replica had.
+        # No chart of a status that no replica had.
         if not label or any((line.values > 0).any() for line in lines):
             title = f"{figure.title}, {label}" if label else figure.title
             yield charts.draw_lines(lines, title=title, unit=figure.unit, span=span, band=figure.band)

@@ -1,4 +1,4 @@
-"""Faults of the emulated stack: what is on, what that makes true, and the switches of every kind."""
+"""Faults of the emulated stack: what is on, with its truths, and the switches of every kind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw(client: ControlClient, deployment: str, replica: str) -> None:
     if refused:
         st.error(refused, icon=":material/block:")
     st.caption(
-        f"the emulated stack at {client.url} · {display.format_seconds(state['now_seconds'])} into its life · "
+        f"emulated stack at {client.url} · {display.format_seconds(state['now_seconds'])} of emulated time · "
         f"refreshes every {frame.REFRESH.removesuffix('s')} s"
     )
     draw_active(client, state)
@@ -75,7 +75,7 @@ def _choose_place(notes: Any, deployments: Mapping[str, Description]) -> tuple[s
 def draw_active(client: ControlClient, state: Description) -> None:
     """Every fault that is on with its truths, each beside what the store shows now."""
     if not state["active"]:
-        st.info("No fault is on: what the other pages show is the stack as it should be.", icon=":material/verified:")
+        st.info("No fault is on: the other pages show the stack without faults.", icon=":material/verified:")
     for fault in state["active"]:
         with st.container(border=True):
             columns = st.columns([5, 1], vertical_alignment="top")
@@ -86,7 +86,7 @@ def draw_active(client: ControlClient, state: Description) -> None:
             )  # fmt: skip
     for fault in state["scheduled"]:
         wait = display.format_seconds(max(fault["start_seconds"] - state["now_seconds"], 0.0))
-        st.caption(f"scheduled: {_name_fault(fault)}, in {wait} of its life")
+        st.caption(f"scheduled: {_name_fault(fault)}, in {wait} of emulated time")
 
 
 def _describe_active(fault: Description) -> str:
@@ -96,7 +96,7 @@ def _describe_active(fault: Description) -> str:
     head = title + tables.element("span", escape(since), "quiet")
     body = tables.element("div", escape(fault["summary"]))
     truths = "".join(tables.element("li", _describe_truth(truth, fault)) for truth in fault["truths"])
-    shows = f"shows within {display.format_seconds(fault['shows_after_seconds'])}, in the mean of a minute:"
+    shows = f"shows within {display.format_seconds(fault['shows_after_seconds'])}, as means over a minute:"
     listed = tables.element("div", escape(shows), "quiet") + tables.element("ul", truths) if truths else ""
     return tables.element("div", head + body + listed, "scope fault")
 
@@ -205,7 +205,7 @@ def _describe_kind(kind: Description) -> str:
 
 
 def _attempt(switch: Callable[[], object]) -> None:
-    """Do it; what the emulator refuses is said at the top when the page is drawn again."""
+    """Do it; an error of the emulator is shown at the top when the page is drawn again."""
     try:
         switch()
     except ControlError as error:

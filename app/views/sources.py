@@ -14,8 +14,8 @@ from servescope.store.records import TargetStatus
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
 
 NOT_IN_PROMETHEUS = (
-    "A Prometheus does not hold where a target is, how it is read, how it covers the contract, or why it fails: "
-    "open the console on the collector's store, or ask the collector's /api/v1/targets."
+    "A Prometheus does not store a target's address, its source, its coverage of the contract, or why it fails: "
+    "open the console on the collector's store, or query the collector's /api/v1/targets."
 )
 
 
@@ -104,14 +104,18 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
             tables.element("span", str(healthy), "value good" if healthy else "value"),
             tables.element("span", f"{warned} of them with warnings", "value warning")
             if warned
-            else "answered the last scrape",
+            else "the last scrape succeeded",
         ),
-        ("Failing", tables.element("span", str(failing), "value critical" if failing else "value"), "did not"),
-        ("Slowest scrape", escape(display.format_value(slowest, "seconds")), "of each target's last"),
+        (
+            "Failing",
+            tables.element("span", str(failing), "value critical" if failing else "value"),
+            "the last scrape failed",
+        ),
+        ("Slowest scrape", escape(display.format_value(slowest, "seconds")), "of the last scrapes"),
         ("Samples", display.format_bare(float(sources["samples"].sum()), "1"), "in the last scrapes"),
         ("Sources", str(len(kinds)), escape(" · ".join(f"{count} {name}" for name, count in kinds.items())))
         if sources_known
-        else ("Sources", display.ABSENT, "not in a Prometheus"),
+        else ("Sources", display.ABSENT, "not stored in a Prometheus"),
     ]
 
 

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     _require_extras()
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
         raise UsageError(f"port {arguments.port!r} is not within 0 … 65535")
-    # A terminal that is closed ends the demo as Ctrl-C does; its parts would not all hear of it.
+    # A terminal that is closed ends the demo as Ctrl-C does; its parts would not all get the signal.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     with _folder(arguments.directory) as folder:
         parts: list[_Part] = []

@@ -381,7 +381,7 @@ def test_coverage_tells_what_fed_a_metric_that_is_missing(open_page: Open) -> No
     assert "samples dropped, as their values overflow (2)" in text
     assert "2 warnings" in text
     assert "missing" in metric
-    assert "it was fed by vllm:kv_cache_usage_perc" in metric
+    assert "its native series was vllm:kv_cache_usage_perc" in metric
 
 
 def port_of(deployment_id: str) -> int:

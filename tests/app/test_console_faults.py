@@ -89,7 +89,7 @@ def test_switch_turns_a_fault_on_and_off(page: AppTest, client: ControlClient) -
     assert "draft-misaligned at 0.9 in chat-v2" in shown(page)
     # In the unit of the value beside it.
     assert "Speculation rate: below 40.0 %" in shown(page)
-    assert "shows within 90 s, in the mean of a minute:" in shown(page)
+    assert "shows within 90 s, as means over a minute:" in shown(page)
     assert "now chat-v2" in shown(page)
     assert page.toggle(key="switch_draft-misaligned_chat-v2_").value
 

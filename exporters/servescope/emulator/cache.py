@@ -42,8 +42,8 @@ class CacheChanges(NamedTuple):
 class BlockCache:
     """A cache of `capacity` blocks, of `block_tokens` tokens each; for one thread at a time.
 
-    A block is held by the sequences that use it, or idle in the order of its last use, or free. Whoever sets `parents`
-    to a dict has the block before each one that is stored from then on put there, None for the first of a sequence.
+    A block is held by the sequences that use it, or idle in the order of its last use, or free. While `parents` is
+    a dict, the block before each newly stored one is put there, None for the first of a sequence.
     """
 
     def __init__(self, *, capacity: int, block_tokens: int) -> None:

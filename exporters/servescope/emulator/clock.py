@@ -23,14 +23,14 @@ _SLOWEST, _FASTEST = 1e-3, 1e6
 _TICK_SECONDS = 0.1
 # While a client follows its answer token by token.
 _FINE_TICK_SECONDS = 0.005
-# Of the emulation's time, so that whoever wants the lock, or the end, does not wait for hours of it.
+# Of the emulated time, so that a thread that waits for the lock, or for the end, does not wait for hours of it.
 _LONGEST_STEP_SECONDS = 10.0
 # Behind by more than this, the debt is forgiven: catching up would only be slower still.
 _FORGIVEN_LAG_SECONDS = 1.0
 
 
 class VirtualClock:
-    """Seconds since the start of the emulation, and the events that lie ahead; for one thread at a time.
+    """Seconds since the start of the emulation, and the events to come; for one thread at a time.
 
     Events of the same moment happen in the order they were scheduled in, so that one seed gives one history.
     """
@@ -45,17 +45,17 @@ class VirtualClock:
         return self.now
 
     def schedule(self, delay_seconds: float, action: Callable[[], object]) -> None:
-        """Let `action` happen in `delay_seconds`, at once when that is zero or less."""
+        """Run `action` in `delay_seconds`, at once when that is zero or less."""
         self._scheduled += 1
         heapq.heappush(self._ahead, (self.now + max(delay_seconds, 0.0), self._scheduled, action))
 
     def schedule_at(self, time_seconds: float, action: Callable[[], object]) -> None:
-        """Let `action` happen at that time, at once when it is past."""
+        """Run `action` at that time, at once when it is past."""
         self._scheduled += 1
         heapq.heappush(self._ahead, (max(time_seconds, self.now), self._scheduled, action))
 
     def every(self, period_seconds: float, action: Callable[[], object]) -> None:
-        """Let `action` happen each `period_seconds`, for the first time one period from now."""
+        """Run `action` every `period_seconds`, for the first time one period from now."""
 
         def happen() -> None:
             action()
@@ -75,9 +75,9 @@ class VirtualClock:
 class WallClockRunner:
     """A thread that moves a virtual clock along with the wall clock, `speed_up` times as fast.
 
-    Whoever wants to touch what the clock drives has it done by `call`, at the moment that it is; to look at it, holding
-    `lock` is enough. `after_tick` is called in the thread, without the lock. `failure` is the exception that ended the
-    thread, None while it is well.
+    Other threads change what the clock drives by `call`, at the present moment; to read it, holding `lock` is enough.
+    `after_tick` is called in the thread, without the lock. `failure` is the exception that ended the thread, None while
+    it runs.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class WallClockRunner:
         self._thread = threading.Thread(target=self._run, name="servescope-emulator", daemon=True)
 
     def start(self) -> None:
-        """Let time pass from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -114,7 +114,7 @@ class WallClockRunner:
         self._refuse_calls()
 
     def call(self, action: Callable[[], _Result]) -> Future[_Result]:
-        """Have `action` done once the emulation has come to the present moment; for any thread.
+        """Run `action` in the clock's thread once the emulation has reached the present moment; for any thread.
 
         What it returns or raises is the future's. When the emulation has ended, the future raises ServescopeError.
         """
@@ -127,8 +127,8 @@ class WallClockRunner:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Let time pass in short steps as long as somebody is within: what happens, happens when it is due."""
-        # A lock of its own: who follows is not to wait for a step to end.
+        """Advance in short steps while a client is within, so that events happen when they are due."""
+        # A lock of its own: a client must not wait for a step to end.
         with self._counting:
             self._followers += 1
         self._wake.set()
@@ -183,7 +183,7 @@ class WallClockRunner:
                 with self.lock:
                     result = action()
             except Exception as error:
-                # Whoever asked gets it, in the thread that asked; time goes on.
+                # Raised in the thread that called; the clock continues.
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -154,7 +154,7 @@ class Control:
 
         return answer
 
-    # --- who may, and errors ------------------------------------------------------------------------------------------
+    # --- authorization and errors -------------------------------------------------------------------------------------
 
     def _now(self) -> float:
         return self._running.stack.clock.now

@@ -303,7 +303,7 @@ class Deployment:
         self._streams += 1
         replica.events = EventPublisher(f"{replica.name}/{self._streams}", engine.cache.cached_blocks)
         self.router.add_worker(replica.name, capacity=capacity, link=replica.events)
-        # One that was only unhealthy has a cache: the router gets all of it anew, in one event.
+        # A worker that was only unhealthy has a cache: the router gets all of it again, in one event.
         cached = tuple(sorted(engine.cache.cached_blocks()))
         if cached:
             self._publish(replica.name, engine, CacheChanges(stored=cached, removed=()))
@@ -343,7 +343,7 @@ class Deployment:
 
     def _publish(self, name: str, engine: Engine, changes: CacheChanges) -> None:
         replica = self.replicas.get(name)
-        # A process that died may have a step behind it that nobody hears of; one that starts is not known yet.
+        # The last step of a process that died is not published; a process that starts is not known yet.
         if replica is not None and replica.engine is engine and replica.events is not None:
             events = replica.events
             event = events.publish(changes)

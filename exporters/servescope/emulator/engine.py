@@ -33,7 +33,7 @@ class Engine:
     An engine whose `role` is `prefill` computes prompts and their first token, and keeps the KV until it is fetched
     (`release`); one whose role is `decode` continues with those (`submit_prefilled`).
 
-    Steps that follow from the one before are recorded together, when somebody reads the instruments or calls a method
+    Steps that follow from the one before are recorded together, when the instruments are read or a method is called
     here; the result is the same as without `leaps`, which simulates them one by one.
 
     `reused_tokens` counts the prompt tokens that were found in the cache, when the first token of their request comes.

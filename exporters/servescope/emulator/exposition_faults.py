@@ -20,7 +20,7 @@ _OPENMETRICS_END = b"# EOF"
 def distort(page: bytes, effects: ExpositionEffects, *, now_seconds: float) -> bytes:
     """The page as it is with names, times and repetitions wrong; the same bytes when none of these are.
 
-    Prometheus text or OpenMetrics. `now_seconds` is the wall clock, which the times that samples bear are off from.
+    Prometheus text or OpenMetrics. `now_seconds` is the wall clock, to which the offset of the samples' times is added.
     """
     if not effects.renamed and effects.clock_offset_seconds is None and not effects.duplicated:
         return page
@@ -62,7 +62,7 @@ def _sample_names(renamed: Mapping[str, str]) -> dict[bytes, bytes]:
 
 
 def _spell_time(page: bytes, offset_seconds: float | None, now_seconds: float) -> bytes | None:
-    """The time samples bear: seconds in OpenMetrics, whole milliseconds in Prometheus text."""
+    """The timestamp of the samples: seconds in OpenMetrics, whole milliseconds in Prometheus text."""
     if offset_seconds is None:
         return None
     time = now_seconds + offset_seconds

@@ -50,7 +50,7 @@ _FORM = "KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault as it is asked for: of a kind, so bad, in a deployment ("": all) or one replica of it ("": all).
+    """One fault: its kind, its intensity, and its place: a deployment ("": all) or one replica of it ("": all).
 
     In a schedule it is on from `start_seconds` to `end_seconds` of the stack's clock, to the end of all when None.
     """
@@ -261,7 +261,7 @@ class Faults:
             self._stack.clock.schedule(wait, lambda: self._end_by_itself(active.number))
 
     def _end_by_itself(self, number: int) -> None:
-        # Somebody may have switched it off before.
+        # It may have been switched off before.
         if number in self.active:
             self.switch_off(number)
 

@@ -25,11 +25,11 @@ class EmulatedGpu:
         self._before_reading: Callable[[], object] = lambda: None
 
     def watch_reading(self, before: Callable[[], object]) -> None:
-        """Have `before` called each time somebody is about to read, so that the engine can say what it did so far."""
+        """Have `before` called before each reading, so that the engine can record its work so far."""
         self._before_reading = before
 
     def work(self, seconds: float) -> None:
-        """Be busy for `seconds` from now; it does one thing at a time."""
+        """Record work of `seconds` from now; it does one thing at a time."""
         self._worked += seconds
         self._works_until = self._clock.now + seconds
 

@@ -144,7 +144,7 @@ def _find_precision(hardware: str, gpu: Mapping[str, float], precision: str | No
 def _does_not_fit(
     hardware: str, gpu: Mapping[str, float], model: str, weights_bytes: float, share: float
 ) -> UsageError:
-    # A tenth more than the weights, or there would be no room to serve anybody.
+    # A tenth more than the weights, or there would be no room for any request.
     enough = [size for size in _TENSOR_PARALLEL_SIZES if gpu["memory_bytes"] * share * size > 1.1 * weights_bytes]
     advice = f"expected tensor_parallel_size {enough[0]} or more" if enough else "expected larger GPUs"
     fit = [f"the weights of {model!r} ({weights_bytes / 1e9:.0f} GB) do not fit into {hardware!r}"]

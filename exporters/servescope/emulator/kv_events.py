@@ -1,10 +1,9 @@
 """The events of the engines' caches as vLLM 0.32 publishes them over ZeroMQ.
 
 A message has three frames: topic, sequence number (8 bytes, big-endian, from 0), and a batch in MessagePack: the time,
-the events, and the rank of who publishes. vLLM gives the ranks of one server ports that follow each other, and so do
-the engines here: the first publishes at the port asked for, the next one at the port behind it. Who missed batches
-asks at the replay socket with the first sequence number it wants and gets those that are still kept, at the end one
-whose number is -1.
+the events, and the rank of the publisher. The ranks of one vLLM server have consecutive ports, and so have the engines
+here, from the configured port on. A subscriber that missed batches sends the first sequence number it wants to the
+replay socket, and gets the batches that are still kept, and at the end one whose number is -1.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ class KvEvents:
         engine.watch_changes(lambda changes: self._changed(channel, engine, changes))
 
     def _changed(self, channel: _Channel, engine: Engine, changes: CacheChanges) -> None:
-        # A process that died may have a step behind it that nobody hears of.
+        # The last step of a process that died is not published.
         if channel.engine is not engine:
             return
         parents = engine.cache.parents or {}
@@ -255,7 +254,7 @@ class KvEvents:
         sequence = channel.next_sequence
         channel.next_sequence += 1
         if self._waiting.qsize() >= _MOST_WAITING:
-            # Whoever follows sees the gap in the numbers, as with any batch that is lost.
+            # Subscribers see the gap in the numbers, as with any lost batch.
             if not self._dropped:
                 _logger.warning("KV events come faster than they can be published; batches are lost")
             self._dropped = True

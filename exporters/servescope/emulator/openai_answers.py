@@ -70,7 +70,7 @@ class ChatShape:
         return self._chunk(index, {}, _finish(choice))
 
     def usage(self, usage: Mapping[str, Any]) -> dict[str, Any]:
-        """The last chunk, for those who asked for the usage."""
+        """The last chunk, for clients that asked for the usage."""
         return {**self._chunk(0, {}), "choices": [], "usage": usage}
 
     def _chunk(self, index: int, delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class CompletionShape:
         return {**self._head, "choices": [_completion(index, "", _finish(choice))]}
 
     def usage(self, usage: Mapping[str, Any]) -> dict[str, Any]:
-        """The last chunk, for those who asked for the usage."""
+        """The last chunk, for clients that asked for the usage."""
         return {**self._head, "choices": [], "usage": usage}
 
 

@@ -89,7 +89,7 @@ class _Api:
     # --- what every request goes through ------------------------------------------------------------------------------
 
     def answering(self, handler: _Handler) -> _Handler:
-        """The handler for whoever may ask; what it raises is answered as OpenAI answers it."""
+        """The handler behind authorization; its errors are answered in OpenAI's shape."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
@@ -157,7 +157,7 @@ class _Api:
             raise errors.unknown_model(model, tuple(dict.fromkeys(one.plan.identity.model_name for one in serving)))
         shares = self._emulator.stack.traffic.shares
         weights = [shares[one.plan.identity.deployment_id] for one in able]
-        # Those that get no share of the traffic answer all the same when nobody else has the model.
+        # Deployments without a share of the traffic serve a model that no other has.
         return self._random.choices(able, weights if sum(weights) > 0 else None)[0]
 
     def _deployments(self, request: web.Request) -> list[Deployment]:
@@ -171,7 +171,7 @@ class _Api:
     # --- what there is ------------------------------------------------------------------------------------------------
 
     async def health(self, _: web.Request) -> web.StreamResponse:
-        """Whether the emulation goes on."""
+        """Whether the emulation runs."""
         await self._emulator.call(lambda: None)
         return web.Response()
 

@@ -87,7 +87,7 @@ class BackOff:
     """How long a failed replica waits before it is started again, as Kubernetes lets containers wait; in seconds.
 
     `first_seconds` after the first failure, twice as long after each further one, at most `most_seconds`. A replica
-    that has served for `forgiven_after_seconds` begins anew.
+    that has served for `forgiven_after_seconds` begins with the first wait again.
     """
 
     first_seconds: float = 10.0

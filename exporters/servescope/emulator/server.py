@@ -266,7 +266,7 @@ def format_configuration(deployments: list[Deployment]) -> str:
 
 
 def _replace_file(path: Path, text: str) -> None:
-    """Write a file in one move: whoever reads it sees the old text or the new, never half of one."""
+    """Write a file in one move: a reader finds the old text or the new one, never a part of it."""
     unfinished = path.with_name(f".{path.name}.new")
     try:
         unfinished.write_text(text, encoding="utf-8")
@@ -323,8 +323,8 @@ class _Claim:
             ) from error
 
     def release(self) -> None:
-        """Let others have the directory; without effect when they do already."""
-        # The file stays: whoever removed it could take it from under the next one's lock.
+        """Release the directory; without effect when called again."""
+        # The file stays: removing it could remove it from under the next holder's lock.
         self._file.close()
 
 

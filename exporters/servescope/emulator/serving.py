@@ -14,7 +14,7 @@ from servescope.instruments.request import Request as ObservedRequest
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A request whose prompt is computed and whose first token came, on its way to the engine that goes on with it.
+    """A request whose prompt is computed and whose first token came, on its way to the engine that decodes the rest.
 
     `computed_tokens` have their KV, which has to be transferred; `generated` tokens were sent to the client. With
     `fails_at` it fails after that many tokens.

@@ -1,8 +1,8 @@
-"""Steps of an engine that follow one another by the same plan, so that nobody needs to look at each.
+"""Steps of an engine that follow one another by the same plan and are recorded together.
 
-While sequences only decode, each step takes what the one before took and a little more for the context that grew.
-That holds until a sequence ends, fills a block or needs another one; what the steps before then do is known when the
-first of them begins, and is written down when somebody looks, or when they are over.
+While sequences only decode, each step takes as long as the one before plus a little for the longer context. That holds
+until a sequence ends, fills a block or needs another one. The steps before then are planned when the first of them
+begins, and recorded when something is read, or when they are over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.instruments.engine import EngineInstruments
 
-# More would be planned for naught when somebody comes in between, as somebody mostly does.
+# A longer plan is mostly wasted, as something interrupts it.
 _LONGEST = 1024
 
 

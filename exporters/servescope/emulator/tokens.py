@@ -58,7 +58,7 @@ def tokenize_conversation(messages: Iterable[Mapping[str, str]], *, tools: objec
     """The ids of a conversation up to where the answer begins.
 
     Each message has a `role`, one of ROLES, its `content`, and perhaps a `name`. It is tokenized by itself, so that a
-    conversation that goes on begins with the tokens it had before, the answer it got included.
+    conversation's next turn begins with the tokens it had before, the answer included.
     """
     ids: list[int] = []
     if tools:

@@ -86,7 +86,7 @@ class Truth:
         return f"{'stays ' if self.unmoved else ''}{' and '.join(words)}"
 
     def as_json(self) -> dict[str, object]:
-        """For machines: the figure and what is said of it, and nothing else."""
+        """For programs: the figure and its bounds, and nothing else."""
         statement: dict[str, object] = {"figure": self.figure}
         if self.labels:
             statement["labels"] = dict(self.labels)

@@ -117,13 +117,13 @@ class IndexFollower:
         self._clock.schedule(arrives_at - now, partial(self._follow, worker, followed, event))
 
     def restart(self, instruments: RouterInstruments) -> None:
-        """The process dies: the index is lost, and so are events until `recover` is called. It counts anew."""
+        """Lose the index, and the events until `recover` is called, as the process died; counters begin at zero."""
         self._instruments = instruments
         self._up = False
         self.index = BlockIndex()
         for worker, followed in self._followed.items():
             self.index.add_worker(worker)
-            # Who was being asked answers a process that is no more.
+            # The answers of workers that were being asked go to a process that is gone.
             self._followed[worker] = _Followed(followed.link, followed.arrives_at)
         self._asking = 0
         self._show(instruments)
@@ -147,7 +147,7 @@ class IndexFollower:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _follow(self, worker: str, followed: _Followed, event: BlockEvent) -> None:
-        # A worker that came back under its name sends other events; a router that is down hears nothing.
+        # A worker that came back under its name sends other events; a router that is down gets none.
         if self._followed.get(worker) is not followed or not self._up:
             return
         known = self.index.sequence(worker)

@@ -108,7 +108,7 @@ class KvRouter:
         self._go_on()
 
     def pause_worker(self, worker: str) -> None:
-        """A worker takes no new requests; the index goes on following it."""
+        """Place no new requests on a worker; the index still follows it."""
         if worker in self._workers:
             self._workers[worker].paused = True
 
@@ -132,11 +132,11 @@ class KvRouter:
         self._effects = effects
         self._follower.apply_effects(effects)
 
-    def hear(self, peer: str, worker: str, in_flight: InFlight) -> None:
+    def note_peer(self, peer: str, worker: str, in_flight: InFlight) -> None:
         """Record what another router has in flight on a worker."""
         known = self._workers.get(worker)
         if known is not None:
-            known.hear(peer, in_flight)
+            known.note_peer(peer, in_flight)
             if self._unplaced:
                 self._go_on()
 
@@ -154,7 +154,7 @@ class KvRouter:
     def restart(self, name: str) -> None:
         """The process dies and is back a little later.
 
-        Its index and what it has in flight are lost, its counters begin at zero; who waits for it asks again.
+        Its index and what it has in flight are lost, its counters begin at zero; waiting requests are submitted again.
         Raises UsageError when `name` is not its name.
         """
         check_name(name, self.processes)

@@ -57,7 +57,7 @@ class WorkerLoad:
             else:
                 del shared[block]
 
-    def hear(self, peer: str, in_flight: InFlight) -> None:
+    def note_peer(self, peer: str, in_flight: InFlight) -> None:
         """Record what a peer has there; it does not name the blocks, so they count as others than the router's."""
         self._peers[peer] = in_flight
         self._peers_requests = sum(each.requests for each in self._peers.values())

@@ -92,7 +92,7 @@ class RouterReplicas:
             router.remove_worker(worker)
 
     def apply(self, worker: str, event: BlockEvent) -> None:
-        """A worker's cache has changed; each replica hears of it on a connection of its own."""
+        """Send an event of a worker's cache to each replica, on a connection of its own."""
         for router in self.routers.values():
             router.apply(worker, event)
 
@@ -114,7 +114,7 @@ class RouterReplicas:
             router.apply_effects(effects)
 
     def _next(self) -> KvRouter:
-        # Whoever finds none keeps the request until one is back.
+        # With none up, the request waits in one until that is back.
         routers = [router for router in self.routers.values() if router.is_up] or list(self.routers.values())
         self._turn += 1
         return routers[(self._turn - 1) % len(routers)]
@@ -125,4 +125,4 @@ class RouterReplicas:
     def _share_with_peers(self, name: str, worker: str, in_flight: InFlight) -> None:
         for peer, router in self.routers.items():
             if peer != name:
-                router.hear(name, worker, in_flight)
+                router.note_peer(name, worker, in_flight)

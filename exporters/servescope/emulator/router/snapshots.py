@@ -40,7 +40,7 @@ class SnapshotError(ServescopeError):
 class SnapshotFile:
     """The snapshot of one router at one path; `router` and `block_tokens` are those it is for.
 
-    Neither call raises for what the disk does: it is logged, and the router goes on without.
+    Neither call raises for what the disk does: it is logged, and the router continues without.
     """
 
     def __init__(self, path: Path, *, router: str, block_tokens: int) -> None:
@@ -50,7 +50,7 @@ class SnapshotFile:
         self._written = False
 
     def write(self, snapshot: IndexSnapshot) -> None:
-        """Replace the file in one move: whoever reads it finds the old snapshot or the new one."""
+        """Replace the file in one move: a reader finds the old snapshot or the new one."""
         unfinished = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

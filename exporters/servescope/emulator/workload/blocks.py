@@ -1,6 +1,6 @@
 """Names of cache blocks: which ids belong to what, so that nothing is shared that should not be.
 
-A stream is text that goes on without branching; a block is named by the stream its last token belongs to and its place
+A stream is text without a branch; a block is named by the stream its last token belongs to and its place
 in the prompt. All ids fit in 63 bits:
 
     0 … 2^55          blocks of a recorded trace, its own numbers first; or generated streams

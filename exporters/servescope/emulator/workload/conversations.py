@@ -64,7 +64,7 @@ class _Conversation:
         return self.segments[-1][0]
 
     def extend(self, tokens: int) -> None:
-        """Let the last stream go on, so that the prompt is `tokens` long."""
+        """Extend the last stream, so that the prompt is `tokens` long."""
         self.segments[-1] = (tokens, self.segments[-1][1])
 
     def cut(self, tokens: int, block_tokens: int) -> None:
@@ -112,7 +112,7 @@ class Conversations:
         self._bursting = False
         self._rate_factor = 0.0
         self._abort_share = mix.abort_share
-        self._arrivals = 0  # goes up when the arrival that lies ahead no longer holds
+        self._arrivals = 0  # goes up when the next arrival is cancelled
         self._mix = mix
         self._population = self._find_population(mix)
 
@@ -141,7 +141,7 @@ class Conversations:
         return population
 
     def _await_arrival(self) -> None:
-        """Schedule the next arrival, in place of the one that lies ahead."""
+        """Schedule the next arrival, in place of the one scheduled before."""
         self._arrivals += 1
         if self._rate_factor > 0:
             arrival = self._arrivals

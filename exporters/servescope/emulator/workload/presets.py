@@ -76,7 +76,7 @@ PRESETS: Mapping[str, Mix] = MappingProxyType(
         "chat-bursty": Mix(burst_factor=10.0, burst_seconds=30.0, calm_seconds=240.0, day_amplitude=0.0),
         # The chat over a day of 24 hours, nearly still at night.
         "chat-diurnal": Mix(day_seconds=86_400.0, day_amplitude=0.8, burst_factor=1.0),
-        # The chat in clusters: many come at once, then nobody for long.
+        # The chat in clusters: many requests at once, then none for long.
         "chat-heavy-tailed": Mix(
             arrivals="pareto", pareto_shape=1.4, burst_factor=1.0, day_amplitude=0.0, message_spread=1.3
         ),

@@ -68,10 +68,10 @@ class Replay:
         # Where in the trace the replay stood, and when that was.
         self._position = 0.0
         self._stood_at = clock.now
-        self._waits = 0  # goes up when the arrival that lies ahead no longer holds
+        self._waits = 0  # goes up when the next arrival is cancelled
 
     def start(self) -> None:
-        """Let the trace begin now; what is due at once is sent when `follow` says how it goes on."""
+        """Begin the trace now; requests due at once are sent when `follow` sets its speed."""
         self._stood_at = self._clock.now
 
     def follow(self, *, rate_factor: float, abort_share: float, sending: bool) -> None:

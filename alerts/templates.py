@@ -21,7 +21,7 @@ _TEMPLATES: Final = """\
 
 {{ define "servescope.line" -}}
 {{ if eq .Status "firing" }}since {{ .StartsAt.UTC.Format "2006-01-02 15:04:05" }} UTC\
-{{ else }}over since {{ .EndsAt.UTC.Format "2006-01-02 15:04:05" }} UTC{{ end }}: {{ .Annotations.description }}
+{{ else }}resolved at {{ .EndsAt.UTC.Format "2006-01-02 15:04:05" }} UTC{{ end }}: {{ .Annotations.description }}
 {{- end }}
 
 {{ define "servescope.silence" -}}

@@ -173,7 +173,7 @@ def test_a_notification_says_what_is_over(alertmanager: Path, tmp_path: Path, ch
     assert receiver == "ticket"
     assert shown["title"] == "[RESOLVED] warning: Replicas have failed. chat-v2 (live)"
     assert shown["text"].splitlines()[0] == (
-        "- over since 2026-11-20 08:50:00 UTC: Number of failed replicas of chat-v2 (llama 70b, v2): 2."
+        "- resolved at 2026-11-20 08:50:00 UTC: Number of failed replicas of chat-v2 (llama 70b, v2): 2."
     )
 
 

@@ -24,10 +24,11 @@ class Choosy(Receivers):
     """Receivers that refuse notifications of one alert, as one that finds it too large or malformed."""
 
     refused = ""
+    error = ScrapeError("status", "HTTP status 400 Bad Request")
 
     async def __call__(self, url: str, access: Access, body: bytes, seconds: float, /) -> None:
         if self.refused and self.refused.encode() in body:
-            raise ScrapeError("status", "HTTP status 400 Bad Request")
+            raise self.error
         await super().__call__(url, access, body, seconds)
 
 
@@ -102,19 +103,35 @@ def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_
 
 
 @pytest.mark.parametrize("receiver", [WEBHOOK, ALERTMANAGER], ids=["webhook", "alertmanager"])
-def test_a_refused_notification_delays_no_other(tmp_path: Path, receiver: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither now nor later; the reason stays visible."""
+@pytest.mark.parametrize(
+    "error",
+    [
+        ScrapeError("status", "HTTP status 400 Bad Request"),
+        ScrapeError("rate_limited", "HTTP status 429 Too Many Requests", retry_after_seconds=3600.0),
+        ScrapeError("timeout", "no answer within 10 s"),
+        ScrapeError("unreachable", "connection lost: Connection reset by peer"),
+    ],
+    ids=lambda error: error.outcome,
+)
+def test_a_refused_notification_delays_no_other(
+    tmp_path: Path, receiver: str, error: ScrapeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by a status nor by a failure, now and later; the reason stays visible."""
     monkeypatch.setattr("servescope.collector.paging.notifier.MAX_ALERTS_PER_REQUEST", 1)
 
     async def act(scene: Scene) -> None:
         scene.receivers = scene.collector.alerts.notifier._post = Choosy()
-        scene.receivers.refused = NAME
+        scene.receivers.refused, scene.receivers.error = NAME, error
         scene.failed = 1
         await scene.steps(25)
         assert scene.states()[NAME] == "firing"
-        assert len(scene.receivers.sent("ServescopeWatchdog")) >= 1
+        before = len(scene.receivers.sent("ServescopeWatchdog"))
+        assert before >= 1
+        # Both are due again.
+        await scene.step(4 * 3600)
+        assert len(scene.receivers.sent("ServescopeWatchdog")) > before
         (problem,) = scene.collector.alerts.notifier.problems().values()
-        assert problem == "HTTP status 400 Bad Request"
+        assert problem == str(error)
         scene.receivers.refused = ""
         await scene.steps(1)
         assert len(scene.receivers.sent(NAME)) == 1

@@ -140,6 +140,8 @@ class _Channel:
     receiver: _Receiver
     access: Access
     last_sent: dict[Key, LastSent] = field(default_factory=dict)
+    # Alerts whose last notification failed: others are sent before them.
+    failed: set[Key] = field(default_factory=set)
     problem: str | None = None
     problem_logged_at: float = -_PROBLEM_LOGGED_EVERY_SECONDS
     is_due: asyncio.Event = field(default_factory=asyncio.Event)
@@ -218,6 +220,7 @@ class Notifier:
 
     def _forget(self, channel: _Channel, known: set[Key]) -> None:
         """Forget alerts that are no longer kept; one sent as firing and never as resolved counts as dropped."""
+        channel.failed &= known
         for key in [key for key in channel.last_sent if key not in known]:
             if channel.last_sent.pop(key).state == "firing":
                 self._telemetry.count_notices(channel.name, "dropped", 1)
@@ -248,7 +251,14 @@ class Notifier:
         if batch is None:
             return True
         is_sent = True
-        for part in channel.receiver.due(batch, channel.last_sent):
+        # A receiver may hang on one notification and accept the others: what failed last time is sent last.
+        due = sorted(
+            channel.receiver.due(batch, channel.last_sent),
+            key=lambda part: not channel.failed.isdisjoint(each.key for each in part),
+        )
+        for part in due:
+            # A slow receiver takes longer than an evaluation; what it gets must not have expired meanwhile.
+            batch = self._batch or batch
             started = time.perf_counter()
             try:
                 body = json.dumps(
@@ -256,20 +266,21 @@ class Notifier:
                 ).encode()
                 await post(channel.receiver.url, channel.access, body, TIMEOUT_SECONDS)
             except ScrapeError as error:
-                self._on_failure(channel, channel.access.conceal(str(error)), len(part))
-                if error.outcome != "status":
+                self._on_failure(channel, channel.access.conceal(str(error)), part)
+                if error.outcome not in ("status", "rate_limited"):
                     return False
-                # The receiver answers: a part that it refuses must not keep it from the others.
+                # The receiver answers: it may accept the other parts.
                 is_sent = False
                 continue
             except Exception as error:
                 # An error of our own in one notification must not end the loop.
                 _logger.exception("receiver %s: notification failed inside the collector", channel.name)
-                self._on_failure(channel, channel.access.conceal(f"{type(error).__name__}: {error}"), len(part))
+                self._on_failure(channel, channel.access.conceal(f"{type(error).__name__}: {error}"), part)
                 is_sent = False
                 continue
             self._telemetry.notification_seconds.observe(time.perf_counter() - started)
             self._telemetry.count_notices(channel.name, "sent", len(part))
+            channel.failed.difference_update(each.key for each in part)
             for each in part:
                 state: SentState = "resolved" if each.state == "resolved" else "firing"
                 channel.last_sent[each.key] = LastSent(each.active.fired_ms or 0, state, batch.at_ms)
@@ -280,8 +291,9 @@ class Notifier:
             channel.problem = None
         return is_sent
 
-    def _on_failure(self, channel: _Channel, problem: str, alerts: int) -> None:
-        self._telemetry.count_notices(channel.name, "failed", alerts)
+    def _on_failure(self, channel: _Channel, problem: str, part: Sequence[AlertInstance]) -> None:
+        self._telemetry.count_notices(channel.name, "failed", len(part))
+        channel.failed.update(each.key for each in part)
         now = time.monotonic()
         if problem != channel.problem or now - channel.problem_logged_at >= _PROBLEM_LOGGED_EVERY_SECONDS:
             channel.problem_logged_at = now

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tomllib
 from copy import deepcopy
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from alerts.__main__ import FILES, render
+from alerts.__main__ import FILES, main, render
 from alerts.alertmanager import configuration
 from alerts.options import ALERT_SETTINGS, DEFAULTS, Options, make_options, read_options
 from alerts.receivers import KINDS, RECEIVER_SETTINGS
@@ -30,6 +30,7 @@ from servescope.errors import ConfigurationError
 from tests.conftest import ROOT
 from tests.support.alert_proofs import PROOFS
 from tests.support.alert_stories import promtool_tests
+from tests.support.commands import run_main
 from tests.support.promtool import Suite, failures, run
 
 OTHER = """
@@ -229,12 +230,7 @@ def test_one_file_serves_the_dashboards_too(path: Path) -> None:
 
 def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Path, path: Path) -> None:
     """Whole, or nothing at all."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "alerts", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-
+    run = partial(run_main, main)
     folder = tmp_path / "written"
     done = run("--options", str(path), "--output", str(folder))
     assert (done.returncode, done.stderr) == (0, "")

@@ -58,7 +58,7 @@ class _Engine(BaseHTTPRequestHandler):
 
 @contextmanager
 def _scraping(binary: Path, folder: Path, options: tuple[str, ...], **settings: object) -> Iterator[Prometheus]:
-    """A Prometheus that has scraped an engine for some seconds."""
+    """A Prometheus that has scraped an engine several times."""
     handler = type("_Serving", (_Engine,), {"instruments": EngineInstruments(Identity("m", "d", "v2", replica="r0"))})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as engine:
         threading.Thread(target=engine.serve_forever, daemon=True).start()
@@ -66,7 +66,7 @@ def _scraping(binary: Path, folder: Path, options: tuple[str, ...], **settings: 
         job = {"job_name": "engine", "honor_labels": True, "static_configs": targets, **settings}
         try:
             with running(
-                binary, folder, {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}, options=options
+                binary, folder, {"global": {"scrape_interval": "250ms"}, "scrape_configs": [job]}, options=options
             ) as server:
                 _wait_until_scraped(server)
                 yield server
@@ -158,7 +158,7 @@ def _ask(server: Prometheus, expression: str, moment: str) -> list[float]:
 
 @pytest.mark.parametrize("name", ["prometheus", "prometheus_3"])
 def test_a_latency_panel_leads_to_a_trace(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
-    """Asked for the panel's own query, Prometheus gives the trace ids that our instruments were told."""
+    """Asked for the panel's own query, Prometheus gives the trace ids that our instruments were given."""
     binary: Path = request.getfixturevalue(name)
     (panel,) = [panel for panel in panels(read_board("requests")) if panel["title"] == "First token by replica, p95"]
     (target,) = [each for each in panel["targets"] if each.get("exemplar") and "_bucket" in each["expr"]]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alerts.options import make_options as make_alert_options
-from dashboards.__main__ import render
+from dashboards.__main__ import main, render
 from dashboards.board import Board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, make_options, read_options
@@ -23,8 +22,8 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import ConfigurationError
 from servescope.sources.map_files import load_sources
-from tests.conftest import ROOT
 from tests.support.boards import expressions, variable_queries
+from tests.support.commands import run_main
 
 OTHER = """
 prefix = "llm"
@@ -212,31 +211,28 @@ def test_alerts_of_the_same_file_lead_to_panels_that_are_kept(engine: str) -> No
 
 
 @pytest.mark.slow
-def test_the_command_writes_where_it_is_told_and_says_what_is_wrong(tmp_path: Path) -> None:
-    """It writes to a folder, finds it current, and refuses a wrong file in one line."""
+def test_the_command_writes_to_a_folder_and_reports_what_is_wrong(tmp_path: Path) -> None:
+    """It finds the folder current or out of date, and refuses a wrong file in one line."""
+    run = partial(run_main, main)
     (tmp_path / "options.toml").write_text(OTHER, encoding="utf-8")
     (tmp_path / "wrong.toml").write_text("refresh = 'soon'", encoding="utf-8")
     words = ("--options", str(tmp_path / "options.toml"), "--output", str(tmp_path / "out"))
 
-    assert _run(*words).returncode == 0
+    assert run(*words).returncode == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(render())
-    assert _run(*words, "--check").returncode == 0
+    assert run(*words, "--check").returncode == 0
     (tmp_path / "out" / "fleet.json").write_text("{}", encoding="utf-8")
-    stale = _run(*words, "--check")
+    stale = run(*words, "--check")
     assert (stale.returncode, stale.stderr.count("\n")) == (1, 1)
     assert "fleet.json is out of date: run `python -m dashboards`" in stale.stderr
     (tmp_path / "out" / "fleet.yaml").write_text("", encoding="utf-8")
-    assert _run(*words).returncode == 0
-    left = _run(*words, "--check")
+    assert run(*words).returncode == 0
+    left = run(*words, "--check")
     assert (left.returncode, left.stderr.count("\n")) == (1, 1)
     assert "fleet.yaml is no dashboard that is written with these options: remove it" in left.stderr
-    wrong = _run("--options", str(tmp_path / "wrong.toml"))
+    wrong = run("--options", str(tmp_path / "wrong.toml"))
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    nowhere = _run("--output", str(tmp_path / "wrong.toml"))
+    nowhere = run("--output", str(tmp_path / "wrong.toml"))
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
     assert "cannot be written" in nowhere.stderr
-    assert _run("--check").returncode == 0
-
-
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dashboards", *words], cwd=ROOT, capture_output=True, text=True)
+    assert run("--check").returncode == 0

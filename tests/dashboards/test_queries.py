@@ -23,7 +23,7 @@ from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from tests.support.boards import NAMES, expressions, panels, read_board, substitute, variable_queries
-from tests.support.filled_prometheus import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_stack
+from tests.support.filled_prometheus import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_samples
 from tests.support.prometheus import Prometheus
 
 pytestmark = pytest.mark.slow
@@ -58,13 +58,19 @@ OFF_WHEN_PLAIN = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def samples() -> list[bytes]:
+    """The scrapes of an emulated stack."""
+    return make_samples()
+
+
 @pytest.fixture(scope="module", params=["prometheus", "prometheus_3"])
 def filled(
-    request: pytest.FixtureRequest, promtool: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, promtool: Path, tmp_path_factory: pytest.TempPathFactory, samples: list[bytes]
 ) -> Iterator[Prometheus]:
     """Prometheus 2, and 3 where it can be had, over the emulated stack."""
     binary: Path = request.getfixturevalue(request.param)
-    with holding(binary, promtool, tmp_path_factory.mktemp("filled"), make_stack()) as server:
+    with holding(binary, promtool, tmp_path_factory.mktemp("filled"), samples) as server:
         yield server
 
 

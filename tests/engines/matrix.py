@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +21,8 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from tests.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay
 from tests.support.boards import panels, read_board, selectors
-from tests.support.filled_prometheus import END_MS, RETENTION, SECONDS, fill, make_stack, scrape
-from tests.support.prometheus import Prometheus, running
+from tests.support.filled_prometheus import END_MS, SECONDS, holding, make_stack, scrape
+from tests.support.prometheus import Prometheus
 
 Found = Literal["data", "partly", "idle", "off", "broken"]
 """A panel's answer: data of all its queries or of some; or empty, as nothing of it happened on the captured engine, as
@@ -115,7 +114,7 @@ def make_matrix(
 ) -> Matrix:
     """Replay the captures, load what a collector shows of them into a Prometheus, and ask it for every panel."""
     recorded = replay([each for each in columns if each.targets], captures, folder)
-    with _holding(prometheus, promtool, folder, recorded) as server:
+    with holding(prometheus, promtool, folder, (*recorded.pages, *scrape(make_stack(), SECONDS))) as server:
         asker = _Asker(server, recorded)
         lines = tuple(
             Line(
@@ -130,14 +129,6 @@ def make_matrix(
             if _is_of_engines(panel)
         )
     return Matrix(recorded, lines)
-
-
-@contextmanager
-def _holding(prometheus: Path, promtool: Path, folder: Path, recorded: Recorded) -> Iterator[Prometheus]:
-    samples = (*recorded.pages, *scrape(make_stack(), SECONDS))
-    fill(prometheus, promtool, folder, samples, seconds=SECONDS)
-    with running(prometheus, folder, {}, options=RETENTION) as server:
-        yield server
 
 
 _IDLE_WORDS = ("nothing happened", "fewer than", _NEVER)

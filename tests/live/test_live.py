@@ -23,6 +23,7 @@ from tests.live.episodes import EPISODES, NOT_SHOWN, OF_ALL
 from tests.live.report import BEGIN, END, PAGE, Run, render, write
 from tests.live.stack import GENERATED, live_stack
 from tests.live.watch import Watch
+from tests.support.waiting import wait_for
 
 TIMES = 60
 """How many times as fast time passes here: a quarter of an hour in as many seconds."""
@@ -180,7 +181,7 @@ def test_table_is_written_between_its_markers(tmp_path: Path) -> None:
 # --- A running stack --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_faults_reach_whom_they_concern(tmp_path: Path, prometheus: Path, alertmanager: Path) -> None:
     """No active replica is a page, muting the ticket of its failed ones; those of another deployment are a ticket."""
     chosen = [episode for episode in EPISODES if episode.deployment == "down"]
@@ -213,7 +214,4 @@ def test_faults_reach_whom_they_concern(tmp_path: Path, prometheus: Path, alertm
 
 
 def _wait_for_watchdog(watch: Watch) -> None:
-    deadline = time.monotonic() + 60
-    while not any(told.receiver == "watchdog" for told in watch.told()):
-        assert time.monotonic() < deadline, "no watchdog came"
-        time.sleep(0.2)
+    wait_for(lambda: any(told.receiver == "watchdog" for told in watch.told()), "the watchdog's notification")

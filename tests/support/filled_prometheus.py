@@ -41,10 +41,15 @@ def make_stack() -> EmulatedStack:
     )
 
 
+def make_samples() -> list[bytes]:
+    """The scrapes of the stack, of a collector's configuration, of replicas apart and of firing alerts."""
+    return [*scrape(make_stack(), SECONDS), *_beside(), *_alerts()]
+
+
 @contextmanager
-def holding(prometheus: Path, promtool: Path, folder: Path, stack: EmulatedStack) -> Iterator[Prometheus]:
-    """A Prometheus over the stack's scrapes and the committed recording rules, evaluated over them."""
-    fill(prometheus, promtool, folder, (*scrape(stack, SECONDS), *_beside(), *_alerts()), seconds=SECONDS)
+def holding(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes]) -> Iterator[Prometheus]:
+    """A Prometheus over samples and the committed recording rules, evaluated over them."""
+    fill(prometheus, promtool, folder, samples, seconds=SECONDS)
     with running(prometheus, folder, {}, options=RETENTION) as server:
         yield server
 

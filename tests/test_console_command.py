@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -19,32 +19,23 @@ import pytest
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from servescope import console
-from servescope.cli import main
 from servescope.errors import UsageError
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
+from tests.support import commands
 from tests.support.answering import answering
 from tests.support.programs import end
 from tests.support.waiting import deadline_seconds, wait_for
 
-
-@dataclass(frozen=True)
-class Refused:
-    """How the command ended."""
-
-    code: int
-    stderr: str
-
-
-Run = Callable[..., Refused]
+Run = Callable[..., commands.Done]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command, only for what it refuses before it starts a server."""
     monkeypatch.setattr(console, "STORE_SECONDS", 0.0)
     monkeypatch.setattr(console, "_launch", lambda *_: pytest.fail("the console started"))
-    return lambda *words: Refused(main(["console", "--no-browser", *words]), capsys.readouterr().err)
+    return partial(commands.run, "console", "--no-browser")
 
 
 @contextmanager
@@ -73,7 +64,7 @@ def test_missing_store_is_named_with_the_remedy(tmp_path: Path, run: Run) -> Non
     """Without a store the command ends with code 2 and says how to get one."""
     answer = run("--store", str(tmp_path / "none.db"))
 
-    assert answer.code == 2
+    assert answer.returncode == 2
     assert "none.db" in answer.stderr
     assert "servescope collect --store" in answer.stderr
 
@@ -93,7 +84,7 @@ def test_address_that_is_not_the_machines_is_refused(empty: Path, run: Run) -> N
     """An address of another machine ends the command with code 2, and is named."""
     answer = run("--store", str(empty), "--address", "192.0.2.1", "--port", "0")
 
-    assert answer.code == 2
+    assert answer.returncode == 2
     assert "192.0.2.1" in answer.stderr
 
 
@@ -105,7 +96,7 @@ def test_foreign_store_is_refused(tmp_path: Path, run: Run) -> None:
 
     answer = run("--store", str(tmp_path / "other.db"))
 
-    assert answer.code == 1
+    assert answer.returncode == 1
     assert "another program" in answer.stderr
 
 
@@ -115,7 +106,7 @@ def test_text_file_is_refused(tmp_path: Path, run: Run) -> None:
 
     answer = run("--store", str(tmp_path / "notes.txt"))
 
-    assert answer.code == 1
+    assert answer.returncode == 1
     assert "notes.txt" in answer.stderr
 
 
@@ -127,7 +118,7 @@ def test_busy_port_is_refused(empty: Path, run: Run) -> None:
         port = taken.getsockname()[1]
         answer = run("--store", str(empty), "--port", str(port))
 
-    assert answer.code == 2
+    assert answer.returncode == 2
     assert str(port) in answer.stderr
     assert "--port" in answer.stderr
 
@@ -136,7 +127,7 @@ def test_impossible_port_is_refused(empty: Path, run: Run) -> None:
     """A number that is no port is refused with the range."""
     answer = run("--store", str(empty), "--port", "70000")
 
-    assert answer.code == 2
+    assert answer.returncode == 2
     assert "port 70000 is not within 0 … 65535" in answer.stderr
 
 
@@ -193,14 +184,14 @@ def test_what_is_no_prometheus_is_refused(tmp_path: Path, run: Run) -> None:
     """A server that is none is recognised by its answer, and the message says what was expected."""
     with answering(lambda request: request.reply(200, "<html>Grafana</html>")) as url:
         answer = run("--prometheus", url)
-    assert answer.code == 2
+    assert answer.returncode == 2
     assert f"Prometheus at {url}: no Prometheus answers there" in answer.stderr
 
 
 def test_a_prometheus_that_cannot_be_reached_is_named(run: Run) -> None:
     """Without a Prometheus the command ends and says which, and why."""
     answer = run("--prometheus", "http://127.0.0.1:1")
-    assert answer.code == 1
+    assert answer.returncode == 1
     assert "http://127.0.0.1:1" in answer.stderr
     assert "Connection refused" in answer.stderr
 

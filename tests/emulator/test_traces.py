@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
@@ -384,7 +384,9 @@ def test_a_trace_can_stand_still() -> None:
     assert [round(moment, 6) for moment, _ in client.requests[6:]] == [1002.0] * 3 + [1005.0] * 3
 
 
-@settings(max_examples=50, deadline=None)
+# Denser than a generated mix can be.
+@example(gaps=[0, 1], scale=1.0, speed=11.0, repeat=1, jitter=None)
+@settings(max_examples=50)
 @given(
     gaps=st.lists(st.integers(0, 4000), min_size=1, max_size=30),
     scale=st.floats(0.2, 3.0),

@@ -65,7 +65,7 @@ class Mix:
     def __post_init__(self) -> None:
         self._require(self.arrivals in ARRIVALS, "arrivals", f"one of {', '.join(ARRIVALS)}")
         self._require(
-            0 < self.requests_per_second <= _MOST_RATE, "requests_per_second", f"above 0, at most {_MOST_RATE:g}"
+            0 < self.requests_per_second <= MOST_RATE, "requests_per_second", f"above 0, at most {MOST_RATE:g}"
         )
         for name in ("message_tokens", "output_tokens", "think_seconds", "day_seconds"):
             self._require(0 < getattr(self, name) < math.inf, name, "above 0")
@@ -106,7 +106,7 @@ class Mix:
 
 
 # More than any machine emulates: one that is asked for it would never come to the end of a second.
-_MOST_RATE = 10_000.0
+MOST_RATE = 10_000.0
 # A log-normal of sigma 4 has a mean three thousand times its median; beyond that no mean is ever seen.
 _WIDEST_SPREAD = 4.0
 _SHARED = "what the longest system prompt and documents take"

@@ -12,7 +12,7 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
 from servescope.emulator.workload.blocks import STREAMS_BESIDE_TRACE
 from servescope.emulator.workload.conversations import Conversations
-from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.mixes import MOST_RATE, Mix
 from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
 from servescope.emulator.workload.presets import find_preset
 from servescope.emulator.workload.replays import Replay
@@ -63,7 +63,8 @@ class Traffic:
                 number=self._count,
             )
             rate = survey.requests / (survey.seconds + survey.mean_gap_seconds) * plan.speed * plan.scale
-            self._mix = Mix(requests_per_second=rate)
+            # Of a preset that replaces the trace; a trace may be denser than a mix can be.
+            self._mix = Mix(requests_per_second=min(rate, MOST_RATE))
             first_stream = STREAMS_BESIDE_TRACE
         else:
             self._mix = plan.mix

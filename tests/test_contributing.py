@@ -97,3 +97,13 @@ def test_what_is_generated_has_what_was_added(tree: Path) -> None:
 def test_guards_pass_with_what_was_added(tree: Path) -> None:
     """The tests that hold each definition to its rules accept one of each."""
     run(tree, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *GUARDS)
+
+
+@pytest.mark.slow
+def test_a_page_is_read_by_the_source_map_that_was_added(tree: Path) -> None:
+    """`servescope inspect` identifies it and reports the metric that the map takes."""
+    page = tree / "turbine.txt"
+    page.write_text("# TYPE turbine_requests_running gauge\nturbine_requests_running 3\n", encoding="utf-8")
+    printed = run(tree, "servescope.cli", "inspect", str(page))
+    assert "Turbine, 2 (source map 'turbine')" in printed
+    assert re.search(r"(?m)^.*concurrent_requests\b.*\b3\b", printed)

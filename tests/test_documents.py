@@ -83,7 +83,7 @@ def test_the_index_names_every_page_once() -> None:
     rows = re.findall(r"(?m)^\| \[[^\]]+\]\(([^)#]+)\) \|", index)
     named = sorted(link for link in rows if "/" not in link)
     assert named == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
-    assert [heading for heading in re.findall(r"(?m)^## (.*)$", index)] == [
+    assert re.findall(r"(?m)^## (.*)$", index) == [
         "Start", "How-to", "Reference", "Why, and how it is proven",
     ]  # fmt: skip
 

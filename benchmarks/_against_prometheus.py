@@ -2,7 +2,7 @@
 
 Both scrape one simulated fleet of vLLM engines. Prometheus translates with `metric_relabel_configs`, which it applies
 to a series once and not at every scrape, keeps what belongs to the contract and evaluates the generated recording
-rules. Interval, evaluation and window stand to one another as 15 s, 15 s and 5 min do, only five times as fast.
+rules. Interval, evaluation and window have the proportions of 15 s, 15 s and 5 min, five times as fast.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _STEPS = {
 
 
 class _WellFleet(Fleet):
-    """A fleet of which there is nothing to tell, until `failed` is set for one deployment in ten."""
+    """A healthy fleet, until `failed` is set for one deployment in ten."""
 
     failed = False
 

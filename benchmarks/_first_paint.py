@@ -86,7 +86,7 @@ def list_variable_queries(board: Any) -> list[tuple[str, str]]:
 
 
 def _chosen_first(board: Any) -> Mapping[str, str]:
-    """What each variable stands for when a dashboard is opened: everything, or the first of a few choices."""
+    """The value of each variable when a dashboard is opened: all values, or the first of a few choices."""
     variables = [each for each in board["templating"]["list"] if each["type"] in ("query", "custom")]
     return {each["name"]: each["allValue"] if "allValue" in each else each["current"]["value"] for each in variables}
 
@@ -141,7 +141,7 @@ def _count(selector: Selector, fleet: Fleet) -> int:
 def _agrees(matchers: tuple[tuple[str, str, str], ...], series: Series) -> bool:
     for label, operator, value in matchers:
         own = series.labels.get(label, "")
-        # A replica's name is not told apart here; nothing on a first paint asks for one.
+        # Replicas are not distinguished here; no query of a first paint selects one.
         matches = own == value if operator in ("=", "!=") else re.fullmatch(value, own) is not None
         if label != "replica" and matches == operator.startswith("!"):
             return False

@@ -70,8 +70,8 @@ class Fleet:
     def count(self, name: str, agrees: Callable[[Series], bool]) -> int:
         """How many of a name's series agree; raises LookupError when the fleet knows nothing of the name.
 
-        What programs tell of themselves is not written: it counts as if there were so many of each, of what they tell
-        of targets one for every process of the fleet.
+        Series of programs about themselves are not written; a fixed number of each is counted, and of those about
+        targets one for every process of the fleet.
         """
         if is_own(name):
             return self.replicas + 2 * len(_DEPLOYMENTS) if name.startswith("servescope_target_") else _OWN_SERIES
@@ -113,7 +113,7 @@ class Fleet:
 
 
 def is_own(name: str) -> bool:
-    """Whether a series is what a program tells of itself."""
+    """Whether a series is a program's own, about itself."""
     return _OWN.match(name) is not None
 
 
@@ -239,6 +239,6 @@ def _send(connection: http.client.HTTPConnection, request: bytes) -> None:
     headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
     connection.request("POST", "/api/v1/write", body, {**headers, "X-Prometheus-Remote-Write-Version": "0.1.0"})
     answer = connection.getresponse()
-    told = answer.read()
+    body = answer.read()
     if answer.status >= 300:
-        raise RuntimeError(f"Prometheus answered {answer.status} to remote write: {told[:300]!r}")
+        raise RuntimeError(f"Prometheus answered {answer.status} to remote write: {body[:300]!r}")

@@ -162,7 +162,7 @@ def _print_fixed_costs(pages: Pages) -> None:
 
 def _print_memory() -> None:
     """What a target takes while it is known: one whose text others show as well, and one whose text is its own."""
-    for told, alone in (("the same series", False), ("series of their own", True)):
+    for words, alone in (("the same series", False), ("series of their own", True)):
         gc.collect()
         tracemalloc.start()
         cache = SeriesCache()
@@ -177,7 +177,7 @@ def _print_memory() -> None:
         after, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         each = (after - before) / _TARGETS
-        print(f"memory of a vLLM-like target among {_TARGETS} with {told}: {each / 1e3:.0f} kB")
+        print(f"memory of a vLLM-like target among {_TARGETS} with {words}: {each / 1e3:.0f} kB")
 
 
 def _target(place: int) -> Target:

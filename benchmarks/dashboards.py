@@ -150,8 +150,8 @@ def _print(
     ours: Mapping[str, Sequence[Cost]], raw: Mapping[str, Sequence[Cost]], fleet: Fleet, arguments: argparse.Namespace
 ) -> None:
     print(f"opened over 24 h, queries one after the other; a budget is for scrapes every {_USUAL_SCRAPE_SECONDS} s")
-    print("samples in millions; read: as Prometheus counts them, told: as counted beforehand; raw: times ours")
-    print("dashboard    queries     read     told  at 15 s  budget            at once  seconds  raw: samples  seconds")
+    print("samples in millions; read: counted by Prometheus, computed: from the queries; raw: times ours")
+    print("dashboard    queries     read computed  at 15 s  budget            at once  seconds  raw: samples  seconds")
     for name, costs in ours.items():
         usual = sum(_estimate_usual(name, fleet))
         budget = MOST_SAMPLES.get(name, MOST_SAMPLES_OTHERWISE)

@@ -53,7 +53,7 @@ def _claim_sums(
     }
     for name, value in claimed.items():
         yield Claim(PLUGIN, f"{what}: {name}", inside[name], value, value)
-    # With several processes the engine tells its state to one of them, so that the others may learn of it too late.
+    # With several processes the engine reports its state to one of them only; the others may get it too late.
     gone = inside['requests_total{outcome="client_abort"}']
     most = inside["time_to_first_token_seconds_count"] - claimed['requests_total{outcome="ok"}']
     yield Claim(PLUGIN, f"{what}: clients that left", gone, 0 if pages > 1 else most, most, "a count from below")
@@ -65,9 +65,9 @@ def _claim_wrong_port(folder: Path, logs: Path) -> Iterator[Claim]:
     with run_vllm(folder, logs, name=name, plugin={"SERVESCOPE_PORT": "nine"}) as engine:
         served = len(_send(engine).of("ok"))
     log = (logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-    told = log.count("SERVESCOPE_PORT is 'nine', expected a port from 0 to 65535")
+    warnings = log.count("SERVESCOPE_PORT is 'nine', expected a port from 0 to 65535")
     yield Claim(PLUGIN, "wrong port: requests served", served, REQUESTS, REQUESTS)
-    yield Claim(PLUGIN, "wrong port: told in vLLM's log", told, 1, 1)
+    yield Claim(PLUGIN, "wrong port: warnings in vLLM's log", warnings, 1, 1)
 
 
 def _send(engine: Engine) -> Counts:

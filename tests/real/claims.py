@@ -181,7 +181,7 @@ def _vllm_totals(ledger: _Ledger) -> dict[str, Range]:
         "kv_cache_reused_tokens_total": (
             ledger.cached,
             ledger.cached + ledger.given_up(),
-            "cached tokens the client was told, and those of clients that left, who are told nothing",
+            "cached tokens in the answers' usage, plus those of clients that left before it",
         ),
         "kv_cache_predicted_tokens_total": ABSENT,
         "kv_cache_best_tokens_total": ABSENT,
@@ -273,7 +273,7 @@ def _dynamo_totals(ledger: _Ledger) -> dict[str, Range]:
         ),
         "kv_cache_reused_tokens_total": (
             ledger.cached, ledger.cached + ledger.given_up(ledger.left_waiting),
-            "told at the end, so not for clients that left, but for those counted as served",
+            "observed when an answer ends: not for clients that left, unless counted as served",
         ),
         "kv_cache_predicted_tokens_total": (
             BLOCK_SIZE, every_attempt, "more than none, at most what was eligible"
@@ -384,7 +384,7 @@ def _vllm_figures(ledger: _Ledger) -> dict[str, Range]:
         "input_tokens_per_request": _share(ledger.input, len(ledger.ok)),
         "output_tokens_per_request": _share(ledger.output, len(ledger.ok)),
         "client_abort_share": _exactly(0),
-        "kv_cache_hit_rate": _share(ledger.cached, ledger.input, "cached ÷ prompt tokens the client was told"),
+        "kv_cache_hit_rate": _share(ledger.cached, ledger.input, "cached ÷ prompt tokens of the answers' usage"),
         "kv_cache_hit_rate_skew": ABSENT,
         "kv_cache_best_prefix_hit_rate": ABSENT,
         "kv_cache_hit_rate_efficiency": ABSENT,
@@ -409,7 +409,7 @@ def _dynamo_figures(ledger: _Ledger) -> dict[str, Range]:
         "client_abort_share": _exactly(0),
         "input_tokens_per_request": _share(ledger.input, len(ledger.ok)),
         "output_tokens_per_request": _share(ledger.output, len(ledger.ok)),
-        "kv_cache_hit_rate": _share(ledger.cached, eligible, "cached ÷ prompt tokens the client was told"),
+        "kv_cache_hit_rate": _share(ledger.cached, eligible, "cached ÷ prompt tokens of the answers' usage"),
         "kv_cache_hit_rate_skew": (-0.15, 0.30, "the index knows what the workers hold"),
         "kv_cache_best_prefix_hit_rate": (ledger.cached / eligible * 0.5, 1.0, "about the hit rate, or above it"),
         "kv_cache_hit_rate_efficiency": (0.5, 1.05, "some hits are traded for balance"),

@@ -25,7 +25,7 @@ SCRAPE_SECONDS = 1
 WINDOW = "5m"
 """Longer than the measured traffic, so that a figure's window holds all of it."""
 
-# Labels that tell a contract series from the deployment's others, beyond which target it came from.
+# Labels that distinguish the contract series of one target.
 _SHOWN_LABELS = ("outcome", "status", "position", "window")
 
 

@@ -53,7 +53,7 @@ class Engine:
     targets: tuple[Target, ...]
     ready_seconds: float
     inside: Engine | None = None
-    """The same engine as our plugin in it tells it, as a deployment of its own."""
+    """The same engine as our plugin in it reports it, as a deployment of its own."""
 
     @property
     def captured_as(self) -> tuple[str, ...]:

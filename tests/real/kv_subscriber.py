@@ -37,12 +37,12 @@ def main(endpoints: list[str]) -> None:
             break
         for socket, _ in ready:
             take(sockets[socket], *socket.recv_multipart(), decoder=decoder)
-    told = [
+    seen = [
         {**{name: seen[name] for name in ("batches", "gaps", "events")}, "cached": len(seen["blocks"]),
          "ranks": sorted(seen["ranks"])}
         for seen in sockets.values()
     ]  # fmt: skip
-    print(json.dumps(told), flush=True)
+    print(json.dumps(seen), flush=True)
 
 
 def _wait_for_end(ended: threading.Event) -> None:

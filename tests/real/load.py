@@ -81,8 +81,8 @@ class Emulator:
                 raise ProcessError(f"{target} does not answer 200")
             for family in text_string_to_metric_families(body.decode()):
                 for sample in family.samples:
-                    told = sample.labels.get("outcome") or sample.labels.get("finished_reason")
-                    sums[f"{sample.name}/{told}" if told else sample.name] += sample.value
+                    kind = sample.labels.get("outcome") or sample.labels.get("finished_reason")
+                    sums[f"{sample.name}/{kind}" if kind else sample.name] += sample.value
         return dict(sums)
 
 
@@ -319,11 +319,11 @@ def _claim_events(names: str, subscriber: subprocess.Popen[str], emulator: Emula
     out, _ = subscriber.communicate("", timeout=60)
     seen = json.loads(out.strip().splitlines()[-1])
     claims = []
-    for engine, told in zip(listed, seen, strict=True):
+    for engine, received in zip(listed, seen, strict=True):
         name = engine["replica"]
-        claims.append(_exact(name, "batches read by vLLM's classes", told["batches"], engine["next_sequence"]))
-        claims.append(_exact(name, "gaps in their numbers", told["gaps"], 0))
-        claims.append(_exact(name, "rank", told["ranks"][0] if told["ranks"] else None, engine["rank"]))
+        claims.append(_exact(name, "batches read by vLLM's classes", received["batches"], engine["next_sequence"]))
+        claims.append(_exact(name, "gaps in their numbers", received["gaps"], 0))
+        claims.append(_exact(name, "rank", received["ranks"][0] if received["ranks"] else None, engine["rank"]))
     return Section(f"Cache events as vLLM reads them, beside {names}'s names", claims)
 
 

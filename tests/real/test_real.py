@@ -51,7 +51,7 @@ async def _count(jobs: list[Job]) -> Counts:
 
 
 def test_the_client_counts_what_it_is_told() -> None:
-    """Tokens are those of the answers' usage; a refusal by its status; who leaves is told nothing."""
+    """Tokens are those of the answers' usage, a refusal is counted by its status, and a client that leaves gets no usage."""
     jobs = [
         Job("complete", COMPLETIONS, b'{"model": "tiny", "prompt": "a"}'),
         Job("complete", CHAT, b'{"model": "tiny", "stream": true}', stream=True),
@@ -120,7 +120,7 @@ def test_results_replace_the_former_ones_and_nothing_else(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--engines", "sglang"], "unknown engine 'sglang', supported: vllm, dynamo"),
         (["--requests", "3"], "--requests is 3, expected 20 or more"),
@@ -129,13 +129,13 @@ def test_results_replace_the_former_ones_and_nothing_else(tmp_path: Path) -> Non
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2, with the value and what was expected."""
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_complete_environment_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

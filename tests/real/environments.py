@@ -23,7 +23,6 @@ from servescope.errors import ServescopeError
 VLLM_VERSION = "0.32.0"
 DYNAMO_VERSION = "1.6.1"
 TORCH_VERSION = "2.13.0"
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 VOCABULARY = 2048
 """Dynamo's mock workers draw token ids from 1000 to 2000: each must have text, or the frontend does not see it."""
@@ -103,7 +102,11 @@ def install_packages(environment: Path, *requirements: str) -> None:
 
 
 def _install_vllm(environment: Path) -> None:
-    _pip(environment, f"torch=={TORCH_VERSION}+cpu", "--extra-index-url", CPU_WHEELS, "--retries", "1")
+    try:
+        _pip(environment, f"torch=={TORCH_VERSION}+cpu")
+    except EnvironmentsError as error:
+        advice = "configure pip with PyTorch's index of CPU builds, for example as PIP_EXTRA_INDEX_URL"
+        raise EnvironmentsError(f"no CPU build of torch {TORCH_VERSION} was found, {advice}: {error}") from error
     with tempfile.TemporaryDirectory() as download:
         _run(
             str(environment / "bin" / "python"), "-m", "pip", "download", "--quiet", "--no-deps",

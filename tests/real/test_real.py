@@ -51,7 +51,7 @@ async def _count(jobs: list[Job]) -> Counts:
 
 
 def test_the_client_counts_what_it_is_told() -> None:
-    """Tokens are those of the answers' usage, a refusal is counted by its status, and a client that leaves gets no usage."""
+    """Tokens are those of the answers' usage, refusals count by status, and a client that leaves gets no usage."""
     jobs = [
         Job("complete", COMPLETIONS, b'{"model": "tiny", "prompt": "a"}'),
         Job("complete", CHAT, b'{"model": "tiny", "stream": true}', stream=True),

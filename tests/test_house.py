@@ -28,7 +28,7 @@ EXCEPTIONS = {
         "test_serve_access.py", "test_serve_bounds.py", "test_serve_metrics.py", "test_serve_openapi.py",
         "test_time_faults.py", "test_traffic_split.py",
     },
-    "contract": {"test_openmetrics.py", "test_own_metrics.py"},
+    "contract": {"test_own_metrics.py"},
     "dashboards": {"test_display.py", "test_health.py", "test_histograms.py"},
     "deploy": {"test_compose.py", "test_compose_running.py"},
     "emulator": {
@@ -42,7 +42,6 @@ EXCEPTIONS = {
     },
     "live": {"test_live.py"},
     "plugins": {"test_vllm.py"},
-    "sources": {"test_reading.py"},
     "store": {
         "test_faults.py", "test_history.py", "test_packing.py", "test_prometheus.py", "test_readers.py",
         "test_store.py",

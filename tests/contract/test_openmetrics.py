@@ -22,7 +22,8 @@ from servescope.exposition.registry import PrometheusCollector
 from servescope.exposition.rendering import render, render_openmetrics
 from servescope.exposition.serving import serve
 from servescope.instruments.engine import EngineInstruments
-from tests.support.prometheus import Prometheus, running
+from tests.support.prometheus import Point, Prometheus, running
+from tests.support.waiting import wait_for
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ def test_a_counters_family_has_no_total() -> None:
         ("tps_per_request", None),
     ],
 )
-def test_a_unit_is_told_where_the_name_ends_with_it(name: str, unit: str | None) -> None:
+def test_a_unit_is_exposed_where_the_name_ends_with_it(name: str, unit: str | None) -> None:
     """As the standard demands; elsewhere there is none."""
     lines = head(METRICS[name]).decode().splitlines()
     family = name.removesuffix("_total")
     assert lines[2:] == ([f"# UNIT {family} {unit}"] if unit else [])
 
 
-def test_the_collector_tells_the_same_units(engine: EngineInstruments) -> None:
+def test_the_collector_exposes_the_same_units(engine: EngineInstruments) -> None:
     """prometheus_client's OpenMetrics of our collector has the units of our page."""
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(engine))
@@ -95,7 +96,7 @@ def test_help_is_escaped() -> None:
     assert head(metric).splitlines()[0] == rb"# HELP x a\\b\n\"c\""
 
 
-def test_exemplars_stand_behind_their_buckets(engine: EngineInstruments) -> None:
+def test_exemplars_follow_their_buckets(engine: EngineInstruments) -> None:
     """Read back by prometheus_client, from the page and through its own registry; text has none."""
     engine.record_request(
         outcome="ok", input_tokens=100, output_tokens=11, time_to_first_token=0.5, duration=2.5, decode_seconds=2.0,
@@ -104,10 +105,10 @@ def test_exemplars_stand_behind_their_buckets(engine: EngineInstruments) -> None
     page = render_openmetrics(engine)
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(engine))
-    for told in (page, generate_latest(registry)):  # type: ignore[no-untyped-call]
+    for text in (page, generate_latest(registry)):  # type: ignore[no-untyped-call]
         found = [
             sample
-            for family in text_string_to_metric_families(told.decode())  # type: ignore[no-untyped-call]
+            for family in text_string_to_metric_families(text.decode())  # type: ignore[no-untyped-call]
             for sample in family.samples
             if sample.exemplar
         ]
@@ -145,7 +146,7 @@ def test_a_series_without_exemplars_is_as_it_was() -> None:
 
 @pytest.mark.slow
 def test_prometheus_prefers_it_and_keeps_the_exemplars(prometheus: Path, tmp_path: Path) -> None:
-    """A real Prometheus scrapes the server: it asks for OpenMetrics compressed, and has every sample and the trace."""
+    """A real Prometheus requests OpenMetrics, compressed, and stores every sample and the trace."""
     engine = EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica='engine "0"\\'))
     trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
     engine.record_request(
@@ -160,27 +161,22 @@ def test_prometheus_prefers_it_and_keeps_the_exemplars(prometheus: Path, tmp_pat
         }
         options = ["--enable-feature=exemplar-storage"]
         with running(prometheus, tmp_path, {"scrape_configs": [scrape]}, options=options) as real:
-            scraped = _wait_for_samples(real)
+            points = wait_for(lambda: _points(real), "samples of the engine in Prometheus")
+            scraped = {_series(dict(point.labels)): point.value for point in points}
             ask = f"http://127.0.0.1:{real.port}/api/v1"
             with urlopen(f"{ask}/query_exemplars?query=request_duration_seconds_bucket&start=0&end=9e9") as answer:
                 found = json.load(answer)["data"]
             with urlopen(f"{ask}/metadata?metric=decode_seconds") as answer:
-                told = json.load(answer)["data"]
+                metadata = json.load(answer)["data"]
     assert scraped == {(sample.name, sample.labels): sample.value for sample in engine.samples()}
     assert [exemplar["labels"] for exemplar in found[0]["exemplars"]] == [{"trace_id": trace_id}]
-    # Only OpenMetrics tells a unit, and has a counter's family without its suffix.
-    assert [(entry["type"], entry["unit"]) for entry in told["decode_seconds"]] == [("counter", "seconds")]
+    # Only OpenMetrics exposes a unit, and has a counter's family without its suffix.
+    assert [(entry["type"], entry["unit"]) for entry in metadata["decode_seconds"]] == [("counter", "seconds")]
 
 
-def _wait_for_samples(real: Prometheus) -> dict[tuple[str, Labels], float]:
-    """The engine's series as Prometheus has them, without what it adds."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        points = real.query('{job="engine",deployment_id="chat-v2"}', at_ms=time.time_ns() // 1_000_000)
-        if points:
-            return {_series(dict(point.labels)): point.value for point in points}
-        time.sleep(0.2)
-    raise AssertionError("Prometheus has no samples of the engine after 20 s")
+def _points(real: Prometheus) -> list[Point]:
+    """The engine's series as Prometheus has them, up to now."""
+    return real.query('{job="engine",deployment_id="chat-v2"}', at_ms=time.time_ns() // 1_000_000)
 
 
 def _series(labels: dict[str, str]) -> tuple[str, Labels]:

@@ -19,6 +19,7 @@ from servescope.contract.samples import Labels, Sample, Series, format_edge, for
 from servescope.sources.cache import SeriesCache
 from servescope.sources.page import PageLimits
 from servescope.sources.parse import Exposition, LimitError, ParseError, expose, learn_page, parse_exposition
+from tests.support.captures import read_captures
 
 
 def parse_as_prometheus_client(text: str, types: dict[str, str]) -> Counter[tuple[str, Labels, float]]:
@@ -41,11 +42,6 @@ def canonical(sample: NativeSample) -> tuple[str, Labels, float]:
     if "le" in labels:
         labels["le"] = format_edge(float(labels["le"]))
     return sample.name, make_labels(labels), float(sample.value)
-
-
-def read_captures(reference: Path) -> list[Path]:
-    """The captures that are Prometheus text."""
-    return [path for path in sorted((reference / "captures").glob("*.txt")) if "json" not in path.name]
 
 
 def as_openmetrics(family: Metric) -> str:

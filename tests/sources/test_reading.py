@@ -23,7 +23,7 @@ from servescope.sources.page import LearnedPage, PageLimits
 from servescope.sources.parse import ParseError, learn_page, parse_exposition
 from servescope.sources.reader import Reader, ReadError
 from servescope.sources.translate import translate
-from tests.sources.test_parse import read_captures
+from tests.support.captures import read_captures
 
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")
 LIMITS = PageLimits(max_series=60, max_labels=6, max_label_bytes=120, max_line_bytes=300)

@@ -94,7 +94,7 @@ def test_request_durations_project_exactly_onto_the_genai_conventions() -> None:
 
 
 def test_the_ratios_of_a_process_are_gauges_with_a_figure_of_the_same_name() -> None:
-    """What an instrument shows of itself, the collector derives for the deployment."""
+    """The collector derives for the deployment what an instrument exposes of its process."""
     assert {METRICS[name].kind for name in PROCESS_RATIOS} == {"gauge"}
     assert set(PROCESS_RATIOS) <= FIGURES.keys()
 
@@ -104,7 +104,7 @@ def test_the_ratios_of_a_process_are_gauges_with_a_figure_of_the_same_name() -> 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_reads_metrics_of_the_catalog(name: str) -> None:
-    """Counters and histograms by their increase, gauges as they stand, and only labels that are there."""
+    """Counters and histograms by their increase, gauges by their value, and only labels that exist."""
     for kind, metric_name, where in _reads(FIGURES[name].expression):
         metric = METRICS[metric_name]
         assert metric.kind == kind
@@ -152,7 +152,7 @@ def test_a_recorded_name_says_level_metric_and_operation() -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_ratio_is_absent_when_idle_and_a_rate_is_zero(name: str) -> None:
-    """What the catalog says of an idle deployment is what the expression gives."""
+    """The record of an idle deployment agrees with the expression."""
     figure = FIGURES[name]
 
     assert (figure.idle == "absent") == isinstance(figure.expression, Ratio | Quantile)
@@ -238,7 +238,7 @@ HOME = (
 
 
 def slips(source: str) -> list[str]:
-    """What a module writes that is the catalog's to write: PromQL, unknown metric names, thresholds compared with."""
+    """What a module must not write: PromQL, unknown metric names, comparisons with thresholds."""
     tree = ast.parse(source)
     docstrings = _docstrings(tree)
     found = []
@@ -282,7 +282,7 @@ def _modules() -> list[Path]:
 
 @pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_of_the_catalog_is_written_elsewhere(path: Path) -> None:
-    """No formula, no unknown metric name and no threshold; a look-up such as `METRICS["…"]` is how to say a name."""
+    """No formula, no unknown metric name and no threshold; a look-up such as `METRICS["…"]` is how to name a metric."""
     assert slips(path.read_text(encoding="utf-8")) == []
 
 

@@ -98,7 +98,7 @@ def test_an_expression_is_written_as_promql(expression: Expression, text: str) -
 
 
 def test_label_values_are_quoted_in_promql() -> None:
-    """A value stands for itself, also where it holds a quote or a sign of regular expressions."""
+    """A value matches itself, also where it has a quote or a character of regular expressions."""
     assert promql(rate("x", path='a"b\\'), window="1m", by=()) == 'sum by () (rate(x{path="a\\"b\\\\"}[1m]))'
     assert promql(rate("x", v=("1.5", "a|b")), window="1m", by=()) == 'sum by () (rate(x{v=~"1\\\\.5|a\\\\|b"}[1m]))'
 
@@ -128,7 +128,7 @@ def test_a_left_open_window_leaves_out_its_first_edge() -> None:
 
 
 def test_a_counter_near_zero_is_met_after_the_threshold_when_left_open() -> None:
-    """Prometheus 3 extends by half a distance, or to where it stood at 0 if that is nearer; 2 asks otherwise."""
+    """Prometheus 3 extends by half a distance, or to where it was 0 if that is nearer; 2 asks otherwise."""
     samples = window({(REQUESTS, ""): [ABSENT, ABSENT, ABSENT, 8, 18, 28, 38]})
     left_open = evaluate(increase(REQUESTS), [samples], at_ms=6_000, window_ms=6_000, by=(), bounds="left-open")
 
@@ -161,7 +161,7 @@ def test_a_failed_scrape_between_two_others_costs_nothing() -> None:
 
 
 def test_a_counter_that_began_within_the_window_is_not_extended_below_zero() -> None:
-    """At most back to where the counter would have stood at 0, never by more than half a sample's distance."""
+    """At most back to where the counter would have been 0, never by more than half a sample's distance."""
     from_one = window({(REQUESTS, ""): [ABSENT] * 5 + [1, 11, 21, 31, 41, 51]})
     from_many = window({(REQUESTS, ""): [ABSENT] * 5 + [1000, 1010, 1020, 1030, 1040, 1050]})
 
@@ -233,7 +233,7 @@ def test_a_level_is_summed_averaged_or_the_highest() -> None:
 
 
 def test_a_failed_scrape_ends_a_gauge_and_the_next_good_one_brings_it_back() -> None:
-    """No value is carried over a scrape that did not show it."""
+    """No value is carried over a scrape that did not expose it."""
     samples = window({("busy", ""): [1, ABSENT, 3]})
 
     assert [value(level("busy"), samples, at=at) for at in (-0.001, 0, 0.999, 1, 1.999, 2)] == [
@@ -381,7 +381,7 @@ def test_expressions_are_evaluated_over_increases_already_known() -> None:
 
 
 def test_a_rate_depends_on_the_seconds_and_a_ratio_of_rates_does_not() -> None:
-    """Which figures may be shown without knowing how much time went by."""
+    """The figures that need no duration."""
     assert is_per_second(rate("x"))
     assert is_per_second(Difference(rate("x"), rate("y")))
     assert is_per_second(Ratio(rate("x"), level("y")))

@@ -1,4 +1,4 @@
-"""The records of series about the monitoring itself: the collector shows exactly these, and its page says the same."""
+"""The records of series about the monitoring itself: the collector exposes exactly these, with their texts."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def page(tmp_path: Path) -> dict[str, Any]:
     return families
 
 
-def test_the_collector_shows_what_is_recorded_and_nothing_else(page: dict[str, Any]) -> None:
-    """What is missing from its page says when it is: a collector of its own, without shares or losses."""
+def test_the_collector_exposes_its_records_and_nothing_else(page: dict[str, Any]) -> None:
+    """The record of each series that is missing here has a condition for that."""
     missing = OURS.keys() - page.keys() - NOT_ON_THE_PAGE
 
     assert page.keys() <= OURS.keys()
     assert {name for name in missing if OURS[name].absent == UNSCRAPED} == set()
 
 
-def test_the_page_says_of_each_what_its_record_says(page: dict[str, Any]) -> None:
+def test_an_exposed_metric_agrees_with_its_record(page: dict[str, Any]) -> None:
     """Type, help and labels."""
     for name, family in page.items():
         record = OURS[name]

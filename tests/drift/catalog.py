@@ -1,4 +1,4 @@
-"""What the catalog says, as facts of the form that the files are read in."""
+"""The catalog as facts, in the form in which the files are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNITS: Mapping[str, str] = {
 
 
 def read_catalog(files: Mapping[Key, object]) -> Facts:
-    """The catalog's facts; which panels and runbooks there are is taken from the files, what they must say is not."""
+    """The catalog's facts; which panels and runbooks exist is taken from the files, their content is not."""
     return {
         **dict(_page()),
         **dict(_recording_rules()),
@@ -154,7 +154,7 @@ def _parts(part: object) -> Iterator[object]:
 
 
 def numbers_of_the_catalog() -> dict[float, str]:
-    """Every number that an alert may compare with, and what says so."""
+    """Every number that an alert may compare with, and its origin."""
     found = {0.0: "nothing at all", 1.0: "there is one"}
     for figure in FIGURES.values():
         for step in figure.band.steps if figure.band else ():
@@ -177,11 +177,11 @@ def _runbooks(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
         yield (page, "severity and wait"), (alert.severity, alert.wait or None)
         for key in ((page, "numbers in prose"), ("alerting.rules.yml", f"description of {alert.name}, numbers")):
             said = files.get(key, frozenset())
-            # A text need not say every number of its rule, but it says no other.
-            yield key, frozenset(said) & _sayable(alert) if isinstance(said, frozenset) else frozenset()
+            # A text may leave out numbers of its rule, but contains no other.
+            yield key, frozenset(said) & _allowed_numbers(alert) if isinstance(said, frozenset) else frozenset()
 
 
-def _sayable(alert: Alert) -> frozenset[str]:
+def _allowed_numbers(alert: Alert) -> frozenset[str]:
     numbers = {abs(value) for _, value in _numbers(alert.condition)}
     signed = {value for _, value in _numbers(alert.condition)}
     texts = {f"{value:g}" for value in numbers | signed} | set(_durations(alert))
@@ -212,8 +212,8 @@ def _windows(part: object) -> Iterator[str]:
             yield from _windows(getattr(part, each.name))
 
 
-def must_say(alert: Alert) -> frozenset[str]:
-    """The numbers of an alert that whoever is called has to read: the steps of its figure's band."""
+def required_numbers(alert: Alert) -> frozenset[str]:
+    """The numbers that an alert's texts must contain: the steps of its figure's band."""
     figure = FIGURES.get(alert.figure)
     edges = {step.start for step in figure.band.steps} if figure is not None and figure.band is not None else set()
     return frozenset(f"{abs(value):g}" for _, value in _numbers(alert.condition) if value in edges)

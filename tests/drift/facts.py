@@ -1,7 +1,7 @@
-"""What the generated files say, and what the catalog says, as facts that are compared one by one.
+"""The content of generated files and of the catalog as facts, which are compared one by one.
 
-A fact is told by its file and what it is about. The files' facts are read with parsers of their own: nothing of what
-wrote the files is used.
+The key of a fact is its file and its subject. Files are read with parsers of their own: nothing of what wrote them is
+used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_NUMBERS = re.compile(r"\bv\d+\b|\b\d+th percentile|/api/v\d|\{\{.*?\}\}")
 
 
 def read_files(root: Path) -> Facts:
-    """Everything that the generated files below `root` say of metrics, figures, bands, bounds and objectives."""
+    """All facts of the generated files below `root` about metrics, figures, bands, bounds and objectives."""
     return {
         **dict(_page(root)),
         **dict(_recording_rules(root)),
@@ -172,10 +172,10 @@ def _runbooks(root: Path) -> Iterator[tuple[Key, object]]:
             continue
         text = path.read_text(encoding="utf-8")
         rule = rules.get(path.stem, {"expr": "none", "annotations": {"description": ""}, "labels": {}})
-        told = re.search(r"Severity (\w+); fires (?:after (\w+)|at once) of\n\n```promql\n(.+)\n```", text)
-        yield (path.name, "says the rule's own expression"), bool(told and parse(told[3]) == parse(rule["expr"]))
-        yield (path.name, "severity and wait"), (told[1], told[2]) if told else None
-        prose = re.sub(r"(?s)```.*?```", "", text).replace(told[0].partition("\n")[0], "") if told else text
+        header = re.search(r"Severity (\w+); fires (?:after (\w+)|at once) of\n\n```promql\n(.+)\n```", text)
+        yield (path.name, "says the rule's own expression"), bool(header and parse(header[3]) == parse(rule["expr"]))
+        yield (path.name, "severity and wait"), (header[1], header[2]) if header else None
+        prose = re.sub(r"(?s)```.*?```", "", text).replace(header[0].partition("\n")[0], "") if header else text
         yield (path.name, "numbers in prose"), _prose_numbers(prose)
         yield (
             ("alerting.rules.yml", f"description of {path.stem}, numbers"),
@@ -251,15 +251,15 @@ def _steps(steps: list[dict[str, Any]]) -> tuple[tuple[float | None, str], ...]:
     return tuple((step["value"], _COLORS.get(step["color"], step["color"])) for step in steps)
 
 
-def tell_differences(files: Mapping[Key, object], catalog: Mapping[Key, object]) -> list[str]:
-    """Each fact that only one side has, or that they say differently."""
+def differences(files: Mapping[Key, object], catalog: Mapping[Key, object]) -> list[str]:
+    """Each fact that only one side has, or that differs."""
     found = []
     for key in sorted({*files, *catalog}):
         said, meant = files.get(key, "nothing"), catalog.get(key, "nothing")
         if said != meant:
-            found.append(f"{key[0]}: {key[1]}: the file says {_told(said)}, the catalog {_told(meant)}")
+            found.append(f"{key[0]}: {key[1]}: the file has {_listed(said)}, the catalog {_listed(meant)}")
     return found
 
 
-def _told(value: object) -> str:
+def _listed(value: object) -> str:
     return repr(sorted(value, key=str)) if isinstance(value, frozenset) else repr(value)

@@ -1,4 +1,4 @@
-"""Rules, dashboards, runbooks and the page of metrics say what the catalog says, no less and no more.
+"""Rules, dashboards, runbooks and the page of metrics agree with the catalog, without anything more or less.
 
 They are read back by parsers of their own and compared in structure, so a mistake of what writes them is seen too.
 """
@@ -19,8 +19,8 @@ from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import own_family
 from tests.conftest import ROOT
-from tests.drift.catalog import must_say, numbers_of_the_catalog, read_catalog
-from tests.drift.facts import BOARDS, PAGE, RULES, Facts, read_files, shown_series, tell_differences
+from tests.drift.catalog import numbers_of_the_catalog, read_catalog, required_numbers
+from tests.drift.facts import BOARDS, PAGE, RULES, Facts, differences, read_files, shown_series
 from tests.support.promql import NotReadError, parse, read_expression
 
 # Edges of bands that no alert compares with, and why.
@@ -77,7 +77,7 @@ MUTATIONS = [
 
 @pytest.fixture(scope="module")
 def committed() -> Facts:
-    """What the committed files say."""
+    """The facts of the committed files."""
     return read_files(ROOT)
 
 
@@ -92,9 +92,9 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_the_catalog_is_rebuilt_from_the_files(committed: Facts) -> None:
-    """Metrics, figures, bands, edges, rules, objectives, alerts, runbooks' numbers and panels: both say the same."""
+    """Metrics, figures, bands, edges, rules, objectives, alerts, runbooks' numbers and panels: both agree."""
     assert len(committed) > 600
-    assert tell_differences(committed, read_catalog(committed)) == []
+    assert differences(committed, read_catalog(committed)) == []
     for figure in FIGURES.values():
         shown = [about for _, about in committed if about.startswith("steps of") and about.endswith(figure.record())]
         assert shown or not figure.band, figure.name
@@ -102,21 +102,21 @@ def test_the_catalog_is_rebuilt_from_the_files(committed: Facts) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "said", "instead"), MUTATIONS, ids=[f"{file}, {new}" for file, _, new in MUTATIONS])
-def test_one_number_that_drifts_is_told(copied: Path, file: str, said: str, instead: str) -> None:
-    """By the file it stands in."""
+def test_one_number_that_drifts_is_reported(copied: Path, file: str, said: str, instead: str) -> None:
+    """With its file."""
     text = (copied / file).read_text(encoding="utf-8")
     assert said in text
     (copied / file).write_text(text.replace(said, instead, 1), encoding="utf-8")
     files = read_files(copied)
 
-    told = tell_differences(files, read_catalog(files))
+    found = differences(files, read_catalog(files))
 
-    assert told
-    assert any(Path(file).name in each.partition(": ")[0] or Path(file).stem in each for each in told), told
+    assert found
+    assert any(Path(file).name in each.partition(": ")[0] or Path(file).stem in each for each in found), found
 
 
 @pytest.mark.slow
-def test_what_a_file_lacks_is_told(copied: Path) -> None:
+def test_what_a_file_lacks_is_reported(copied: Path) -> None:
     """A rule and a runbook that are gone."""
     path = copied / RULES / "recording.rules.yml"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -124,14 +124,14 @@ def test_what_a_file_lacks_is_told(copied: Path) -> None:
     (copied / RULES / "runbooks" / "ServescopeQueueGrowing.md").unlink()
     files = read_files(copied)
 
-    told = "\n".join(tell_differences(files, read_catalog(files)))
+    found = "\n".join(differences(files, read_catalog(files)))
 
-    assert "gpu_memory_usage" in told
-    assert "ServescopeQueueGrowing.md" in told
+    assert "gpu_memory_usage" in found
+    assert "ServescopeQueueGrowing.md" in found
 
 
 def test_alerts_compare_with_the_catalogs_numbers_alone(committed: Facts) -> None:
-    """Each is a step of a band, a bound, or a burnt budget; and each of these is compared with, or it says why not."""
+    """Each is a step of a band, a bound, or a burnt budget; each of these is compared with, or has a reason."""
     compared = {
         value
         for (_, about), numbers in committed.items()
@@ -149,19 +149,19 @@ def test_alerts_compare_with_the_catalogs_numbers_alone(committed: Facts) -> Non
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_whoever_is_called_reads_the_threshold(committed: Facts, name: str) -> None:
-    """The steps of the band that the alert is about stand in the runbook's prose, and one in the notification."""
+    """The steps of the band that the alert is about are in the runbook's prose, and one is in the notification."""
     prose = committed[f"{name}.md", "numbers in prose"]
     description = committed["alerting.rules.yml", f"description of {name}, numbers"]
 
     assert isinstance(prose, frozenset)
     assert isinstance(description, frozenset)
-    steps = must_say(ALERTS[name])
+    steps = required_numbers(ALERTS[name])
     assert steps <= prose
     assert not steps or steps & {text.lstrip("+-−") for text in description}
 
 
 def test_dashboards_show_every_figure_and_nothing_that_is_unknown() -> None:
-    """A figure that no panel reads says why; so does a metric that nothing reads."""
+    """A figure that no panel reads has a reason; so has a metric that nothing reads."""
     shown = shown_series(ROOT)
     recorded = {figure.record(): figure for figure in FIGURES.values()}
     objectives = {

@@ -1,4 +1,4 @@
-"""How servers let the collector in: which hosts are reached past a proxy, and which keys a certificate may have."""
+"""Access to servers: hosts that are reached without the proxy, keys of certificates, concealed secrets."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from servescope.settings.proxies import bypasses_proxy
     ],
 )
 def test_no_proxy_names_hosts_networks_and_ports(entry: str, host: str, port: int, *, past: bool) -> None:
-    """An entry stands for what it says and nothing else."""
+    """An entry matches what it names and nothing else."""
     assert bypasses_proxy([entry], host, port) == past
 
 
 def test_an_encrypted_key_is_refused_without_asking_the_terminal(tmp_path: Path) -> None:
-    """The error says what is wrong with it; a program without a terminal would otherwise wait for ever."""
+    """A program without a terminal would otherwise wait for ever."""
     issued = trustme.CA().issue_cert("a.example")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     issued.cert_chain_pems[0].write_to_path(str(cert))

@@ -79,7 +79,7 @@ def test_values_of_the_captures(
     "capture", ["vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1"]
 )
 def test_everything_has_a_value_or_a_reason(reference: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
-    """Every metric of the contract and every derived figure stands there once, with a value or why there is none."""
+    """Every metric of the contract and every derived figure is listed once, with a value or a reason."""
     document = inspect_as_json(capsys, str(reference / "captures" / f"{capture}.txt"))
     names = [row["name"] for row in document["metrics"]]
     assert set(METRICS) | set(FIGURES) <= set(names)
@@ -93,7 +93,7 @@ def test_everything_has_a_value_or_a_reason(reference: Path, capsys: pytest.Capt
 
 
 def test_one_exposition_knows_totals_and_no_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
-    """Counters and ratios are since the process started, and said to be; rates need more."""
+    """Counters and ratios are since the process started; rates need a second exposition."""
     document = inspect_as_json(capsys, files[0])
     rows = rows_by_name(document)
     assert (document["source"], document["versions"]) == ("vllm", "about 0.13")
@@ -105,7 +105,7 @@ def test_one_exposition_knows_totals_and_no_rates(capsys: pytest.CaptureFixture[
 
 
 def test_two_expositions_know_increases(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
-    """Increases and ratios are between the two; gauges are the later ones; a restart counts from 0 and is told."""
+    """Increases and ratios are between the two, gauges the later ones; after a restart counters count from 0."""
     document = inspect_as_json(capsys, *files)
     rows = rows_by_name(document)
     assert document["since"] == "earlier exposition"
@@ -148,7 +148,7 @@ def test_what_overflows_has_no_value(capsys: pytest.CaptureFixture[str], tmp_pat
     assert rows_by_name(document)["output_tokens_total"]["value"] is None
 
 
-def test_series_that_stand_there_twice_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_note_names_repeated_series(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """They count once, and a note names one."""
     (tmp_path / "twice.txt").write_text(FIRST + FIRST.splitlines()[-1] + "\n")
     document = inspect_as_json(capsys, str(tmp_path / "twice.txt"))
@@ -165,7 +165,7 @@ def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files:
 
 
 def test_a_fresh_server_has_counts_and_no_means(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Before its first request counters are 0, and means have no data, which is said."""
+    """Before its first request counters are 0, and means have no data, with that reason."""
     (tmp_path / "x.txt").write_text(
         "dynamo_frontend_disconnected_clients 0\ndynamo_frontend_event_loop_stall_total 0\n"
         'dynamo_frontend_model_context_length{model="tiny"} 4096\n'
@@ -180,7 +180,7 @@ def test_a_fresh_server_has_counts_and_no_means(capsys: pytest.CaptureFixture[st
 def test_an_approximate_part_makes_a_figure_approximate(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str]
 ) -> None:
-    """A hit rate of the local cache alone does not pass for the whole one."""
+    """A hit rate of the local cache alone is approximate."""
     row = rows_by_name(inspect_as_json(capsys, *files))["kv_cache_hit_rate"]
     assert row["status"] == "approximate"
     assert "local cache" in row["reason"]
@@ -196,7 +196,7 @@ def test_a_band_gives_its_verdict(capsys: pytest.CaptureFixture[str], reference:
 @pytest.mark.parametrize(
     ("capture", "guess"), [("sglang-0.5.7era-1", "SGLang"), ("vllm-0.5.0-1", "vLLM"), ("llamacpp-2026-1", "llama.cpp")]
 )
-def test_the_unknown_is_said_to_be_unknown(
+def test_an_unknown_exposition_is_reported_as_unknown(
     reference: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str
 ) -> None:
     """An exposition without a map ends with code 1, and with the nearest guess in both forms."""
@@ -211,7 +211,7 @@ def test_the_unknown_is_said_to_be_unknown(
 
 
 def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """--source reads even what is not recognised, and says that it did."""
+    """--source reads even what is not recognised, with a note."""
     (tmp_path / "x.txt").write_text("vllm:generation_tokens_total 5\n")
     document = inspect_as_json(capsys, str(tmp_path / "x.txt"), "--source", "vllm")
     assert rows_by_name(document)["output_tokens_total"]["value"] == 5
@@ -224,7 +224,7 @@ def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp
 @pytest.mark.reference
 @pytest.mark.parametrize("width", [100, 140, 220])
 def test_the_text_is_aligned(reference: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
-    """Columns stand under one another by section, and lines stay within the width but for long names."""
+    """Columns are aligned by section, and lines stay within the width but for long names."""
     path = str(reference / "captures" / "dynamo-frontend-1.6.1-1.txt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(width))
@@ -243,7 +243,7 @@ def test_the_text_is_aligned(reference: Path, capsys: pytest.CaptureFixture[str]
     assert re.search(r"kv_cache_hit_rate +0\.6309  ratio  derived", text)
 
 
-def test_parts_stand_under_their_metric(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+def test_parts_are_listed_under_their_metric(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
     """Values by a label of the contract are indented below the total."""
     assert main(["inspect", *files, "--seconds", "10"]) == 0
     text = capsys.readouterr().out

@@ -77,7 +77,7 @@ def read_as_prometheus_client(text: str) -> Counter[tuple[str, Labels, float]] |
 
 
 def read_twice(text: str) -> list[Exposition]:
-    """What a text exposes: line by line, and as a page that was there before."""
+    """The samples of a text, parsed line by line and read as a page of known layout."""
     page, learnt = learn_page(text.encode(), SeriesCache())
     known = page.read(text.encode())
     assert known is not None
@@ -123,7 +123,7 @@ def test_equals_prometheus_client_on_every_capture_as_openmetrics(reference: Pat
     ],
 )
 def test_a_known_page_has_the_same_liberties(text: str) -> None:
-    """Time stamps, exemplars, escapes, spaces and line ends read as they do when they are met for the first time."""
+    """Time stamps, exemplars, escapes, spaces and line ends are read as they are parsed the first time."""
     first, again = read_twice(text)
     assert (again.samples, again.dropped) == (first.samples, first.dropped)
     assert first.samples
@@ -149,7 +149,7 @@ def test_a_known_page_has_the_same_liberties(text: str) -> None:
     ],
 )
 def test_any_other_line_is_of_another_page(line: str) -> None:
-    """What does not begin as before, or holds more than a number, is left to reading line by line."""
+    """A line with another head, or with more than a number, is parsed."""
     page, _ = learn_page(b"# HELP x x\nx 1\n", SeriesCache())
     assert page.read(b"# HELP x x\nx 2.5\n") == [2.5]
     assert page.read(f"# HELP x x\n{line}\n".encode()) is None
@@ -166,7 +166,7 @@ def test_any_other_line_is_of_another_page(line: str) -> None:
     ],
 )  # fmt: skip
 def test_a_line_that_begins_as_known_is_read_as_any_other(line: str, value: float | None) -> None:
-    """Behind the beginning stands what may stand there, or the line is refused as it would be for the first time."""
+    """What follows a known head is valid there, or the line is refused as it would be without the cache."""
     cache = SeriesCache()
     learn_page(b'x 1\ny{a="} "} 1\n', cache)
     read: list[object] = []
@@ -198,7 +198,7 @@ LIMITED = PageLimits(max_series=3, max_labels=2, max_label_bytes=30, max_line_by
     ],
 )
 def test_what_is_beyond_a_limit_is_refused_by_its_name(text: str, outcome: str, line: int, cause: str) -> None:
-    """Line, limit and setting are told; also when another target showed the same under wider limits."""
+    """With line, limit and setting; also when another target exposed the same under wider limits."""
     cache = SeriesCache()
     learn_page(text.encode(), cache)
     for known in (SeriesCache(), cache):
@@ -208,7 +208,7 @@ def test_what_is_beyond_a_limit_is_refused_by_its_name(text: str, outcome: str, 
 
 
 def test_what_is_at_the_limits_is_read() -> None:
-    """A limit is what is still allowed; behind a known head as well."""
+    """A value equal to the limit is allowed; after a known head as well."""
     text = f'x{{a="{"y" * 30}",b="2"}} 1\nx 1\nz {"1" * 58}\n'.encode()
     page, values = learn_page(text, SeriesCache(), LIMITED)
     again = page.read(text, LIMITED)
@@ -218,7 +218,7 @@ def test_what_is_at_the_limits_is_read() -> None:
 
 
 def test_limits_hold_for_what_was_read_under_wider_ones() -> None:
-    """What a cache knows from another target is held against this one's limits."""
+    """Series that are in the cache from another target are checked against this one's limits."""
     cache = SeriesCache()
     text = b'x{a="1",b="2",c="3"} 1\n'
     learn_page(text, cache)
@@ -227,7 +227,7 @@ def test_limits_hold_for_what_was_read_under_wider_ones() -> None:
         learn_page(text, cache, PageLimits(max_labels=2))
 
 
-def test_a_lexicon_is_bounded() -> None:
+def test_the_cache_is_bounded() -> None:
     """A target with new label values at every scrape takes no more than its share."""
     cache = SeriesCache(most_bytes=5000)
     for number in range(100):
@@ -259,14 +259,14 @@ def test_json_in_any_layout_is_called_json(body: str) -> None:
 
 @pytest.mark.parametrize("start", ["", "\ufeff"])
 def test_html_is_called_html(start: str) -> None:
-    """A login page says what it is, whatever its editor put before it."""
+    """A login page is called HTML, whatever precedes it."""
     with pytest.raises(ParseError, match="is HTML"):
         parse_exposition(f"{start}<!DOCTYPE html>\n<html>")
 
 
 @pytest.mark.parametrize("line", ["x 1", "# HELP x y", "x"])
 def test_a_byte_order_mark_is_named(line: str) -> None:
-    """It cannot be seen in an editor, so the error says that it is there."""
+    """It cannot be seen in an editor, so the error names it."""
     with pytest.raises(ParseError, match="a byte order mark precedes the text"):
         parse_exposition(b"\xef\xbb\xbf" + line.encode() + b"\n")
 
@@ -288,7 +288,7 @@ def test_reads_a_line_in_all_its_liberties() -> None:
 
 
 def test_reads_openmetrics() -> None:
-    """Exemplars, units, decimal timestamps, `_created` and `# EOF` are read as what they are."""
+    """Exemplars, units, decimal timestamps, `_created` and `# EOF` are accepted."""
     exposition = parse_exposition(
         "# TYPE x counter\n# UNIT x seconds\n# HELP x of a \\\\ b\\nc\n"
         'x_total{a="1"} 5.0 1700000000.25 # {trace_id="b}c"} 0.5 1700000000.1\nx_created{a="1"} 1.7e+09\n'
@@ -304,7 +304,7 @@ def test_reads_openmetrics() -> None:
 
 
 def test_edges_have_one_text() -> None:
-    """However an engine writes an edge, it is the same series afterwards; what is no number stays."""
+    """However an engine writes an edge, the series is the same; what is no number is kept."""
     edges = [
         parse_exposition(f'x_bucket{{le="{edge}"}} 1').samples[0].labels[0][1]
         for edge in ("1", "1.0", "1e0", "+Inf", "Inf", "2560", "0.005", "5e-3", "low")
@@ -401,7 +401,7 @@ def test_finds_a_name_in_either_spelling() -> None:
     )
 )
 def test_reads_back_what_was_written(series: list[tuple[str, dict[str, str], float]]) -> None:
-    """Whatever the names, label values and numbers, a written sample is read as it was."""
+    """Whatever its name, label values and number, a written sample is read back equal."""
     samples = [Sample(name, make_labels(labels), value) for name, labels, value in series]
     text = "".join(f"{format_series(name, labels)} {value!r}\n" for name, labels, value in samples)
     assert parse_exposition(text.encode()).samples == samples

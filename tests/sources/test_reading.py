@@ -1,4 +1,4 @@
-"""A text that a target showed before is read by comparison: to the same result as line by line."""
+"""A text like the one before is read by comparing, with the same result as line by line."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ LINES = st.sampled_from(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> list[tuple[bytes, PageLimits]]:
-    """A page and what becomes of it: mostly other values, now and then lines that come, go or change places.
+    """A page and its successors: mostly other values, sometimes lines that appear, disappear or change places.
 
-    With each come the limits it is read under.
+    Each has the limits it is read under.
     """
     lines = list(draw(st.sampled_from([VLLM, DYNAMO])))
     seen = ["\n".join(lines)]
@@ -126,7 +126,7 @@ def bodies(draw: st.DrawFn) -> list[tuple[bytes, PageLimits]]:
 
 
 def outcome(read: Any) -> Any:
-    """What reading comes to, comparable bit by bit."""
+    """The result of reading, comparable bit by bit."""
     try:
         reading = read()
     except (ParseError, ReadError) as error:
@@ -138,8 +138,8 @@ def outcome(read: Any) -> Any:
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies())
-def test_a_page_that_is_known_reads_as_one_that_is_not(texts: list[tuple[bytes, PageLimits]]) -> None:
-    """Whatever follows a page: None, so that it is learnt, or the values that reading line by line gives."""
+def test_a_known_page_reads_the_values_that_parsing_gives(texts: list[tuple[bytes, PageLimits]]) -> None:
+    """The next body has the values that parsing gives, or None, so that it is parsed."""
     cache = SeriesCache(9000)
     pages: list[tuple[LearnedPage, PageLimits]] = []
     for body, limits in texts:
@@ -157,12 +157,12 @@ def test_a_page_that_is_known_reads_as_one_that_is_not(texts: list[tuple[bytes, 
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies())
-def test_a_reader_that_knows_its_target_reads_as_one_that_does_not(texts: list[tuple[bytes, PageLimits]]) -> None:
-    """Snapshots, counts, errors and what is told of the target are those of a reader that looks at all lines anew."""
+def test_a_reader_with_cached_plans_reads_as_one_without(texts: list[tuple[bytes, PageLimits]]) -> None:
+    """Snapshots, counts, errors, coverage and warnings are those of a reader that parses every text."""
     reader, forgetful = Reader(IDENTITY), Reader(IDENTITY)
     former: tuple[Series, ...] = ()
     for body, limits in texts:
-        # What it knows of the target is which metrics there were, not how its text looks.
+        # It remembers which metrics there were, not the layout of the text.
         forgetful._page, forgetful._plans, forgetful._plan, forgetful._stored = None, {}, None, None
         forgetful._cache = SeriesCache()
         expected = outcome(lambda body=body, limits=limits: forgetful.read(body, limits))
@@ -180,7 +180,7 @@ def test_a_reader_that_knows_its_target_reads_as_one_that_does_not(texts: list[t
 
 
 def _check_by_hand(reader: Reader, body: bytes, found: Any) -> None:
-    """The snapshot against the exposition, translated in one go and added up one by one."""
+    """The snapshot equals the exposition translated without a plan."""
     assert reader.source is not None
     exposition = parse_exposition(body)
     plain = translate(exposition, load_sources()[reader.source], IDENTITY)
@@ -194,7 +194,7 @@ def series_of(reader: Reader, lines: Iterable[str]) -> tuple[Series, ...]:
 
 
 def changed(name: str, value: str) -> list[str]:
-    """vLLM's page with another value behind the lines that begin so."""
+    """vLLM's page with another value on the lines that begin so."""
     return [f"{line.rpartition(' ')[0]} {value}" if line.startswith(name) else line for line in VLLM]
 
 
@@ -214,7 +214,7 @@ def test_the_series_stay_the_same_object_while_they_are_the_same() -> None:
 
 
 def test_series_in_another_order_are_the_same_series() -> None:
-    """A page that is written from an unordered map brings its values in the order it had first."""
+    """The snapshot of a page that is written from an unordered map keeps the first order."""
     reader = Reader(IDENTITY)
     first = series_of(reader, VLLM)
     shuffled = VLLM[:-1]
@@ -226,8 +226,8 @@ def test_series_in_another_order_are_the_same_series() -> None:
         assert sorted(found.samples()) == sorted(wanted.samples())
 
 
-def test_a_page_that_is_known_is_not_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other values need no second look; other lines do, and other limits."""
+def test_a_known_page_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other values need no parsing; other lines do, and other limits."""
     learnt = []
 
     def learn(body: bytes, cache: SeriesCache, limits: PageLimits | None = None) -> Any:
@@ -246,7 +246,7 @@ def test_a_page_that_is_known_is_not_read_line_by_line(monkeypatch: pytest.Monke
     assert counts == [1, 1, 1, 1, 2, 2, 3]
 
 
-def test_targets_of_one_page_share_what_it_says() -> None:
+def test_targets_with_equal_pages_share_their_series() -> None:
     """A thousand replicas of an engine keep their native series once."""
     cache = SeriesCache()
     pages = [learn_page("\n".join(VLLM).encode(), cache)[0] for _ in range(2)]
@@ -271,7 +271,7 @@ def test_every_capture_reads_the_same_when_it_is_known(reference: Path) -> None:
 
 
 def test_a_metric_is_taken_from_the_outermost() -> None:
-    """With its name; what nobody has further out, and what was not asked for, is not told."""
+    """With its target; metrics that are not further out, or were not asked for, are not in the answer."""
     supply = Supply()
     supply.update("engine", {4: frozenset({"a", "b"})})
     supply.update("worker", {2: frozenset({"a"}), 3: frozenset({"b"})})
@@ -283,7 +283,7 @@ def test_a_metric_is_taken_from_the_outermost() -> None:
     assert supply.further_out(4, frozenset({"b"})) == {"b": "worker"}
 
 
-def test_supply_tells_when_it_changed() -> None:
+def test_the_version_of_a_supply_changes_with_its_answers() -> None:
     """A further target of the same layer changes nothing; one that leaves, or moves further in, does."""
     supply = Supply()
     names = frozenset({"a"})
@@ -309,8 +309,8 @@ def test_supply_tells_when_it_changed() -> None:
     assert supply.further_out(5, names) == {}
 
 
-def test_readers_leave_to_others_what_they_see_from_outside() -> None:
-    """As soon as the frontend was read, and until it is no longer listed; the engine says from whom."""
+def test_a_reader_leaves_out_what_is_supplied_from_further_out() -> None:
+    """From the frontend's first scrape until it is no longer listed; the engine's coverage names the frontend."""
     supply = Supply()
     engine = Reader(IDENTITY, supply=supply)
     frontend = Reader(Identity("llama", "chat", "v1", replica="f"), supply=supply)
@@ -328,8 +328,8 @@ def test_readers_leave_to_others_what_they_see_from_outside() -> None:
 
 
 @pytest.mark.slow
-def test_what_targets_that_left_had_shown_is_let_go() -> None:
-    """Of series that came and went no more is kept than those held now would take, twice."""
+def test_the_cache_drops_series_of_targets_that_left() -> None:
+    """It keeps at most twice the memory of the series that are exposed now."""
     cache = SeriesCache()
     cache.resize(2000)
     tracemalloc.start()

@@ -58,7 +58,7 @@ def test_closed_label_sets_have_an_answer_for_every_value(source: Source) -> Non
 
 
 def test_a_map_without_a_metric_is_refused() -> None:
-    """A map that says nothing of a metric names it, so that a new metric cannot be forgotten."""
+    """The error for a map without a metric names it, so that a new metric cannot be forgotten."""
     without_engine = MINIMAL.replace('[default.engine]\nstatus = "impossible"\nreason = "no"\n', "")
     with pytest.raises(ConfigurationError, match=r"x\.toml: metrics\.tps_per_request is missing"):
         read_source("x.toml", without_engine)
@@ -108,14 +108,14 @@ def test_a_minimal_map_is_read() -> None:
     ],
 )
 def test_a_wrong_map_names_file_key_value_and_what_was_expected(addition: str, message: str) -> None:
-    """Each mistake is refused where it stands."""
+    """Each mistake is refused with its place."""
     with pytest.raises(ConfigurationError, match=message) as error:
         read_source("x.toml", MINIMAL + addition)
     assert str(error.value).startswith("x.toml: ")
 
 
 def test_a_map_must_say_how_it_is_identified() -> None:
-    """A map that would fit everything is refused."""
+    """A map that matches every exposition is refused."""
     with pytest.raises(ConfigurationError, match=r"identify\.all is missing"):
         read_source("x.toml", MINIMAL.replace('all = ["x"]', ""))
 
@@ -156,7 +156,7 @@ def test_identifies_engines_and_versions_by_their_names(
     ],
 )
 def test_the_unknown_is_unknown_with_a_nearest_guess(reference: Path, capture: str, nearest: str, reason: str) -> None:
-    """What no map reads is said to be unknown, what it looks like, and why that is not enough."""
+    """An exposition without a map is unknown, with the nearest guess and why it is not that."""
     found = identify(parse_exposition((reference / "captures" / f"{capture}.txt").read_text()))
     assert found.source is None
     assert found.nearest == nearest

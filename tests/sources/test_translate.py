@@ -183,7 +183,7 @@ def test_native_labels_stay_and_conflicts_are_kept_aside() -> None:
 
 
 def test_a_target_cannot_fill_an_identity_label_left_empty() -> None:
-    """An environment only the target knows of would split the deployment, so it is kept aside."""
+    """A native environment would split the deployment, so it is kept as `exported_environment`."""
     text = VLLM.replace('model_name="tiny"', 'model_name="tiny",environment="prod"')
     shown = show(translate_identified(parse_exposition(text)), "queued_requests")
     assert list(shown) == ['queued_requests{engine="0",exported_environment="prod"}']
@@ -207,7 +207,7 @@ def test_a_pair_of_counters_is_taken_together() -> None:
 
 
 def test_every_way_to_finish_is_an_outcome() -> None:
-    """stop, length and repetition are ok; a reason nobody knows yet is an error, for harm must not hide."""
+    """stop, length and repetition are ok; an unknown reason is an error, so that no failure is hidden."""
     reasons = ("stop", "length", "repetition", "abort", "error", "meltdown")
     text = VLLM + "".join(
         f'vllm:request_success_total{{engine="0",finished_reason="{reason}"}} {2**power}\n'
@@ -246,7 +246,7 @@ def test_vllm_api_server_counts_what_never_reaches_the_engine() -> None:
 
 
 def test_an_engine_behind_another_server_refuses_nothing_itself() -> None:
-    """Without vLLM's API server there are no refusals to tell, which is not none."""
+    """Without vLLM's API server nothing reports refusals, so they are absent, not 0."""
     found = translate_identified(
         parse_exposition(VLLM + 'vllm:request_success_total{engine="0",finished_reason="stop"} 1\n')
     )
@@ -408,14 +408,14 @@ def test_our_own_engine_is_read_as_it_is() -> None:
 
 
 def test_what_an_instrument_does_not_show_of_its_component_is_missing_for_good() -> None:
-    """An engine without speculation says so; it does not point elsewhere."""
+    """An engine without speculation has none: the status is impossible, not elsewhere."""
     found = translate_identified(parse_exposition(render(EngineInstruments(IDENTITY))))
     coverage = found.coverage["spec_decode_num_draft_tokens_total"]
     assert (coverage.status, coverage.reason) == ("impossible", "speculation is off")
 
 
 def test_the_operators_identity_wins_over_the_instruments() -> None:
-    """A replica that calls itself otherwise is kept aside."""
+    """A native label `replica` of another value is kept as `exported_replica`."""
     router = RouterInstruments(Identity("tiny", "chat", "vllm-0.32", replica="own", role="router"))
     found = translate_identified(parse_exposition(render(router)), Identity("tiny", "chat", "v2", replica="a:1"))
     labels: Mapping[str, str] = dict(found.samples[0].labels)

@@ -287,12 +287,13 @@ _ERRORS: Mapping[str, tuple[str, Schema]] = {
     "Forbidden": ("403", _error("Asked by a page of a web site.")),
     "Unknown": ("404", _error("There is no such deployment; the text says what there is.")),
     "MethodNotAllowed": ("405", _error("There is no such method here.", Allow="Allow")),
-    "BodyTooLarge": ("413", _error(f"A body of more than {_BOUNDS.body_bytes} bytes.")),
     "LineTooLong": ("414", _error(f"Path and query of more than {_BOUNDS.line_bytes} bytes.")),
     "Misdirected": (
         "421", _error("A Host that is a name, while no bearer token is configured and only this machine is served.")
     ),
-    "HeadersTooLarge": ("431", _error(f"Headers of more than {_BOUNDS.header_bytes} bytes.")),
+    "HeadersTooLarge": (
+        "431", _error(f"A header of more than {_BOUNDS.header_bytes} bytes, or more than {_BOUNDS.headers} headers.")
+    ),
     "Internal": ("500", _error("A fault of the collector's own, which its log tells of.")),
     "Busy": (
         "503", _error("Too many requests at once, an answer that took too long, or a store that fails.", **_RETRY)

@@ -19,9 +19,9 @@ class Bounds:
     line_bytes: int = 8_192
     """Path and query of a request."""
     header_bytes: int = 16_384
-    """All headers of a request together."""
-    body_bytes: int = 65_536
-    """The body of a request, which nothing here reads."""
+    """One header of a request."""
+    headers: int = 128
+    """Headers of a request."""
     unanswered_bytes: int = 262_144
     """Sent by a client, on one connection, while a request of its waits for its answer."""
 

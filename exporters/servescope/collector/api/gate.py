@@ -95,7 +95,6 @@ class Gate:
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            self._check_size(request)
             if request.path not in HEALTH:
                 self._check_client(request)
                 self._check_room()
@@ -128,18 +127,6 @@ class Gate:
         if problem != self._told:
             self._told = problem
             _logger.warning("%s", problem)
-
-    def _check_size(self, request: web.Request) -> None:
-        bounds = self.bounds
-        line = len(request.raw_path)
-        if line > bounds.line_bytes:
-            self._refuse("oversized", 414, f"path and query of {line} bytes, at most {bounds.line_bytes} are read")
-        headers = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
-        if headers > bounds.header_bytes:
-            self._refuse("oversized", 431, f"headers of {headers} bytes, at most {bounds.header_bytes} are read")
-        body = request.content_length or 0
-        if body > bounds.body_bytes:
-            self._refuse("oversized", 413, f"a body of {body} bytes, at most {bounds.body_bytes} are read")
 
     def _check_client(self, request: web.Request) -> None:
         # A browser always names a host; what does not is no browser.

@@ -9,20 +9,19 @@ import time
 from typing import Final, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from servescope.collector.api.answers import error_answer
 from servescope.collector.api.certificates import Certificates
-from servescope.collector.api.gate import GATE
+from servescope.collector.api.gate import GATE, Gate
 
 # Accepting may fail for want of file descriptors; the next moment others may have given some back.
 _PAUSE_SECONDS: Final = 0.5
 _BACKLOG: Final = 128
-# Beyond what is answered with 414 and 431, a request is not even read to its end.
-_LONGEST_LINE_BYTES: Final = 65_536
 _LINGERING_SECONDS: Final = 1.0
+_TOO_MANY_HEADERS: Final = "Too many headers received"  # by aiohttp
 
 _logger = logging.getLogger(__name__)
-_http_logger = logging.getLogger(f"{__name__}.http")
 
 
 class Listener:
@@ -32,19 +31,9 @@ class Listener:
     """
 
     def __init__(self, application: web.Application, *, certificates: Certificates | None = None) -> None:
-        self._gate = gate = application[GATE]
+        self._gate = application[GATE]
         self._certificates = certificates
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            logger=_http_logger,
-            shutdown_timeout=_LINGERING_SECONDS,
-            # Counted from a connection's start and from each answer's end, whatever trickles in meanwhile.
-            keepalive_timeout=gate.bounds.idle_seconds,
-            lingering_time=_LINGERING_SECONDS,
-            max_line_size=_LONGEST_LINE_BYTES,
-            max_field_size=_LONGEST_LINE_BYTES,
-        )
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_LINGERING_SECONDS)
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[_Connection] = set()
@@ -134,7 +123,7 @@ class Listener:
         server = self._runner.server
         if server is None:
             raise RuntimeError("the listener was not started")
-        return server()
+        return _RequestHandler(server, self._gate)
 
     def _forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)
@@ -198,12 +187,48 @@ class _Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
 
-class _WithoutClientsMistakes(logging.Filter):
-    """Leaves out what is no HTTP or no text, and who went away: the sender's doing, which would fill the log."""
+class _RequestHandler(web.RequestHandler):
+    """Reads the requests of a connection; what is no HTTP, or too long, is answered and not logged.
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        theirs = HttpProcessingError | ConnectionError | UnicodeError
-        return not (record.exc_info and isinstance(record.exc_info[1], theirs))
+    Strangers could else fill the log.
+    """
 
+    def __init__(self, server: web.Server, gate: Gate) -> None:
+        bounds = gate.bounds
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # none, as with AppRunner
+            # Counted from a connection's start and from each answer's end, whatever trickles in meanwhile.
+            keepalive_timeout=bounds.idle_seconds,
+            lingering_time=_LINGERING_SECONDS,
+            max_line_size=bounds.line_bytes,
+            max_field_size=bounds.header_bytes,
+            max_headers=bounds.headers,
+        )
+        self._gate = gate
 
-_http_logger.addFilter(_WithoutClientsMistakes())
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """The answer to a request that cannot be read, or that failed."""
+        if isinstance(exc, HttpProcessingError):
+            status, message = self._judge(exc)
+            answer = error_answer(message, status=status, headers={"Server": "servescope"})
+            answer.force_close()
+            return answer
+        return super().handle_error(request, status, exc, message)
+
+    def _judge(self, error: HttpProcessingError) -> tuple[int, str]:
+        """The status and the message for a request that cannot be read."""
+        bounds = self._gate.bounds
+        if isinstance(error, LineTooLong) and error.args[1] == bounds.line_bytes:
+            status, message = 414, f"path and query of more than {bounds.line_bytes} bytes"
+        elif isinstance(error, LineTooLong):
+            status, message = 431, f"a header of more than {bounds.header_bytes} bytes"
+        elif error.message == _TOO_MANY_HEADERS:
+            status, message = 431, f"more than {bounds.headers} headers"
+        else:
+            return 400, "the request is not HTTP"
+        self._gate.telemetry.api_refused.labels("oversized").inc()
+        return status, message

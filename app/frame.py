@@ -17,7 +17,8 @@ from app.queries import Shown
 from app.selection import TimeRange
 from servescope.errors import ServescopeError
 from servescope.store.embedded import Store
-from servescope.store.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, History, PrometheusHistory
+from servescope.store.history import History
+from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
 
 STORE_VARIABLE = "SERVESCOPE_STORE"
 REFRESH = "5s"

@@ -18,8 +18,9 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.store.embedded import Store
-from servescope.store.history import History, PrometheusHistory
-from servescope.store.prometheus import connect
+from servescope.store.history import History
+from servescope.store.prometheus.history import PrometheusHistory
+from servescope.store.prometheus.options import connect
 from servescope.store.records import AHEAD_MS, TargetStatus
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import pandas as pd
 import streamlit as st
 
 from app import display, frame, queries, selection, tables
-from servescope.store.history import History, PrometheusHistory
+from servescope.store.history import History
+from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.records import TargetStatus
 
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}

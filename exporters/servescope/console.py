@@ -24,9 +24,10 @@ from urllib.request import urlopen
 
 from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
-from servescope.store.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
-from servescope.store.prometheus import OPTIONS, NotPrometheusError, connect
-from servescope.store.prometheus import configure as configure_access
+from servescope.store.prometheus.client import NotPrometheusError
+from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
+from servescope.store.prometheus.options import OPTIONS, connect
+from servescope.store.prometheus.options import configure as configure_access
 
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8501

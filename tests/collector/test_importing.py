@@ -20,8 +20,8 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.samples import Snapshot
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
-from servescope.store.observed import find_contract_targets, find_engines
-from servescope.store.prometheus import Prometheus
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.targets import find_contract_targets, find_engines
 from servescope.store.records import RecordedSettings
 from tests.support import commands
 from tests.support import prometheus as real
@@ -115,7 +115,7 @@ def import_(past: Past, path: Path, *arguments: str) -> commands.Done:
 
 def span(past: Past) -> list[str]:
     """The arguments that ask for all of it."""
-    from servescope.store.prometheus import format_time
+    from servescope.store.prometheus.selectors import format_time
 
     return ["--start", format_time(past.start_ms), "--end", format_time(past.end_ms)]
 
@@ -260,7 +260,7 @@ def test_an_interrupted_import_is_taken_up_again(past: Past, tmp_path: Path) -> 
 
 def test_older_past_is_added_before_what_is_there(past: Past, tmp_path: Path) -> None:
     """The second half first and then the whole gives what the whole gives at once."""
-    from servescope.store.prometheus import format_time
+    from servescope.store.prometheus.selectors import format_time
 
     whole, pieces = tmp_path / "whole.db", tmp_path / "pieces.db"
     import_(past, whole, *span(past))
@@ -341,7 +341,7 @@ def test_engines_without_an_up_are_told_apart_by_job_and_instance(past: Past) ->
         client, '{job="vllm",engine="0"}', ENGINE, role="aggregated", replica_label="instance", source=None,
         start_ms=past.start_ms, end_ms=past.end_ms,
     )  # fmt: skip
-    assert [(each.identity.replica, each.clocked) for each in found] == [
+    assert [(each.identity.replica, each.has_up) for each in found] == [
         ("10.0.1.0:8000", False), ("10.0.1.1:8000", False),
     ]  # fmt: skip
 

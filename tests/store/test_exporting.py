@@ -34,7 +34,7 @@ from servescope.store.exporting.openmetrics import write_openmetrics
 from servescope.store.exporting.output import ExportError
 from servescope.store.exporting.parquet import write_figures, write_samples
 from servescope.store.exporting.selection import Selection
-from servescope.store.observed import TARGET_UP
+from servescope.store.prometheus.targets import TARGET_UP
 from servescope.store.records import StoreError, TargetStatus
 from tests.support import commands, past
 from tests.support.fake_targets import FakeTarget, Incident
@@ -362,7 +362,7 @@ def test_a_prometheus_derives_the_same_figures_and_gives_the_same_store_back(
         assert compared > 1_000
         command = ["import", "--from", f"http://127.0.0.1:{running.port}", "--store", str(again)]
         # The store's figures begin at the first evaluation, its scrapes up to three seconds earlier.
-        from servescope.store.prometheus import format_time
+        from servescope.store.prometheus.selectors import format_time
 
         times = ["--start", format_time(start_ms - 10_000), "--end", format_time(end_ms)]
         done = commands.run(*command, *times)

@@ -23,9 +23,10 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, Window, make_labels
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
-from servescope.store.history import History, PrometheusHistory
-from servescope.store.observed import TARGET_UP
-from servescope.store.prometheus import Prometheus
+from servescope.store.history import History
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.history import PrometheusHistory
+from servescope.store.prometheus.targets import TARGET_UP
 from servescope.store.records import FigureTable
 from tests.conftest import ROOT
 from tests.support.fake_targets import FakeTarget, Incident, render
@@ -318,10 +319,10 @@ def _count_queries(history: PrometheusHistory) -> list[str]:
 def test_every_figure_can_be_asked_of_one_deployment(past: Past) -> None:
     """Each figure's PromQL with the deployment's matchers is one that Prometheus takes, and gives only that one."""
     client = Prometheus(past.url)
-    from servescope.store.history import _compute, _matchers
+    from servescope.store.prometheus.figure_queries import compute_query, matchers
 
     for figure in FIGURES.values():
-        for point in client.query(_compute(figure, _matchers(BARE)), at_ms=past.end_ms):
+        for point in client.query(compute_query(figure, matchers(BARE)), at_ms=past.end_ms):
             assert dict(point.labels)["deployment_id"] == "bare"
 
 

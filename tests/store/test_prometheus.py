@@ -15,18 +15,17 @@ from servescope.collector import importing
 from servescope.errors import UsageError
 from servescope.settings.access import Access
 from servescope.store.exporting import command as exporting
-from servescope.store.history import SCRAPE_COLLECTOR
-from servescope.store.observed import fetch
-from servescope.store.prometheus import (
+from servescope.store.prometheus.client import (
     NotPrometheusError,
     Prometheus,
     PrometheusError,
     TooMuchError,
     check_base_url,
-    connect,
-    format_time,
-    selector,
 )
+from servescope.store.prometheus.history import SCRAPE_COLLECTOR
+from servescope.store.prometheus.options import connect
+from servescope.store.prometheus.scrapes import read_all_samples
+from servescope.store.prometheus.selectors import format_time, selector
 from tests.conftest import ROOT
 from tests.support.answering import Answer, Handler, answering
 from tests.support.prometheus import free_port
@@ -284,7 +283,7 @@ def test_too_many_samples_are_asked_for_in_halves() -> None:
 
     start_ms = 1_700_000_000_000
     with answering(answer) as url:
-        (track,) = fetch(Prometheus(url), "x", start_ms, start_ms + 600_000)
+        (track,) = read_all_samples(Prometheus(url), "x", start_ms, start_ms + 600_000)
     assert track.times.tolist() == list(range(start_ms, start_ms + 600_001, 1_000))
     assert min(spans) >= 100_000
 
@@ -299,7 +298,7 @@ def test_what_is_always_too_much_ends() -> None:
         request.reply(422, body)
 
     with answering(answer) as url, pytest.raises(TooMuchError, match="too many samples"):
-        fetch(Prometheus(url), "x", 0, 3_600_000)
+        read_all_samples(Prometheus(url), "x", 0, 3_600_000)
     assert len(asked) < 10
 
 

@@ -18,10 +18,11 @@ from servescope.collector.deployments import DeploymentSettings
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
-from servescope.store import prometheus as asking
 from servescope.store.embedded import Store
-from servescope.store.observed import Observed, find_contract_targets, find_engines
-from servescope.store.prometheus import Prometheus
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.options import configure as configure_access
+from servescope.store.prometheus.options import open_prometheus
+from servescope.store.prometheus.targets import ScrapedTarget, find_contract_targets, find_engines
 from servescope.store.spans import format_instant, read_span
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"from when: 2026-11-20T14:00:00Z, or how long before the end such as 12h (default: {_DEFAULT_SPAN})",
     )  # fmt: skip
     parser.add_argument("--end", metavar="TIME", help="until when (default: now)")
-    asking.configure(parser)
+    configure_access(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = _read_wanted(arguments, configuration)
     settings = configuration.collector if configuration else CollectorSettings()
     start_ms, end_ms = read_span(arguments.start, arguments.end, round(time.time() * 1000))
-    prometheus = asking.open_prometheus(arguments.url, arguments)
+    prometheus = open_prometheus(arguments.url, arguments)
     targets, problems = _find(prometheus, wanted, arguments.match or "", start_ms, end_ms)
     if not targets:
         raise UsageError(_nothing_found(prometheus, wanted, problems))
@@ -105,10 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _find(
     prometheus: Prometheus, wanted: Sequence[Wanted], match: str, start_ms: int, end_ms: int
-) -> tuple[list[Observed], list[str]]:
+) -> tuple[list[ScrapedTarget], list[str]]:
     if not wanted:
         return find_contract_targets(prometheus, match, start_ms=start_ms, end_ms=end_ms)
-    targets: dict[Observed, None] = {}
+    targets: dict[ScrapedTarget, None] = {}
     problems = []
     for each in wanted:
         found = find_engines(

@@ -29,8 +29,9 @@ from servescope.sources.map_files import load_sources
 from servescope.sources.page import PageLimits
 from servescope.sources.reader import Reader, ReadError
 from servescope.store.embedded import Store
-from servescope.store.observed import CONTRACT_NAMES, Observed, Recalled, expositions, native_names, read_clock, recall
-from servescope.store.prometheus import Prometheus
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.scrapes import PastScrapes, expositions, read_scrape_times, read_scrapes
+from servescope.store.prometheus.targets import CONTRACT_NAMES, ScrapedTarget, native_names
 from servescope.store.records import RecordedSettings, TargetStatus
 
 STRETCH_MS: Final = 1_800_000
@@ -70,7 +71,7 @@ class Import:
     """
 
     def __init__(
-        self, prometheus: Prometheus, store: Store, targets: Iterable[Observed], settings: CollectorSettings
+        self, prometheus: Prometheus, store: Store, targets: Iterable[ScrapedTarget], settings: CollectorSettings
     ) -> None:
         self._prometheus, self._store, self._settings = prometheus, store, settings
         self._hold_ms = max(settings.window_ms, LOOKBACK_MS)
@@ -210,7 +211,7 @@ class _Event(NamedTuple):
 
     time_ms: int
     passage: _Passage
-    recalled: Recalled
+    recalled: PastScrapes
     column: int
     body: bytes | None
 
@@ -221,7 +222,7 @@ class _Passage:
 
     member: _Member
     prometheus: Prometheus
-    parts: list[tuple[Observed, Mapping[int, bool]]]
+    parts: list[tuple[ScrapedTarget, Mapping[int, bool]]]
     wanted: frozenset[int]
     first_ms: int
     last_ms: int
@@ -230,7 +231,7 @@ class _Passage:
         """Its scrapes, ascending."""
         for observed, clock in self.parts:
             names = self.member.names(self.prometheus, observed, self.first_ms, self.last_ms)
-            recalled = recall(self.prometheus, observed, names, clock, self.first_ms, self.last_ms)
+            recalled = read_scrapes(self.prometheus, observed, names, clock, self.first_ms, self.last_ms)
             self.member.tally.strays += recalled.strays
             bodies = expositions(recalled.window) if observed.form != "collected" else None
             for column, time_ms in enumerate(recalled.window.times.tolist()):
@@ -242,7 +243,7 @@ class _Member:
     """One target: how its past is read, and what became of it."""
 
     def __init__(
-        self, places: Sequence[Observed], url: str, limits: PageLimits, supply: Supply, cache: SeriesCache
+        self, places: Sequence[ScrapedTarget], url: str, limits: PageLimits, supply: Supply, cache: SeriesCache
     ) -> None:
         first = places[0]
         self.places = places
@@ -252,7 +253,7 @@ class _Member:
         self.target_id = target.target_id
         self.reader = Reader(target.identity, target.source, supply=supply, cache=cache)
         self._limits = limits
-        self._names: dict[Observed, tuple[str, ...]] = {}
+        self._names: dict[ScrapedTarget, tuple[str, ...]] = {}
         self._seen_names: set[str] = set()
         self._kept: tuple[Window, bytes, tuple[Series, ...]] | None = None
         self.status = TargetStatus(
@@ -270,9 +271,9 @@ class _Member:
         )
 
     @staticmethod
-    def group(targets: Iterable[Observed], url: str, limits: PageLimits) -> dict[Deployment, list[_Member]]:
+    def group(targets: Iterable[ScrapedTarget], url: str, limits: PageLimits) -> dict[Deployment, list[_Member]]:
         """The targets of each deployment; what was seen at several places, or in two jobs, is one target."""
-        places: dict[Identity, list[Observed]] = {}
+        places: dict[Identity, list[ScrapedTarget]] = {}
         for target in targets:
             places.setdefault(target.identity, []).append(target)
         members: dict[Deployment, list[_Member]] = {}
@@ -300,10 +301,12 @@ class _Member:
         self.tally.already_there += len(instants) - len(wanted)
         return _Passage(self, prometheus, [part for part in parts if part[1]], wanted, first_ms, last_ms)
 
-    def _parts(self, prometheus: Prometheus, first_ms: int, last_ms: int) -> list[tuple[Observed, Mapping[int, bool]]]:
+    def _parts(
+        self, prometheus: Prometheus, first_ms: int, last_ms: int
+    ) -> list[tuple[ScrapedTarget, Mapping[int, bool]]]:
         """Where the target was seen when; of two places at the same time, that with more scrapes counts."""
         clocks = [(place, self._clock(prometheus, place, first_ms, last_ms)) for place in self.places]
-        kept: list[tuple[Observed, Mapping[int, bool]]] = []
+        kept: list[tuple[ScrapedTarget, Mapping[int, bool]]] = []
         for place, clock in sorted((each for each in clocks if each[1]), key=lambda each: -len(each[1])):
             if any(min(clock) <= max(other) and min(other) <= max(clock) for _, other in kept):
                 self.tally.problems[f"seen a second time at {place.up}, which is left out there"] += 1
@@ -311,15 +314,15 @@ class _Member:
                 kept.append((place, clock))
         return sorted(kept, key=lambda each: min(each[1]))
 
-    def _clock(self, prometheus: Prometheus, place: Observed, first_ms: int, last_ms: int) -> Mapping[int, bool]:
-        clock = read_clock(prometheus, place, first_ms, last_ms)
+    def _clock(self, prometheus: Prometheus, place: ScrapedTarget, first_ms: int, last_ms: int) -> Mapping[int, bool]:
+        clock = read_scrape_times(prometheus, place, first_ms, last_ms)
         if clock is not None:
             return clock
         names = self.names(prometheus, place, first_ms, last_ms)
-        recalled = recall(prometheus, place, names, None, first_ms, last_ms)
+        recalled = read_scrapes(prometheus, place, names, None, first_ms, last_ms)
         return dict.fromkeys(recalled.window.times.tolist(), True)
 
-    def names(self, prometheus: Prometheus, place: Observed, first_ms: int, last_ms: int) -> tuple[str, ...]:
+    def names(self, prometheus: Prometheus, place: ScrapedTarget, first_ms: int, last_ms: int) -> tuple[str, ...]:
         """The series names to ask for: of an engine those that it has and some source map reads."""
         if place.form != "engine":
             return CONTRACT_NAMES

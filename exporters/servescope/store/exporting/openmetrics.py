@@ -16,7 +16,7 @@ from servescope.contract.types import Metric
 from servescope.store.embedded import Store
 from servescope.store.exporting.output import replacing
 from servescope.store.exporting.selection import Selection, read_windows, stretches
-from servescope.store.observed import TARGET_UP
+from servescope.store.prometheus.targets import TARGET_UP
 from servescope.store.records import TargetStatus, TooLargeError
 
 if TYPE_CHECKING:

@@ -6,16 +6,14 @@ Every answer is bounded in size and time. Numbers that are NaN or infinite are l
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
 import ssl
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, Final, NoReturn
 from urllib.error import HTTPError, URLError
@@ -27,8 +25,8 @@ from numpy.typing import NDArray
 
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ServescopeError, UsageError
-from servescope.settings.access import Access, AccessError, Tls
-from servescope.settings.values import check_header_name
+from servescope.settings.access import Access, AccessError
+from servescope.store.prometheus.selectors import format_time
 
 TIMEOUT_SECONDS: Final = 60.0
 MAX_BYTES: Final = 32_000_000
@@ -284,76 +282,6 @@ def check_base_url(url: str) -> str:
     if not match or not url.isprintable():
         raise UsageError(f"{url!r} is no URL of a Prometheus, expected one such as 'http://127.0.0.1:9090'")
     return f"{match[1]}{(match[2] or '').rstrip('/').removesuffix('/api/v1')}"
-
-
-def format_time(time_ms: int) -> str:
-    """An instant as the API takes it exactly; as a float it would lose some milliseconds."""
-    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
-
-
-def selector(matchers: Iterable[tuple[str, str]] = (), *, names: Sequence[str] = (), extra: str = "") -> str:
-    """A series selector: labels with their values, any of the names, and what already stands between braces."""
-    parts = [f'{label}="{escape(value)}"' for label, value in matchers]
-    if names:
-        parts.append(f'__name__=~"{"|".join(escape(re.escape(name)) for name in names)}"')
-    inner = extra.strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
-    return f"{{{','.join([*([inner] if inner else []), *parts])}}}"
-
-
-def escape(text: str) -> str:
-    """The text as it stands between the quotes of a PromQL string."""
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say how a Prometheus lets us in."""
-    parser.add_argument("--bearer-token-file", metavar="FILE", help="token to send to the Prometheus, read anew")
-    parser.add_argument("--username", metavar="NAME", help="for basic authentication, with --password-file")
-    parser.add_argument("--password-file", metavar="FILE", help="password for basic authentication, read anew")
-    parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME=VALUE",
-        help="header to send to the Prometheus, such as X-Scope-OrgID=tenant; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--ca-file", metavar="FILE", help="trust the Prometheus by these certificates alone")
-
-
-def open_prometheus(url: str, arguments: argparse.Namespace) -> Prometheus:
-    """The Prometheus that a command's arguments name; raises UsageError."""
-    options = {name: getattr(arguments, name) for name in OPTIONS}
-    return connect(url, options)
-
-
-OPTIONS: Final = ("bearer_token_file", "username", "password_file", "header", "ca_file")
-"""The arguments of `configure`, as `connect` takes them."""
-
-
-def connect(url: str, options: Mapping[str, Any]) -> Prometheus:
-    """The Prometheus at `url` with the options by which it lets us in; raises UsageError."""
-    headers = tuple(_split_header(each) for each in options.get("header") or ())
-    if (options.get("username") is None) != (options.get("password_file") is None):
-        raise UsageError("--username and --password-file go together")
-    if options.get("username") is not None and options.get("bearer_token_file") is not None:
-        raise UsageError("--username and --bearer-token-file are both given, expected one of them")
-    access = Access(
-        headers=headers,
-        bearer_token_file=options.get("bearer_token_file"),
-        basic_auth_username=options.get("username"),
-        basic_auth_password_file=options.get("password_file"),
-        tls=Tls(ca_file=options.get("ca_file")),
-    )
-    problem = access.find_problem()
-    if problem:
-        raise UsageError(f"access to the Prometheus: {problem}")
-    return Prometheus(url, access)
-
-
-def _split_header(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not check_header_name(name):
-        # The value may be a secret, so the text is not shown.
-        raise UsageError(f"--header {name!r} is not NAME=VALUE")
-    return name, value
 
 
 class _NoRedirect(HTTPRedirectHandler):

@@ -1,0 +1,339 @@
+"""The past as a Prometheus holds it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+
+from servescope.contract.figures import FIGURES
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.samples import Labels, Window
+from servescope.contract.types import Figure
+from servescope.errors import IdentityError
+from servescope.store.prometheus.client import MAX_STEPS, Prometheus, TooMuchError, Track
+from servescope.store.prometheus.figure_queries import figures_query, matchers
+from servescope.store.prometheus.scrapes import read_scrape_times, read_scrapes
+from servescope.store.prometheus.selectors import selector
+from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_UP, UP, find_contract_targets
+from servescope.store.prometheus.tracks import (
+    FigureTracks,
+    deployment_of,
+    make_table,
+    measured,
+    merge,
+    newest_figures,
+    page_of,
+    sort_tracks,
+    tracks_at,
+)
+from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
+
+PROMETHEUS_VARIABLE: Final = "SERVESCOPE_PROMETHEUS"
+"""The environment variable with the Prometheus that the console's pages read, as JSON for `connect`."""
+
+T = TypeVar("T")
+
+STEP_MS: Final = 15_000
+"""The shortest distance of the instants at which a Prometheus is asked for figures."""
+DAYS_LOOKED_BACK: Final = 30
+
+_LOOKED_BACK_MS = DAYS_LOOKED_BACK * 86_400_000
+_LISTED_MS = 7 * 86_400_000
+_LIST_SECONDS, _PAGE_SECONDS = 30.0, 4.0
+_PAGES_KEPT = 64
+# Up to this much time one query reads the figures of all deployments, as for a table of them.
+_SHORT_MS = 600_000
+_EXPOSED: Mapping[str, str] = {figure.exposed: figure.name for figure in FIGURES.values() if figure.exposed}
+_RECORDED: Mapping[str, str] = {figure.record(): figure.name for figure in FIGURES.values()}
+_IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
+
+SCRAPE_COLLECTOR: Final = """\
+scrape_configs:
+  - job_name: servescope
+    scrape_interval: 15s
+    static_configs:
+      - targets: ["127.0.0.1:9900"]   # where `servescope collect` listens
+"""
+"""What to add to a Prometheus that holds no series of the contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FigureSource:
+    """Where a deployment's figures are read: `exposed` by a collector, `recorded` by rules, or `computed` from samples.
+
+    `pages` are the `job` and `instance` of each collector that exposes its figures, current ones first: of two that
+    watch the same at once, the first counts.
+    """
+
+    kind: str
+    pages: tuple[Labels, ...] = ()
+
+
+class PrometheusHistory:
+    """The past as a Prometheus holds it that scrapes collectors' `/metrics`, or our instruments without a collector.
+
+    Figures are those that collectors expose, else those of the recording rules, else their PromQL evaluated over the
+    samples of the contract. A Prometheus does not hold how a target is read: statuses have an empty URL, source,
+    versions, coverage and reason of a failure. Answers are cached for a few seconds. Safe from several threads.
+    """
+
+    def __init__(
+        self, prometheus: Prometheus, *, clock: Callable[[], float] = time.time, step_ms: int = STEP_MS
+    ) -> None:
+        self.prometheus = prometheus
+        self._clock, self._step_ms = clock, step_ms
+        self._kept: dict[object, tuple[float, object]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def _now_ms(self) -> int:
+        return round(self._clock() * 1000)
+
+    # --- What there is ------------------------------------------------------------------------------------------------
+
+    def deployments(self) -> list[Deployment]:
+        """Every deployment with series within the last seven days."""
+        return sorted(self._sources())
+
+    def _sources(self) -> dict[Deployment, _FigureSource]:
+        return self._keep("sources", _LIST_SECONDS, self._find_sources)
+
+    def _find_sources(self) -> dict[Deployment, _FigureSource]:
+        now = self._now_ms
+        bounds = {"start_ms": now - _LISTED_MS, "end_ms": now}
+        pages = [selector(names=list(_EXPOSED), extra='{window!="",deployment_id!=""}'), TARGET_UP]
+        found = {deployment: _FigureSource("computed") for deployment in self._computed(bounds)}
+        recorded = self.prometheus.series([selector(names=list(_RECORDED))], **bounds)
+        found |= {one: _FigureSource("recorded") for labels in recorded if (one := deployment_of(labels)) is not None}
+        places: dict[Deployment, dict[Labels, None]] = {}
+        # A page may expose the targets of a deployment without its figures, which are then read elsewhere.
+        watched: dict[Deployment, dict[Labels, None]] = {}
+        for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
+            for labels in sorted(self.prometheus.series(pages, start_ms=since_ms, end_ms=now)):
+                deployment = deployment_of(labels)
+                if deployment is not None:
+                    shown = places if dict(labels).get("window") else watched
+                    shown.setdefault(deployment, {})[page_of(labels)] = None
+        without, exposed = (
+            {one: _FigureSource("exposed", tuple(seen)) for one, seen in shown.items()} for shown in (watched, places)
+        )
+        return without | found | exposed
+
+    def _computed(self, bounds: Mapping[str, int]) -> set[Deployment]:
+        """The deployments with series of the contract, whoever exposes them."""
+        extra = '{deployment_id!="",window=""}'
+        try:
+            found = self.prometheus.series([selector(names=_IDENTIFYING, extra=extra)], **bounds)
+        except TooMuchError:
+            # Their number alone is too large: then those that are there now.
+            by = ", ".join(DEPLOYMENT_LABELS)
+            query = f"group by ({by}) ({selector(names=_IDENTIFYING, extra=extra)})"
+            found = [point.labels for point in self.prometheus.query(query, at_ms=bounds["end_ms"])]
+        return {deployment for labels in found if (deployment := deployment_of(labels)) is not None}
+
+    def time_range(self) -> tuple[int, int] | None:
+        """When the first and the last figures are from, to within a minute, as far back as thirty days."""
+        return self._keep("range", _LIST_SECONDS, self._find_range)
+
+    def _find_range(self) -> tuple[int, int] | None:
+        now, coarse_ms = self._now_ms, _LOOKED_BACK_MS // 240
+        for names in ([TARGET_UP, *_EXPOSED, *_RECORDED], _IDENTIFYING):
+            there = f"group({selector(names=names)})"
+            coarse = self._instants(there, now - _LOOKED_BACK_MS, now, coarse_ms)
+            if coarse:
+                earlier = self._instants(there, coarse[0] - coarse_ms, coarse[0], 60_000)
+                later = self._instants(there, coarse[-1], min(coarse[-1] + coarse_ms, now), 60_000)
+                return min([*earlier, coarse[0]]), max([*later, coarse[-1]])
+        return None
+
+    def _instants(self, query: str, start_ms: int, end_ms: int, step_ms: int) -> list[int]:
+        tracks = self.prometheus.query_range(query, start_ms=start_ms, end_ms=end_ms, step_ms=step_ms)
+        return sorted({time_ms for track in tracks for time_ms in track.times.tolist()})
+
+    # --- Figures ------------------------------------------------------------------------------------------------------
+
+    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """The figures now, or then, of each deployment that has any, and when their samples are from."""
+        now = self._now_ms if until_ms is None else min(self._now_ms, until_ms)
+        return self._keep(("latest", now // 1000), _PAGE_SECONDS, lambda: self._read_latest(now))
+
+    def _read_latest(self, at_ms: int) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        sources = self._sources()
+        latest: dict[Deployment, tuple[int, dict[str, float]]] = {}
+        for kind in sorted({source.kind for source in sources.values()}):
+            points = self.prometheus.query(figures_query(kind, tuple(FIGURES.values()), ""), at_ms=at_ms)
+            for deployment, seen in sort_tracks(tracks_at(points, at_ms)).items():
+                source = sources.get(deployment)
+                if source is None or source.kind != kind:
+                    continue
+                pages = {place: seen[place] for place in source.pages or seen if place in seen}
+                if pages:
+                    latest[deployment] = newest_figures(pages, at_ms)
+        return latest
+
+    def read_figures(
+        self,
+        deployment: Deployment,
+        start_ms: int,
+        end_ms: int,
+        *,
+        names: Sequence[str] | None = None,
+        max_points: int | None = None,
+    ) -> FigureTable:
+        """A deployment's figures from start to end, both included, at steps of one length, and at the end itself.
+
+        Where several deployments are likely to be read one after the other, one query reads all of them.
+        """
+        source = self._sources().get(deployment)
+        if source is None or end_ms < start_ms:
+            return FigureTable(np.zeros(0, dtype=np.int64), {name: np.zeros(0) for name in names or ()})
+        wanted = {name.partition("{")[0] for name in names} if names is not None else set(FIGURES)
+        figures = tuple(figure for figure in FIGURES.values() if figure.name in wanted)
+        of_all = names is not None or end_ms - start_ms <= _SHORT_MS
+        where = "" if of_all else matchers(deployment)
+        page = self._page(source.kind, figures, where, start_ms, end_ms, max_points)
+        seen = page.get(deployment, {})
+        shown = [measured(seen[place]) for place in (*source.pages, ()) if place in seen]
+        return make_table(merge(shown), names)
+
+    def _page(
+        self, kind: str, figures: tuple[Figure, ...], where: str, start_ms: int, end_ms: int, max_points: int | None
+    ) -> FigureTracks:
+        step_ms = self._step(end_ms - start_ms, max_points)
+        query = figures_query(kind, figures, where)
+
+        def ask() -> FigureTracks:
+            # Steps are multiples of their length, so that a graph does not change shape while its range moves on.
+            first, last = -(-start_ms // step_ms) * step_ms, end_ms // step_ms * step_ms
+            tracks = self._range(query, first, last, step_ms) if first <= last else []
+            newest = self.prometheus.query(query, at_ms=end_ms) if last < end_ms else []
+            return sort_tracks([*tracks, *tracks_at(newest, end_ms)])
+
+        return self._keep((query, start_ms, end_ms, step_ms), _PAGE_SECONDS, ask)
+
+    def _step(self, span_ms: int, max_points: int | None) -> int:
+        if max_points is None:
+            return self._step_ms
+        return max(1, -(-span_ms // max(1, max_points) // self._step_ms)) * self._step_ms
+
+    def _range(self, query: str, first_ms: int, last_ms: int, step_ms: int) -> list[Track]:
+        """The query at every step, however many there are."""
+        tracks: list[Track] = []
+        reach = (MAX_STEPS - 1) * step_ms
+        while first_ms <= last_ms:
+            end_ms = min(first_ms + reach, last_ms)
+            tracks += self.prometheus.query_range(query, start_ms=first_ms, end_ms=end_ms, step_ms=step_ms)
+            first_ms = end_ms + step_ms
+        return tracks
+
+    # --- Targets and samples ------------------------------------------------------------------------------------------
+
+    def targets(self) -> list[TargetStatus]:
+        """The latest status of every target as far as a Prometheus holds it, by target id."""
+        return self._keep("targets", _PAGE_SECONDS, self._read_targets)
+
+    def _read_targets(self) -> list[TargetStatus]:
+        now = self._now_ms
+        series = [
+            self._by_identity(query, now)
+            for query in (
+                TARGET_UP,
+                f"timestamp({TARGET_UP})",
+                "servescope_target_scrape_duration_seconds",
+                "servescope_target_samples",
+            )
+        ]
+        collected = []
+        for identity, pages in series[1].items():
+            # Of two collectors that watch it, the one that was scraped last.
+            newest = max(pages, key=lambda page: pages[page])
+            up, seconds, duration, samples = (each.get(identity, {}).get(newest) for each in series)
+            collected.append(_status(identity, bool(up), seconds, duration, samples))
+        known = {status.identity.deployment() for status in collected}
+        bare = [status for status in self._bare_targets(now) if status.identity.deployment() not in known]
+        return sorted([*collected, *bare], key=lambda status: status.target_id)
+
+    def _by_identity(self, query: str, at_ms: int) -> dict[Identity, dict[Labels, float]]:
+        """The values of each target by the collector's page they are from."""
+        found: dict[Identity, dict[Labels, float]] = {}
+        for point in self.prometheus.query(query, at_ms=at_ms):
+            values = dict(point.labels)
+            try:
+                identity = Identity(**{name: values.get(name, "") for name in IDENTITY_LABELS})
+            except IdentityError:
+                continue  # a series without an identity; an import reports it
+            found.setdefault(identity, {})[page_of(point.labels)] = point.value
+        return found
+
+    def _bare_targets(self, now_ms: int) -> list[TargetStatus]:
+        """The targets a Prometheus scrapes itself, without a collector."""
+        if not any(source.kind != "exposed" for source in self._sources().values()):
+            return []
+        found, _ = find_contract_targets(self.prometheus, start_ms=now_ms - 3_600_000, end_ms=now_ms)
+        ups = {
+            tuple(pair for pair in point.labels if pair[0] in ("job", "instance")): point.value
+            for point in self.prometheus.query(UP, at_ms=now_ms)
+        }
+        statuses = []
+        for target in found:
+            place = tuple(pair for pair in target.attached if pair[0] in ("job", "instance"))
+            statuses.append(_status(target.identity, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None))
+        return statuses
+
+    def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
+        """The native samples of a deployment's targets, one window for each that has any; as an import takes them."""
+        wanted = tuple(name for name in CONTRACT_NAMES if SAMPLE_FAMILIES[name] in names or name in names)
+        targets, _ = find_contract_targets(
+            self.prometheus, f"{{{matchers(deployment)}}}", start_ms=start_ms, end_ms=end_ms
+        )
+        windows = []
+        for target in targets:
+            clock = read_scrape_times(self.prometheus, target, start_ms, end_ms)
+            windows.append(read_scrapes(self.prometheus, target, wanted, clock, start_ms, end_ms).window)
+        return [window for window in windows if len(window.times)]
+
+    def settings_at(self, time_ms: int) -> RecordedSettings | None:
+        """None: a Prometheus holds the figures, not how they were derived."""
+        return None
+
+    def _keep(self, key: object, seconds: float, make: Callable[[], T]) -> T:
+        """What was made for this key within the last seconds, or is made now."""
+        now = time.monotonic()
+        with self._lock:
+            self._kept = {each: kept for each, kept in self._kept.items() if kept[0] > now}
+            if key in self._kept:
+                return self._kept[key][1]  # type: ignore[return-value]  # what this key was kept with
+        made = make()
+        with self._lock:
+            if len(self._kept) < _PAGES_KEPT:
+                self._kept[key] = (time.monotonic() + seconds, made)
+        return made
+
+
+def _status(
+    identity: Identity,
+    healthy: bool,
+    scraped_seconds: float | None,
+    duration_seconds: float | None = None,
+    samples: float | None = None,
+) -> TargetStatus:
+    scraped_ms = None if scraped_seconds is None else round(scraped_seconds * 1000)
+    return TargetStatus(
+        target_id=identity.target_id,
+        url="",
+        identity=identity,
+        source="",
+        versions="",
+        healthy=healthy,
+        last_scrape_ms=scraped_ms,
+        last_success_ms=scraped_ms if healthy else None,
+        duration_seconds=duration_seconds,
+        samples=round(samples or 0),
+        error=None,
+    )

@@ -1,0 +1,180 @@
+"""The scrapes of targets, put together again from the samples in a Prometheus.
+
+All samples of one scrape have the time of its `up`: at 1 a series without a sample there was absent, at 0 the scrape
+failed. Behind a collector `servescope_target_up` has the same meaning for each of its targets. Where neither exists,
+every instant at which any series has a sample is a scrape.
+
+The API does not return stale markers. Where `up` pauses, it is queried whether it was still valid then: if not, the
+target had left, and its series end there as they did in Prometheus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from servescope.contract.samples import Labels, Series, Window, format_edge, format_series, make_labels
+from servescope.store.prometheus.client import Prometheus, TooMuchError, Track
+from servescope.store.prometheus.targets import ScrapedTarget
+
+# Scrapes are read so far beyond both ends of a stretch, to see whether they pause there.
+_MARGIN_MS = 120_000
+_USUAL_INTERVAL_MS = 15_000
+_PAUSE_INTERVALS = 1.9
+_SHORTEST_SPAN_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PastScrapes:
+    """The scrapes of a target over a stretch of time; `succeeded` is whether the scrape at each instant did.
+
+    `strays` is the number of samples at instants of no scrape, which are left out.
+    """
+
+    window: Window
+    succeeded: tuple[bool, ...]
+    strays: int
+
+
+def read_scrape_times(
+    prometheus: Prometheus, target: ScrapedTarget, start_ms: int, end_ms: int
+) -> dict[int, bool] | None:
+    """The instants of a target's scrapes from start to end, both included, and whether each succeeded.
+
+    None when neither `up` nor `servescope_target_up` exists, so that every instant with samples is a scrape.
+    """
+    first, last = start_ms - _MARGIN_MS, end_ms + _MARGIN_MS
+    scraped = _samples_at(prometheus, target.up, first, last) if target.has_up else None
+    if target.form == "collected":
+        scraped = _combine(scraped, _samples_at(prometheus, target.health, first, last))
+    if scraped is None:
+        return None
+    marker = target.up if target.has_up else target.health
+    scraped |= _departures(prometheus, marker, sorted(scraped), last)
+    return {time_ms: scraped[time_ms] for time_ms in sorted(scraped) if start_ms <= time_ms <= end_ms}
+
+
+def _samples_at(prometheus: Prometheus, wanted: str, start_ms: int, end_ms: int) -> dict[int, bool]:
+    found: dict[int, bool] = {}
+    for track in read_all_samples(prometheus, wanted, start_ms, end_ms):
+        found |= {time_ms: value > 0 for time_ms, value in zip(track.times.tolist(), track.values, strict=True)}
+    return found
+
+
+def _combine(page: Mapping[int, bool] | None, health: Mapping[int, bool]) -> dict[int, bool]:
+    """When a collector's target was scraped, by the scrapes of the collector's page and the health it exposed."""
+    if page is None:
+        return dict(health)
+    scraped: dict[int, bool] = {}
+    before = False
+    for time_ms in sorted(page):
+        healthy = page[time_ms] and health.get(time_ms, False)
+        # The first page without the target ends its series; later ones have nothing to do with it.
+        if time_ms in health or before:
+            scraped[time_ms] = healthy
+        before = healthy
+    return scraped
+
+
+def _departures(prometheus: Prometheus, marker: str, times: Sequence[int], end_ms: int) -> dict[int, bool]:
+    """The instants at which a target left, as failed scrapes: where its scrapes pause and its marker was not valid."""
+    if not times:
+        return {}
+    interval = round(median(later - earlier for earlier, later in pairwise(times))) if len(times) > 2 else 0
+    interval = interval or _USUAL_INTERVAL_MS
+    pauses = [earlier for earlier, later in pairwise([*times, end_ms]) if later - earlier > _PAUSE_INTERVALS * interval]
+    if not pauses:
+        return {}
+    # Between the stale marker, which is where the next scrape would have been, and the scrape after that.
+    asked = [time_ms + interval * 3 // 2 for time_ms in pauses]
+    gone = _invalid_at(prometheus, marker, asked, max(1, interval // 4))
+    return {time_ms + interval: False for time_ms, left in zip(pauses, gone, strict=True) if left}
+
+
+def _invalid_at(prometheus: Prometheus, marker: str, instants: Sequence[int], step_ms: int) -> list[bool]:
+    first = instants[0]
+    tracks = prometheus.query_range(marker, start_ms=first, end_ms=instants[-1] + step_ms, step_ms=step_ms)
+    valid = {time_ms for track in tracks for time_ms in track.times.tolist()}
+    return [first + -(-(instant - first) // step_ms) * step_ms not in valid for instant in instants]
+
+
+def read_scrapes(
+    prometheus: Prometheus,
+    target: ScrapedTarget,
+    names: Sequence[str],
+    scraped: Mapping[int, bool] | None,
+    start_ms: int,
+    end_ms: int,
+) -> PastScrapes:
+    """A target's scrapes from start to end, both included, of the series of these names, as the target exposed them."""
+    tracks = read_all_samples(prometheus, target.select(names), start_ms, end_ms)
+    if scraped is None:
+        scraped = dict.fromkeys(sorted({time_ms for track in tracks for time_ms in track.times.tolist()}), True)
+    times = np.array(list(scraped), dtype=np.int64)
+    succeeded = np.array(list(scraped.values()), dtype=bool)
+    rows: dict[Series, int] = {}
+    placed = [rows.setdefault(_own_series(track.labels, target), len(rows)) for track in tracks]
+    values = np.full((len(rows), len(times)), np.nan)
+    strays = 0
+    for row, track in zip(placed, tracks, strict=True):
+        columns = np.searchsorted(times, track.times)
+        fits = columns < len(times)
+        fits[fits] = times[columns[fits]] == track.times[fits]
+        fits[fits] = succeeded[columns[fits]]
+        values[row, columns[fits]] = track.values[fits]
+        strays += int(len(fits) - fits.sum())
+    return PastScrapes(Window(tuple(rows), times, values), tuple(succeeded.tolist()), strays)
+
+
+def _own_series(labels: Labels, target: ScrapedTarget) -> Series:
+    """The series as the target exposed it: without the labels Prometheus added, with the identity where it is known."""
+    attached = dict(target.attached)
+    own: dict[str, str] = {}
+    name = ""
+    for label, value in labels:
+        original = label.removeprefix("exported_")
+        if label == "__name__":
+            name = value
+        elif original != label and original in attached:
+            # Prometheus renamed it, as it adds a label of that name itself.
+            own[original] = value
+        elif attached.get(label) != value:
+            own[label] = format_edge(float(value)) if label == "le" else value
+    if target.form != "engine":
+        own |= dict(target.identity.labels())
+    return Series(name, make_labels(own))
+
+
+def read_all_samples(prometheus: Prometheus, wanted: str, start_ms: int, end_ms: int) -> list[Track]:
+    """The samples of a selector from start to end, both included; in several queries where they are too many."""
+    try:
+        return prometheus.read_samples(wanted, start_ms=start_ms, end_ms=end_ms)
+    except TooMuchError:
+        if end_ms - start_ms < _SHORTEST_SPAN_MS:
+            raise
+    middle = (start_ms + end_ms) // 2
+    halves = [(start_ms, middle), (middle + 1, end_ms)]
+    by_labels: dict[Labels, list[Track]] = {}
+    for track in (track for half in halves for track in read_all_samples(prometheus, wanted, *half)):
+        by_labels.setdefault(track.labels, []).append(track)
+    return [_joined(labels, parts) for labels, parts in by_labels.items()]
+
+
+def _joined(labels: Labels, parts: Sequence[Track]) -> Track:
+    times = np.concatenate([part.times for part in parts])
+    return Track(labels, times, np.concatenate([part.values for part in parts]))
+
+
+def expositions(window: Window) -> Iterator[bytes]:
+    """The text of each scrape of a window, as the target would have exposed it."""
+    prefixes = [f"{format_series(*series)} " for series in window.series]
+    for column in window.values.T:
+        present = np.flatnonzero(column == column)
+        lines = [
+            f"{prefixes[row]}{value!r}\n" for row, value in zip(present.tolist(), column[present].tolist(), strict=True)
+        ]
+        yield "".join(lines).encode()

@@ -1,0 +1,197 @@
+"""The targets whose past a Prometheus holds, found by their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
+from servescope.contract.samples import Labels
+from servescope.errors import IdentityError
+from servescope.store.prometheus.client import Prometheus, TooMuchError
+from servescope.store.prometheus.selectors import selector
+
+Form = Literal["engine", "contract", "collected"]
+"""A target's series are an engine's own, those of our instruments (`contract`), or exposed by a collector."""
+
+UP: Final = "up"
+TARGET_UP: Final = "servescope_target_up"
+CONTRACT_NAMES: Final = tuple(name for name, family in SAMPLE_FAMILIES.items() if family not in PROCESS_RATIOS)
+"""Every sample name of the contract but the ratios of single processes, which nothing is derived from."""
+_IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapedTarget:
+    """One target as a Prometheus scraped it.
+
+    `attached` are the labels Prometheus added to its series, which are those of its `up` where it has one (`has_up`).
+    `source` is the source map to read an engine with, None to identify it.
+    """
+
+    identity: Identity
+    attached: Labels
+    form: Form
+    has_up: bool
+    source: str | None = None
+
+    def select(self, names: Sequence[str]) -> str:
+        """The selector of its series of these names."""
+        return selector(self._matchers(), names=names)
+
+    @property
+    def up(self) -> str:
+        """The selector of its `up`."""
+        return selector([("__name__", UP), *self.attached])
+
+    @property
+    def health(self) -> str:
+        """The selector of its health as a collector exposes it."""
+        return selector([("__name__", TARGET_UP), *self._matchers()])
+
+    def _matchers(self) -> list[tuple[str, str]]:
+        if self.form == "engine":
+            return list(self.attached)
+        identity = {name: getattr(self.identity, name) for name in IDENTITY_LABELS}
+        # Labels that are empty count as well: a series of another environment is another target's.
+        return [*identity.items(), *((name, value) for name, value in self.attached if name not in identity)]
+
+
+# --- Finding them -----------------------------------------------------------------------------------------------------
+
+
+def find_engines(
+    prometheus: Prometheus,
+    match: str,
+    deployment: Deployment,
+    *,
+    role: str,
+    replica_label: str,
+    source: str | None,
+    start_ms: int,
+    end_ms: int,
+) -> list[ScrapedTarget]:
+    """The engines a Prometheus scraped itself: every `up` that `match` selects is a target of the deployment.
+
+    Without an `up` the series with an engine's names are distinguished by `job` and `instance`. The value of
+    `replica_label` is the name of the replica.
+    """
+    ups = prometheus.series([selector([("__name__", UP)], extra=match)], start_ms=start_ms, end_ms=end_ms)
+    attached = [_without_name(labels) for labels in ups]
+    has_up = bool(attached)
+    if not has_up:
+        names = [name for name in native_names() if not name.endswith("_bucket")]
+        found = prometheus.series([selector(names=names, extra=match)], start_ms=start_ms, end_ms=end_ms)
+        attached = [_pick(labels, ("job", "instance", replica_label)) for labels in found]
+    return [
+        ScrapedTarget(_engine_identity(deployment, labels, role, replica_label), labels, "engine", has_up, source)
+        for labels in sorted(set(attached))
+    ]
+
+
+def _engine_identity(deployment: Deployment, attached: Labels, role: str, replica_label: str) -> Identity:
+    values = dict(attached)
+    replica = values.get(replica_label) or values.get("instance", "")
+    return Identity(**dict(deployment.labels()), replica=replica, role=role)
+
+
+def find_contract_targets(
+    prometheus: Prometheus, match: str = "", *, start_ms: int, end_ms: int
+) -> tuple[list[ScrapedTarget], list[str]]:
+    """The targets whose series of the contract a Prometheus holds, and the problems of series without an identity.
+
+    They come from collectors' pages, or from our instruments scraped without a collector.
+    """
+    exposed = prometheus.series([selector([("__name__", TARGET_UP)], extra=match)], start_ms=start_ms, end_ms=end_ms)
+    bare = _contract_series(prometheus, match, start_ms, end_ms)
+    problems: dict[str, None] = {}
+    collected = _identified(exposed, problems)
+    known = set(collected)
+    keys = collected | {key: None for key in _identified(bare, problems) if key not in known}
+    ups = _ups_by_place(prometheus, (rest for _, rest in keys), start_ms, end_ms)
+    return [_make_target(key, "collected" if key in known else "contract", ups) for key in sorted(keys)], list(problems)
+
+
+def _contract_series(prometheus: Prometheus, match: str, start_ms: int, end_ms: int) -> Iterator[Labels]:
+    """The series of the contract without buckets, in one query or, where they are too many, name by name."""
+    # What a collector counts itself, marked as derived, is of no target.
+    extra = f'{{{_inner(match)}deployment_id!="",derived=""}}'
+    try:
+        yield from prometheus.series([selector(names=_IDENTIFYING, extra=extra)], start_ms=start_ms, end_ms=end_ms)
+    except TooMuchError:
+        for name in _IDENTIFYING:
+            yield from prometheus.series([selector(names=[name], extra=extra)], start_ms=start_ms, end_ms=end_ms)
+
+
+def _inner(match: str) -> str:
+    inner = match.strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
+    return f"{inner}," if inner else ""
+
+
+def _identified(found: Iterable[Labels], problems: dict[str, None]) -> dict[tuple[Identity, Labels], None]:
+    """The identities of series and where they were scraped, each once."""
+    targets: dict[tuple[Identity, Labels], None] = {}
+    for labels in found:
+        values = dict(labels)
+        try:
+            identity = Identity(**{name: values.get(name, "") for name in IDENTITY_LABELS})
+        except IdentityError as error:
+            problems[f"series such as {values.get('__name__', '')!r}: {error}"] = None
+            continue
+        targets[identity, _pick(labels, ("job", "instance"))] = None
+    return targets
+
+
+def _ups_by_place(
+    prometheus: Prometheus, places: Iterable[Labels], start_ms: int, end_ms: int
+) -> dict[Labels, list[Labels]]:
+    """The labels of every `up` by its job and instance."""
+    jobs = sorted({dict(place)["job"] for place in places if len(place) == 2})
+    ups: dict[Labels, list[Labels]] = {}
+    if jobs:
+        wanted = [selector([("__name__", UP), ("job", job)]) for job in jobs]
+        for labels in prometheus.series(wanted, start_ms=start_ms, end_ms=end_ms):
+            ups.setdefault(_pick(labels, ("job", "instance")), []).append(_without_name(labels))
+    return ups
+
+
+def _make_target(key: tuple[Identity, Labels], form: Form, ups: Mapping[Labels, list[Labels]]) -> ScrapedTarget:
+    identity, place = key
+    identified = set(identity.labels())
+    fitting = [
+        labels
+        for labels in ups.get(place, ())
+        if all(pair in identified for pair in labels if pair[0] in IDENTITY_LABELS)
+    ]
+    # Several differ in labels the series need not bear, so what they have in common is matched.
+    common = tuple(pair for pair in fitting[0] if all(pair in labels for labels in fitting)) if fitting else place
+    return ScrapedTarget(identity, common, form, has_up=bool(fitting))
+
+
+@lru_cache(maxsize=1)
+def native_names() -> tuple[str, ...]:
+    """Every series name that some source map reads or recognises a source by, in both its spellings."""
+    from servescope.sources.map_files import load_sources
+
+    names: set[str] = set()
+    for source in load_sources().values():
+        names |= {*source.signs.all, *source.signs.any, *source.signs.none, *source.first_use.when}
+        names |= {source.first_use.like} if source.first_use.like else set()
+        names |= {name for rule in source.versions for name in rule.present}
+        for metric_map in source.metrics.values():
+            names |= set(metric_map.zero_when)
+            for alternative in metric_map.alternatives:
+                names |= {*alternative.requires, *alternative.unless, *(term.native for term in alternative.terms)}
+    parts = {f"{name}{part}" for name in names for part in ("", "_bucket", "_sum", "_count")}
+    return tuple(sorted(parts | {name.replace(":", "_") for name in parts}))
+
+
+def _without_name(labels: Labels) -> Labels:
+    return tuple(pair for pair in labels if pair[0] != "__name__")
+
+
+def _pick(labels: Labels, names: Sequence[str]) -> Labels:
+    return tuple(pair for pair in labels if pair[0] in names)

@@ -156,7 +156,7 @@ def _ask(server: Prometheus, expression: str, moment: str) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("name", ["prometheus", "prometheus_3"])
+@pytest.mark.parametrize("name", ["prometheus", pytest.param("prometheus_3", marks=pytest.mark.proof)])
 def test_a_latency_panel_leads_to_a_trace(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     """Asked for the panel's own query, Prometheus gives the trace ids that our instruments were given."""
     binary: Path = request.getfixturevalue(name)

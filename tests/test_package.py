@@ -11,6 +11,7 @@ import pytest
 
 from servescope.cli import COMMANDS
 from tests.conftest import ROOT
+from tests.support.waiting import deadline_seconds
 
 THIRD_PARTY = {"numpy", "prometheus_client", "aiohttp", "streamlit", "pandas", "altair", "pynvml", "opentelemetry"}
 
@@ -18,7 +19,11 @@ THIRD_PARTY = {"numpy", "prometheus_client", "aiohttp", "streamlit", "pandas", "
 def servescope(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user does."""
     return subprocess.run(
-        [sys.executable, "-m", "servescope.cli", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "servescope.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=deadline_seconds(),
+        check=False,
     )
 
 
@@ -28,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-        check=True, capture_output=True, timeout=120,
+        check=True, capture_output=True, timeout=deadline_seconds(120),
     )  # fmt: skip
     (built,) = folder.glob("*.whl")
     return built
@@ -72,7 +77,9 @@ def test_wheel_names_the_vllm_plugin(wheel: Path) -> None:
 def test_import_is_light(module: str) -> None:
     """Importing the package or an instrument loads no third party, so an engine's start is not slowed."""
     code = f"import sys, {module}; print(' '.join({{name.split('.')[0] for name in sys.modules}}))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=deadline_seconds()
+    ).stdout
 
     assert set(loaded.split()) & THIRD_PARTY == set()
 

@@ -29,7 +29,8 @@ from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.instrument import Instruments
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock
-from tests.instruments.test_engine import UNHURRIED
+from tests.support.hostile_values import UNHURRIED
+from tests.support.waiting import deadline_seconds
 
 Told = dict[tuple[str, Labels], float]
 
@@ -154,14 +155,14 @@ def test_the_server_gives_the_page_on_loopback(server: MetricsServer, instrument
     """Content type and body are those of the page, query or not."""
     assert server.url.startswith("http://127.0.0.1:")
     for url in (server.url, f"{server.url}?from=test"):
-        with urlopen(url, timeout=10) as answer:
+        with urlopen(url, timeout=deadline_seconds()) as answer:
             assert answer.headers["Content-Type"] == CONTENT_TYPE
             assert answer.read() == render(*instruments)
 
 
 def test_the_server_answers_head_without_a_body(server: MetricsServer) -> None:
     """The length is that of the page."""
-    with urlopen(Request(server.url, method="HEAD"), timeout=10) as answer:
+    with urlopen(Request(server.url, method="HEAD"), timeout=deadline_seconds()) as answer:
         assert int(answer.headers["Content-Length"]) > 1000
         assert answer.read() == b""
 
@@ -169,7 +170,7 @@ def test_the_server_answers_head_without_a_body(server: MetricsServer) -> None:
 def test_another_path_is_told_where_the_page_is(server: MetricsServer) -> None:
     """404, with the path of the metrics."""
     with pytest.raises(HTTPError, match="404") as error:
-        urlopen(server.url.removesuffix("/metrics"), timeout=10)
+        urlopen(server.url.removesuffix("/metrics"), timeout=deadline_seconds())
     assert error.value.read() == b"not found; metrics are at /metrics\n"
     error.value.close()
 
@@ -180,7 +181,7 @@ def test_readers_and_recorders_do_not_hinder_each_other(server: MetricsServer) -
 
     def scrape() -> None:
         for _ in range(5):
-            with urlopen(server.url, timeout=10) as answer:
+            with urlopen(server.url, timeout=deadline_seconds()) as answer:
                 pages.append(answer.read())
 
     threads = [threading.Thread(target=scrape) for _ in range(4)]
@@ -195,9 +196,9 @@ def test_readers_and_recorders_do_not_hinder_each_other(server: MetricsServer) -
 @pytest.mark.slow
 def test_clients_that_never_ask_do_not_pile_up(server: MetricsServer) -> None:
     """Beyond a handful of idle connections, new ones are closed; the server stays bounded, and closes at once."""
-    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(8)]
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=deadline_seconds()) for _ in range(8)]
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=deadline_seconds())
         with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
             _ask(connection)
         connection.close()
@@ -219,11 +220,11 @@ def test_a_page_that_fails_is_a_500_and_the_server_goes_on(
     original = instruments[0].text
     instruments[0].text = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
     with pytest.raises(HTTPError, match="500") as error:
-        urlopen(server.url, timeout=10)
+        urlopen(server.url, timeout=deadline_seconds())
     error.value.close()
     assert "ZeroDivisionError" in caplog.text
     instruments[0].text = original  # type: ignore[method-assign]
-    with urlopen(server.url, timeout=10) as answer:
+    with urlopen(server.url, timeout=deadline_seconds()) as answer:
         assert answer.status == 200
 
 
@@ -233,7 +234,7 @@ def test_a_closed_server_releases_its_port(instruments: tuple[Instruments, ...])
     server.close()
     server.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "servescope-metrics"]
-    with serve(*instruments, port=server.port) as again, urlopen(again.url, timeout=10) as answer:
+    with serve(*instruments, port=server.port) as again, urlopen(again.url, timeout=deadline_seconds()) as answer:
         assert answer.status == 200
 
 
@@ -256,7 +257,7 @@ def test_the_server_speaks_ipv6(instruments: tuple[Instruments, ...]) -> None:
         server = serve(*instruments, address="::1")
     except ServescopeError as error:
         pytest.skip(f"::1 cannot be bound here: {error}")
-    with server, urlopen(server.url, timeout=10) as answer:
+    with server, urlopen(server.url, timeout=deadline_seconds()) as answer:
         assert server.url.startswith("http://[::1]:")
         assert answer.status == 200
 

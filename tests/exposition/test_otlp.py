@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from servescope.instruments.instrument import INSTRUMENT_ERRORS, Instruments
 from servescope.instruments.router import RouterInstruments
 from tests.conftest import ROOT
 from tests.support.otlp_receiver import Receiver, attributes
+from tests.support.waiting import deadline_seconds, wait_for
 
 DEPLOYMENT = {"model_name": "llama-70b", "deployment_id": "chat-v2", "inference_stack": "v2", "environment": "canary"}
 NEVER = 3600.0
@@ -473,29 +475,47 @@ def _trace(exemplar: otlp.Exemplar) -> tuple[str, float]:
 def test_it_pushes_by_itself_and_once_more_at_the_end(engine: EngineInstruments, receiver: Receiver) -> None:
     """Every interval, and at closing what came since."""
     with push(engine, endpoint=receiver.url, interval_seconds=0.05) as pusher:
-        deadline = time.monotonic() + 10
-        while pusher.exported < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: pusher.exported >= 2, "two exports")
         engine.count_preemptions(3)
     assert receiver.metrics()["servescope.preemptions"].sum.data_points[0].as_int == 3
     assert not pusher.flush()
 
 
-def test_a_receiver_that_is_away_does_not_hold_up_the_end(engine: EngineInstruments) -> None:
-    """Closing gives up in the time it is given."""
+class Stuck:
+    """An exporter whose export does not end before it is shut down."""
+
+    def __init__(self) -> None:
+        self.shut_down = threading.Event()
+
+    def export(self, metrics_data: object, timeout_millis: float = 0.0) -> object:
+        self.shut_down.wait()
+        return None
+
+    def shutdown(self, timeout_millis: float = 0.0) -> None:
+        self.shut_down.set()
+
+
+def test_closing_abandons_an_export_that_does_not_end(engine: EngineInstruments) -> None:
+    """It waits for the given time and shuts the exporter down; else this test would not end."""
+    pusher = push(engine, exporter=Stuck(), interval_seconds=NEVER)
+    pusher.close(timeout_seconds=0.01)
+    wait_for(lambda: not pusher._thread.is_alive(), "the end of the pusher's thread")
+    assert (pusher.exported, pusher.failed) == (0, 1)
+
+
+def test_closing_abandons_an_unreachable_receiver(engine: EngineInstruments) -> None:
+    """The real exporter, which tries again for a minute, ends with its shutdown."""
     pusher = push(engine, endpoint="http://127.0.0.1:9/v1/metrics", interval_seconds=NEVER)
-    began = time.monotonic()
-    pusher.close(timeout_seconds=0.2)
-    assert time.monotonic() - began < 3
-    pusher._thread.join(10)
+    pusher.close(timeout_seconds=0.01)
+    wait_for(lambda: not pusher._thread.is_alive(), "the end of the pusher's thread")
+    assert pusher.exported == 0
 
 
 def test_a_process_that_ends_sends_its_last_figures(receiver: Receiver) -> None:
     """Also when nobody closed the pusher; a forked child sends nothing."""
     code = f"""
 import os
-from servescope.instruments.engine import EngineInstruments
-from servescope.contract.identity import Identity
+from servescope import EngineInstruments, Identity
 from servescope.exposition.otlp import push
 engine = EngineInstruments(Identity("m", "d", "s"))
 pusher = push(engine, endpoint={receiver.url!r})
@@ -505,7 +525,7 @@ if not os.fork():
     raise SystemExit
 os.wait()
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60, env=os.environ)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=deadline_seconds(), env=os.environ)
     assert len(receiver.requests) == 1
     assert receiver.metrics()["servescope.preemptions"].sum.data_points[0].as_int == 4
 

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from servescope.exposition.rendering import CONTENT_TYPE, OPENMETRICS_CONTENT_TY
 from servescope.exposition.serving import MetricsServer, serve
 from servescope.exposition.web import AsgiApp, WsgiApp, make_asgi_app, make_wsgi_app
 from servescope.instruments.engine import EngineInstruments
+from tests.support.waiting import deadline_seconds, wait_for, wait_for_async
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -53,7 +53,7 @@ def engine() -> EngineInstruments:
 def ask_server(server: MetricsServer, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
     url = server.url.removesuffix("/metrics") + path
     try:
-        answer = urlopen(Request(url, method=method, headers=_names(headers)), timeout=10)
+        answer = urlopen(Request(url, method=method, headers=_names(headers)), timeout=deadline_seconds())
     except HTTPError as error:
         answer = error
     with answer:
@@ -209,22 +209,24 @@ def test_twins_and_strangers_are_refused(way: Callable[..., object], engine: Eng
 
 @dataclass
 class Slow:
-    """An engine whose pages take a while, who rendered them, and whether one is being rendered."""
+    """An engine whose pages are not rendered before `release` is set, and the threads that render them."""
 
     engine: EngineInstruments
     threads: list[str]
     rendering: threading.Event
+    release: threading.Event
 
 
 @pytest.fixture
 def slow(engine: EngineInstruments, monkeypatch: pytest.MonkeyPatch) -> Slow:
-    slow, text = Slow(engine, [], threading.Event()), engine.text
+    slow, text = Slow(engine, [], threading.Event(), threading.Event()), engine.text
 
     def slowly() -> Any:
         slow.threads.append(threading.current_thread().name)
         slow.rendering.set()
-        time.sleep(0.2)
-        slow.rendering.clear()
+        if not slow.release.wait(deadline_seconds()):
+            slow.release.set()
+            pytest.fail("the rendering was not released: it blocks what would release it")
         return text()
 
     monkeypatch.setattr(engine, "text", slowly)
@@ -232,20 +234,20 @@ def slow(engine: EngineInstruments, monkeypatch: pytest.MonkeyPatch) -> Slow:
 
 
 def test_the_event_loop_runs_while_a_page_renders(slow: Slow) -> None:
-    """Twenty scrapers at once wait 0.2 s for one rendering, in a thread of its own; the loop goes on meanwhile."""
+    """Twenty scrapers at once wait for one rendering, in a thread of its own; the loop runs meanwhile."""
     app = make_asgi_app(slow.engine, cache_seconds=60)
     scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
 
-    async def scrape() -> int:
+    async def scrape() -> None:
         scrapes = [asyncio.create_task(_collect(app, scope)) for _ in range(20)]
-        turns = 0
-        while not all(scrape.done() for scrape in scrapes):
-            await asyncio.sleep(0.001)
-            turns += slow.rendering.is_set()
-        assert len({scrape.result()[1]["body"] for scrape in scrapes}) == 1
-        return turns
+        # Were the page rendered on the loop, this would come too late to release it.
+        await wait_for_async(slow.rendering.is_set, "a rendering")
+        assert not any(scrape.done() for scrape in scrapes)
+        slow.release.set()
+        sent = await asyncio.gather(*scrapes)
+        assert len({messages[1]["body"] for messages in sent}) == 1
 
-    assert asyncio.run(scrape()) > 0
+    asyncio.run(scrape())
     assert len(slow.threads) == 1
     assert slow.threads[0].startswith("servescope-metrics")
 
@@ -256,9 +258,16 @@ def test_many_scrapers_cost_the_server_one_rendering(slow: Slow) -> None:
         threads = [threading.Thread(target=ask_server, args=(server,)) for _ in range(6)]
         for thread in threads:
             thread.start()
+        wait_for(lambda: _serving() == len(threads), "six requests that are served at once")
+        slow.release.set()
         for thread in threads:
             thread.join()
     assert len(slow.threads) == 1
+
+
+def _serving() -> int:
+    """Requests that the server has a thread for."""
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
 def test_a_page_is_kept_for_a_moment_only(engine: EngineInstruments) -> None:
@@ -307,16 +316,14 @@ def test_the_app_works_mounted_under_starlette_and_uvicorn(engine: EngineInstrum
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        deadline = time.monotonic() + 10
-        while not server.started and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: server.started, "uvicorn to start")
         port = server.servers[0].sockets[0].getsockname()[1]
         for path in ("/metrics", "/metrics/"):
-            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=deadline_seconds()) as answer:
                 assert answer.read() == render(engine)
         with pytest.raises(HTTPError, match="404") as error:
-            urlopen(f"http://127.0.0.1:{port}/metrics/more", timeout=10)
+            urlopen(f"http://127.0.0.1:{port}/metrics/more", timeout=deadline_seconds())
         error.value.close()
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(deadline_seconds())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
@@ -27,6 +27,8 @@ from servescope.instruments.request import Request
 from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.testing import FakeClock, value
 from servescope.instruments.values import REFUSALS
+from tests.support.hostile_values import HOSTILE, UNHURRIED
+from tests.support.waiting import deadline_seconds
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 
@@ -217,9 +219,6 @@ def test_a_reading_with_an_unknown_first_token_leaves_out_what_needs_it(engine: 
     assert refused(engine) == {"first_token_missing": 1}
 
 
-# Other work on the machine must not make a test fail.
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 REQUESTS = st.lists(
     st.tuples(
         st.sampled_from(OUTCOMES),
@@ -232,12 +231,24 @@ REQUESTS = st.lists(
 )
 
 
-@settings(UNHURRIED, max_examples=50)
+@settings(UNHURRIED, max_examples=15)
 @given(REQUESTS)
 def test_folding_agrees_with_counting_one_by_one(
     requests: list[tuple[str, int, int, float, float]],
 ) -> None:
     """Whatever is recorded, each histogram and counter is what a plain loop over the requests gives."""
+    check_folding(requests)
+
+
+@pytest.mark.proof
+@settings(UNHURRIED, max_examples=300)
+@given(REQUESTS)
+def test_folding_agrees_with_counting_many_requests(requests: list[tuple[str, int, int, float, float]]) -> None:
+    """The same over many more lists of requests."""
+    check_folding(requests)
+
+
+def check_folding(requests: list[tuple[str, int, int, float, float]]) -> None:
     engine = EngineInstruments(IDENTITY)
     observed: dict[str, list[float]] = {name: [] for name, metric in METRICS.items() if metric.edges}
     for outcome, tokens_in, tokens_out, first, decode in requests:
@@ -562,70 +573,40 @@ def test_importing_the_instruments_loads_neither_numpy_nor_prometheus_client() -
         "servescope.exposition.web, servescope.exposition.registry; "
         "print([name for name in ('numpy', 'prometheus_client', 'pynvml') if name in sys.modules])"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=deadline_seconds()
+    )
     assert printed.stdout.strip() == "[]"
 
 
 # --- wrong at observation ---------------------------------------------------------------------------------------------
 
 
-class Hostile:
-    """A value that raises whatever one does with it."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
-    def __float__(self) -> float:
-        raise RuntimeError("float")
-
-    def __index__(self) -> int:
-        raise RuntimeError("index")
-
-    def __len__(self) -> int:
-        raise RuntimeError("len")
-
-    def __bool__(self) -> bool:
-        raise RuntimeError("bool")
-
-    def __iter__(self) -> Any:
-        raise RuntimeError("iter")
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("eq")
-
-    def __hash__(self) -> int:
-        raise RuntimeError("hash")
-
-    def __repr__(self) -> str:
-        raise RuntimeError("repr")
-
-
-HOSTILE = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.integers(0, 100),
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.text(max_size=3),
-    st.binary(max_size=3),
-    st.lists(st.integers(-3, 3), max_size=6),
-    st.tuples(st.integers(0, 3), st.floats(), st.text(max_size=1)),
-    st.sampled_from(OUTCOMES),
-    st.builds(Hostile),
-    st.builds(object),
-    st.builds(lambda: iter(int, 1)),  # never ends
-    st.complex_numbers(),
-)
 CALLS = st.lists(
     st.tuples(st.sampled_from(["start", "first", "tokens", "finish", "record", "steps", "state"]), HOSTILE, HOSTILE),
     max_size=25,
 )
 
 
-@settings(UNHURRIED, max_examples=200)
-@given(CALLS, st.lists(HOSTILE, min_size=8, max_size=8))
+NUMBERS = st.lists(HOSTILE, min_size=8, max_size=8)
+
+
+@settings(UNHURRIED, max_examples=50)
+@given(CALLS, NUMBERS)
 def test_no_value_raises_and_requests_always_add_up(calls: list[tuple[str, Any, Any]], numbers: list[Any]) -> None:
     """Whatever is passed: no exception, finite figures, and starts equal ends plus those in flight."""
+    check_calls(calls, numbers)
+
+
+@pytest.mark.proof
+@settings(UNHURRIED, max_examples=1000)
+@given(CALLS, NUMBERS)
+def test_none_of_many_values_raises(calls: list[tuple[str, Any, Any]], numbers: list[Any]) -> None:
+    """The same over many more values."""
+    check_calls(calls, numbers)
+
+
+def check_calls(calls: list[tuple[str, Any, Any]], numbers: list[Any]) -> None:
     engine = EngineInstruments(IDENTITY, clock=FakeClock(), draft_length=4)
     request = engine.start_request(1)
     started, finished = 1, 0

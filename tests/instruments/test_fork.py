@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import threading
-import time
 import urllib.request
 from collections.abc import Callable
 
@@ -21,13 +21,14 @@ from servescope.instruments.resources import ResourceMeter
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import value
 from servescope.plugins.steps import StepInstruments
+from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 
 
-def in_child(claim: Callable[[], bool], seconds: float = 10.0) -> bool:
+def in_child(claim: Callable[[], bool]) -> bool:
     """Whether the claim holds in a forked child, which answers in time."""
     child = os.fork()
     if child == 0:
@@ -36,15 +37,14 @@ def in_child(claim: Callable[[], bool], seconds: float = 10.0) -> bool:
             held = claim()
         finally:
             os._exit(0 if held else 1)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status == 0
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    pytest.fail(f"the child did not end within {seconds} s")
+    descriptor = os.pidfd_open(child)
+    ended, _, _ = select.select([descriptor], [], [], deadline_seconds())
+    os.close(descriptor)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert ended, "the child did not end in time"
+    return status == 0
 
 
 def test_a_child_starts_from_nothing_under_its_own_replica() -> None:

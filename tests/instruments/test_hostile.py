@@ -8,7 +8,6 @@ import logging
 import math
 import signal
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -353,11 +352,9 @@ def test_recording_in_a_signal_handler_does_not_block() -> None:
             request.finish("ok")
 
     with interrupting(handler, 0.002):
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until:
+        while interruptions <= 10:
             render(engine)
             engine.fold()
-    assert interruptions > 10
     assert value(engine, "requests_total", outcome="ok") == 40 * interruptions
     assert value(engine, "concurrent_requests") == 0
 
@@ -412,7 +409,7 @@ def test_a_clock_that_lies_spoils_times_and_nothing_else(times: list[Any]) -> No
 
 @pytest.mark.slow
 def test_memory_does_not_grow_without_a_reader() -> None:
-    """After the first ten thousand requests, good and bad, another forty thousand take no more."""
+    """After some thousands of requests, good and bad, twice as many more take no more memory."""
     engine = EngineInstruments(ENGINE)
     router = RouterInstruments(ROUTER)
 
@@ -432,15 +429,15 @@ def test_memory_does_not_grow_without_a_reader() -> None:
                 eligible_tokens=5, predicted_tokens=4, best_tokens=4, candidates=2, fallback_reason=f"reason {step}"
             ).report(step % 7)
 
-    work(10_000)
+    work(5_000)
     tracemalloc.start()
     try:
-        work(5_000)
+        work(3_000)
         before, _ = tracemalloc.get_traced_memory()
-        work(20_000)
+        work(10_000)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert after - before < 1_000_000
+    assert after - before < 500_000
     sane(engine)
     sane(router)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +32,7 @@ from servescope.instruments.processes import ProcessGroup
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import value
 from servescope.plugins.steps import StepInstruments
+from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="process groups need Linux's abstract sockets"),
@@ -72,16 +73,9 @@ def _descriptors() -> int:
     return sum(target.startswith(("socket:", "anon_inode:[eventfd]")) for target in opened)
 
 
-def eventually(claim: Callable[[], Any], seconds: float = 5.0) -> bool:
-    """Whether the claim comes to hold in time; a group not yet readable does not fulfil it."""
-    until = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(ServescopeError):
-            if claim():
-                return True
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
+def eventually(claim: Callable[[], Any]) -> bool:
+    """True once the claim holds; a group that cannot be read yet does not fulfil it."""
+    return bool(wait_for(claim, "the group", ignoring=(ServescopeError,)))
 
 
 def serve_requests(engine: EngineInstruments, count: int) -> None:
@@ -111,7 +105,7 @@ def forked(work: Callable[[], None]) -> Iterator[int]:
     if child == 0:
         try:
             work()
-            time.sleep(120)
+            signal.pause()
         finally:
             os._exit(1)
     try:
@@ -128,8 +122,7 @@ def end(child: int) -> None:
 
 MEMBER = """
     import sys, threading, time
-    from servescope.instruments.engine import EngineInstruments
-    from servescope.contract.identity import Identity
+    from servescope import EngineInstruments, Identity
     from servescope.instruments.processes import ProcessGroup
     from servescope.instruments.testing import value
 
@@ -187,7 +180,7 @@ class Member:
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()
-        self.process.wait(10)
+        self.process.wait(deadline_seconds())
 
     def __enter__(self) -> Member:
         return self
@@ -296,7 +289,7 @@ def test_children_of_multiprocessing_leave_their_last_word(name: str, method: st
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(30)
+            worker.join(deadline_seconds())
             assert worker.exitcode == 0
             worker.close()
         expected = 3 * 20
@@ -346,10 +339,10 @@ def test_memory_does_not_grow_with_generations(name: str) -> None:
     """Dead processes become one remainder."""
     engine = EngineInstruments(IDENTITY)
     with ProcessGroup(name, engine) as group:
-        for generation in range(30):
+        for generation in range(12):
             with forked(lambda: serve_requests(engine, 1)):
                 assert eventually(lambda: started(group) == generation + 1)  # noqa: B023 - asked within the loop
-        assert eventually(lambda: value(group, "servescope_group_processes_ended_total") == 30)
+        assert eventually(lambda: value(group, "servescope_group_processes_ended_total") == 12)
         keeper = group._member._keeper
         assert keeper._processes == {}
         assert sum(len(series) for _, series in keeper._remainder.families) < 500
@@ -382,7 +375,6 @@ def test_the_keeper_killed_round_after_round_takes_no_counts_with_it(name: str) 
                 for answer in answers:
                     assert float(answer) >= shown
                     shown = max(shown, float(answer))
-                time.sleep(0.01)
         ended = members[0].read("servescope_group_processes_ended_total")
         assert ended == 4
     finally:
@@ -400,46 +392,76 @@ def test_the_last_word_of_a_keeper_that_leaves_is_kept(name: str) -> None:
             assert eventually(lambda: second.tell("read", "requests_started_total") == "7.0")
             first.tell("requests", 5)
             first.close()
-            assert eventually(lambda: second.tell("read", "requests_started_total") == "12.0", 2.0)
+            assert eventually(lambda: second.tell("read", "requests_started_total") == "12.0")
             assert second.read("servescope_group_processes_ended_total") == 1
 
 
+def stop(process: int) -> None:
+    """Stop a process, so that it hangs until it is continued."""
+    os.kill(process, signal.SIGSTOP)
+    stat = Path(f"/proc/{process}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the process to stop")
+
+
+def state_age(group: ProcessGroup) -> float:
+    age = value(group, "servescope_group_state_age_seconds")
+    assert age is not None
+    return age
+
+
 @pytest.mark.slow
-def test_a_process_that_hangs_holds_up_no_page(name: str) -> None:
-    """Its last state is used, and its age shown; once it goes on, all is fresh again."""
+def test_a_page_does_not_wait_for_ever_for_a_process_that_hangs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last state is used, beside what others counted since, and its age shown; once it goes on, all is fresh."""
+    # However long it hangs, each page waits for it again, and only `wait_seconds` end that.
+    monkeypatch.setattr("servescope.instruments.keeper._HANGS_SECONDS", 1e6)
     engine = EngineInstruments(IDENTITY)
-    with ProcessGroup(name, engine, wait_seconds=2.0) as group, forked(lambda: serve_requests(engine, 4)) as child:
+    with ProcessGroup(name, engine, wait_seconds=0.1) as group, forked(lambda: serve_requests(engine, 4)) as child:
         assert eventually(lambda: started(group) == 4)
-        os.kill(child, signal.SIGSTOP)
-        time.sleep(0.1)
-        before = time.monotonic()
-        assert started(group) == 4
-        assert time.monotonic() - before < 4.0
-        before = time.monotonic()
-        assert (value(group, "servescope_group_state_age_seconds") or 0) > 2.0
-        assert time.monotonic() - before < 2.0  # it is not even waited for any more
+        stop(child)
+        serve_requests(engine, 1)
+        assert eventually(lambda: started(group) == 5)
+        assert eventually(lambda: state_age(group) > 1.0)
+        stale = state_age(group)
         os.kill(child, signal.SIGCONT)
-        assert eventually(lambda: (value(group, "servescope_group_state_age_seconds") or 0) < 0.2)
+        assert eventually(lambda: state_age(group) < stale)
+        assert started(group) == 5
 
 
 @pytest.mark.slow
-def test_a_keeper_that_hangs_holds_up_no_page_of_the_others(name: str) -> None:
-    """The last page known is given, in bounded time, with its age; without one there is an error, not a wrong sum."""
+def test_a_process_known_to_hang_is_not_waited_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that waits without end for it does not block the next one; when it goes on, both are complete."""
+    engine = EngineInstruments(IDENTITY)
+    with ProcessGroup(name, engine, wait_seconds=1e6) as group, forked(lambda: serve_requests(engine, 4)) as child:
+        assert eventually(lambda: started(group) == 4)
+        stop(child)
+        monkeypatch.setattr("servescope.instruments.keeper._HANGS_SECONDS", 0.0)
+        waited: list[float | None] = []
+        reader = threading.Thread(target=lambda: waited.append(started(group)))
+        reader.start()
+        wait_for(lambda: group._member._keeper._rounds, "the first page to be asked for")
+        assert started(group) == 4
+        assert not waited
+        os.kill(child, signal.SIGCONT)
+        reader.join(deadline_seconds())
+        assert waited == [4]
+
+
+@pytest.mark.slow
+def test_a_keeper_that_hangs_blocks_no_page_of_the_others(name: str) -> None:
+    """The last known page is shown, with its age; without one there is an error, not a wrong sum."""
     with Member(name) as keeper:
         keeper.tell("requests", 3)
         with Member(name) as member:
             assert eventually(lambda: member.tell("read", "requests_started_total") == "3.0")
-            keeper.process.send_signal(signal.SIGSTOP)
-            time.sleep(0.3)
-            before = time.monotonic()
+            stop(keeper.process.pid)
             assert member.read("requests_started_total") == 3
-            assert time.monotonic() - before < 2
-            assert member.read("servescope_group_state_age_seconds") > 0.5
+            assert eventually(lambda: member.read("servescope_group_state_age_seconds") > 0.5)
+            stale = member.read("servescope_group_state_age_seconds")
             engine = EngineInstruments(IDENTITY)
             with ProcessGroup(name, engine) as group, pytest.raises(ServescopeError, match="cannot be read"):
                 group.samples()
             keeper.process.send_signal(signal.SIGCONT)
-            assert eventually(lambda: member.read("servescope_group_state_age_seconds") < 0.5)
+            assert eventually(lambda: member.read("servescope_group_state_age_seconds") < stale)
 
 
 # --- forks of a group -------------------------------------------------------------------------------------------------

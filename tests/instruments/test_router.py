@@ -15,7 +15,7 @@ from servescope.contract.metrics import INDEX_STATES, METRICS
 from servescope.errors import UsageError
 from servescope.instruments.router import MAX_REASONS, Attempt, RouterInstruments
 from servescope.instruments.testing import FakeClock, value
-from tests.instruments.test_engine import HOSTILE, UNHURRIED
+from tests.support.hostile_values import HOSTILE, UNHURRIED
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="router-0", role="router")
 

@@ -13,6 +13,7 @@ from servescope.contract.identity import Identity
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.testing import FakeClock, value
+from tests.support.waiting import deadline_seconds
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2")
 
@@ -58,7 +59,7 @@ def test_several_matches_are_refused() -> None:
 
 
 def test_the_examples_of_the_embedding_page_run() -> None:
-    """The page's code runs as it stands, one block after another, and its server answers with every component."""
+    """The page's code runs unchanged, one block after another, and its server's page has every component."""
     page = (Path(__file__).parent.parent.parent / "docs" / "embedding.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(blocks) == 4
@@ -67,7 +68,7 @@ def test_the_examples_of_the_embedding_page_run() -> None:
     try:
         for block in blocks:
             exec(compile(block, "docs/embedding.md", "exec"), namespace)
-        with urlopen(namespace["server"].url, timeout=10) as answer:  # type: ignore[attr-defined]
+        with urlopen(namespace["server"].url, timeout=deadline_seconds()) as answer:  # type: ignore[attr-defined]
             text = answer.read().decode()
     finally:
         namespace["server"].close()  # type: ignore[attr-defined]

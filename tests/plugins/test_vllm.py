@@ -9,7 +9,6 @@ import logging
 import math
 import re
 import socket
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from servescope.sources.parse import parse_exposition
 from tests.real.processes import pick_ports
 from tests.support import fake_vllm
 from tests.support.fake_vllm import Finished, FinishReason, Iteration, Prompts, Scheduler, Speculation, configuration
+from tests.support.waiting import deadline_seconds, wait_for
 
 VARIABLES = ("PLUGIN", "ADDRESS", "PORT", "MODEL_NAME", "DEPLOYMENT_ID", "INFERENCE_STACK", "ENVIRONMENT",
              "ROLLOUT_PHASE", "REPLICA", "ROLE")  # fmt: skip
@@ -62,7 +62,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[Any]:
 
 def page(module: Any) -> str:
     """The page a scraper gets."""
-    with urlopen(module._PAGE._server.url, timeout=5) as response:
+    with urlopen(module._PAGE._server.url, timeout=deadline_seconds()) as response:
         return str(response.read().decode())
 
 
@@ -337,18 +337,16 @@ def test_several_servers_of_one_engine_have_a_port_and_a_replica_each(
     assert read(plugin, "kv_cache_usage") is None
 
 
-def test_the_port_closes_when_vllm_lets_go_of_its_logger(plugin: Any) -> None:
-    """After vLLM replaced its loggers nobody writes: a frozen page would pass for an idle engine."""
+def test_the_port_closes_when_vllm_drops_its_logger(plugin: Any) -> None:
+    """After vLLM replaced its loggers nothing is recorded: a frozen page would be mistaken for an idle engine."""
     logger = start(plugin)
     url = plugin._PAGE._server.url
-    assert urlopen(url, timeout=5).status == 200
+    assert urlopen(url, timeout=deadline_seconds()).status == 200
     del logger
     gc.collect()
-    deadline = time.monotonic() + 10
-    while plugin._PAGE._server is not None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: plugin._PAGE._server is None, "the server to close")
     with pytest.raises(URLError):
-        urlopen(url, timeout=5)
+        urlopen(url, timeout=deadline_seconds())
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------

@@ -283,11 +283,13 @@ def _make_directory(directory: Path) -> None:
 
 
 def _bind(address: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise UsageError(f"port {port!r} is not within 0 … 65535")
     try:
         # Every address of the machine means its IPv4 ones too, as which it is advertised.
         both = address == "::" and socket.has_dualstack_ipv6()
         return socket.create_server((address, port), family=_family(address), backlog=_BACKLOG, dualstack_ipv6=both)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise UsageError(f"cannot listen on {address}:{port}: {error}") from error
 
 

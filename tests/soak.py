@@ -31,7 +31,8 @@ import numpy as np
 
 from servescope.cli import main as servescope
 from servescope.collector.collector import Collector
-from tests.collector.test_collector import CONFIGURATION, free_port
+from tests.support.prometheus import free_port
+from tests.support.stepped_collector import CONFIGURATION
 
 SETTINGS = """
 scrape_interval = "15s"

@@ -8,135 +8,39 @@ import json
 import logging
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 from prometheus_client import generate_latest
 
 from servescope.collector import command
 from servescope.collector.collector import Collector
-from servescope.collector.config import read_configuration
 from servescope.collector.pacing import format_instant, next_due_ms, scrape_offset_ms
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target
-from servescope.contract.identity import Deployment
 from servescope.errors import UsageError
 from servescope.sources.page import PageLimits
 from servescope.sources.reader import ParsedText, Reader
 from servescope.store.embedded import Store
-from servescope.store.records import StoreError
-
-START = 1_800_000_000
-COLLECT = (sys.executable, "-m", "servescope.cli", "collect")
-CHAT = Deployment("llama", "chat", "v1")
-CONFIGURATION = """
-[collector]
-listen = "127.0.0.1:0"
-{settings}
-[[deployments]]
-deployment_id = "chat"
-model_name = "llama"
-inference_stack = "v1"
-[[deployments.file_sd]]
-files = ["targets.json"]
-"""
-
-
-def page(count: float) -> str:
-    return (
-        f'requests_total{{deployment_id="x",outcome="ok"}} {count}\noutput_tokens_total{{deployment_id="x"}} {count}\n'
-        'queued_requests{deployment_id="x"} 2\n'
-    )
-
-
-def dynamo_page(count: float) -> str:
-    """What a Dynamo frontend shows of `count` tokens in as many requests."""
-    return (
-        "dynamo_frontend_disconnected_clients 0\n"
-        f'dynamo_frontend_output_sequence_tokens_sum{{model="m"}} {count}\n'
-        f'dynamo_frontend_output_sequence_tokens_count{{model="m"}} {count}\n'
-        f'dynamo_frontend_output_tokens_total{{model="m"}} {count}\n'
-        f'dynamo_frontend_queued_requests{{model="m"}} 3\n'
-    )
-
-
-def vllm_page(count: float) -> str:
-    """What a vLLM worker shows of the same tokens."""
-    label = '{engine="0",model_name="m"}'
-    return (
-        f"vllm:num_requests_running{label} 1\nvllm:num_requests_waiting{label} 5\n"
-        f"vllm:generation_tokens_total{label} {count}\nvllm:kv_cache_usage_perc{label} 0.5\n"
-        f"vllm:prefix_cache_queries_total{label} {count}\nvllm:prefix_cache_hits_total{label} 0\n"
-        f"vllm:inter_token_latency_seconds_sum{label} 1\nvllm:inter_token_latency_seconds_count{label} 1\n"
-    )
-
-
-def write_targets(folder: Path, *names: str, labels: dict[str, str] | None = None) -> None:
-    groups = [{"targets": [f"{name}:80"], "labels": {"replica": name, **(labels or {})}} for name in names]
-    (folder / "fresh").write_text(json.dumps(groups))
-    (folder / "fresh").replace(folder / "targets.json")
-
-
-class World:
-    """A collector under test, its clock and what its targets answer, by replica; None is a failure."""
-
-    def __init__(self, folder: Path, *, settings: str = "") -> None:
-        self.folder = folder
-        self.seconds = float(START)
-        self.answers: dict[str, float | None] = {}
-        self.pages: dict[str, Callable[[float], str]] = {}
-        self.asked: list[str] = []
-        (folder / "servescope.toml").write_text(CONFIGURATION.format(settings=settings))
-        self.open()
-
-    def open(self) -> None:
-        """Start a collector on the folder's store."""
-        configuration = read_configuration(self.folder / "servescope.toml")
-        path = configuration.collector.store
-        store = Store(path)
-        history = Store(path, read_only=True)
-        self.collector = Collector(configuration, store, history, self.fetch, clock=lambda: self.seconds)
-
-    async def fetch(self, target: Target, _: Limits, /) -> bytes:
-        self.asked.append(target.url)
-        count = self.answers.get(target.identity.replica)
-        if count is None:
-            raise ScrapeError("unreachable", "cannot connect: Connection refused")
-        return self.pages.get(target.identity.replica, page)(count).encode()
-
-    async def step(self, count: float | None = None, *, seconds: float = 15.0) -> dict[str, float]:
-        """Let every target count to `count`, discover, scrape, evaluate: the figures of the deployment."""
-        self.seconds += seconds
-        if count is not None:
-            self.answers = {name: count for name, former in self.answers.items() if former is not None}
-        await self.collector.discover()
-        for watched in self.collector.watched:
-            await self.collector.scrape(watched)
-        evaluation = self.collector.evaluate(self.collector.now_ms)
-        return evaluation.deployments[CHAT].figures if CHAT in evaluation.deployments else {}
-
-
-def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        try:
-            await act(world)
-        finally:
-            await asyncio.to_thread(world.collector.close)
-
-    asyncio.run(run())
+from tests.support.collect_command import COLLECT, collecting, get, wait_until
+from tests.support.prometheus import free_port
+from tests.support.stepped_collector import (
+    CHAT,
+    CONFIGURATION,
+    START,
+    World,
+    dynamo_page,
+    page,
+    play,
+    vllm_page,
+    write_targets,
+)
 
 
 def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
@@ -764,41 +668,6 @@ def engine() -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-@contextmanager
-def collecting(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (folder / "collect.log").open("wb") as log:
-        process = subprocess.Popen([*COLLECT, *words], cwd=folder, stdout=log, stderr=log)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
-def get(url: str) -> Any:
-    with urlopen(url, timeout=5) as answer:
-        return answer.read().decode()
-
-
-def wait_until(ready: Callable[[], object], log: Path, *, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if ready():
-                return
-        except (URLError, OSError, StoreError):
-            pass
-        time.sleep(0.05)
-    pytest.fail(f"not within {seconds} s: {log.read_text()}")
 
 
 @pytest.mark.slow

@@ -18,9 +18,10 @@ import pytest
 from servescope.collector.command import collect
 from servescope.collector.config import read_configuration
 from servescope.store.embedded import Store
-from tests.collector.test_collector import free_port, get
-from tests.collector.test_fetch import Authority
+from tests.support.authorities import Authority
+from tests.support.collect_command import get
 from tests.support.faulty_servers import FAULTS, HEALTHY, MAX_BODY_BYTES, answering
+from tests.support.prometheus import free_port
 
 HEALTHY_SCRAPES = 6
 CERTIFICATES: Mapping[str, tuple[str, bool, bool]] = {

@@ -12,12 +12,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import trustme
 from aiohttp import web
 from aiohttp.abc import ResolveResult
 
@@ -29,6 +27,7 @@ from servescope.collector.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access, Proxy, Tls
 from servescope.sources.reader import Reader
+from tests.support.authorities import Authority
 from tests.support.faulty_servers import (
     FAULTS,
     HEALTHY,
@@ -167,35 +166,6 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
-
-
-class Authority:
-    """A certificate authority of the test, with its files in a folder."""
-
-    def __init__(self, folder: Path, name: str = "ca") -> None:
-        self.folder = folder
-        self.ca = trustme.CA()
-        self.path = folder / f"{name}.pem"
-        self.ca.cert_pem.write_to_path(str(self.path))
-
-    def server(self, *names: str, expired: bool = False, asks_clients: bool = False) -> ssl.SSLContext:
-        """How a server of these names presents itself."""
-        not_after = datetime.now(UTC) - timedelta(days=1) if expired else None
-        not_before = datetime.now(UTC) - timedelta(days=9)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.ca.issue_cert(*names, not_before=not_before, not_after=not_after).configure_cert(context)
-        if asks_clients:
-            context.verify_mode = ssl.CERT_REQUIRED
-            self.ca.configure_trust(context)
-        return context
-
-    def client(self, name: str) -> tuple[str, str]:
-        """Files of a client's certificate and its key."""
-        issued = self.ca.issue_cert(f"{name}@client.example")
-        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        cert.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
-        issued.private_key_pem.write_to_path(str(key))
-        return str(cert), str(key)
 
 
 @contextmanager

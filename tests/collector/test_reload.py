@@ -7,7 +7,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from urllib.error import HTTPError
@@ -15,119 +15,16 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from servescope.collector.collector import Collector
-from servescope.collector.config import Configuration, read_configuration
+from servescope.collector.config import Configuration
 from servescope.collector.deployments import HttpDiscoverySettings
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.target import Target
 from servescope.errors import ServescopeError
-from servescope.store.embedded import Store
-from tests.collector.test_collector import collecting, free_port, get, page, wait_until
-
-START = 1_800_000_000
-TARGETS = """
-[collector]
-listen = "127.0.0.1:0"
-{settings}
-[[deployments]]
-deployment_id = "chat"
-model_name = "llama"
-inference_stack = "v1"
-"""
-TARGET = """
-[[deployments.targets]]
-url = "http://{name}:80"
-replica = "{name}"
-{keys}
-"""
-
-
-def text(*names: str, settings: str = "", keys: str = "") -> str:
-    return TARGETS.format(settings=settings) + "".join(TARGET.format(name=name, keys=keys) for name in names)
-
-
-class World:
-    """A collector, its clock, which only sleeping moves, and what is asked of its targets and lists."""
-
-    def __init__(self, folder: Path, configuration: str) -> None:
-        self.path = folder / "servescope.toml"
-        self.write(configuration)
-        self.seconds = float(START)
-        self.asked: list[tuple[float, str]] = []
-        self.refusals: dict[str, list[ScrapeError | None]] = {}
-        self.lists: dict[str, bytes | ScrapeError] = {}
-        self.lists_asked: list[str] = []
-        first = read_configuration(self.path)
-        store, history = Store(first.collector.store), Store(first.collector.store, read_only=True)
-        self.sleepers: list[tuple[float, asyncio.Future[None]]] = []
-        self.collector = Collector(
-            first, store, history, self.fetch, clock=lambda: self.seconds, sleep=self.sleep,
-            fetch_list=self.fetch_list, reread=lambda: read_configuration(self.path),
-        )  # fmt: skip
-
-    def write(self, configuration: str) -> None:
-        self.path.write_text(configuration, encoding="utf-8")
-
-    async def fetch(self, target: Target, _: Limits, /) -> bytes:
-        self.asked.append((self.seconds - START, target.identity.replica))
-        waiting = self.refusals.get(target.identity.replica, [])
-        refusal = waiting.pop(0) if waiting else None
-        if refusal is not None:
-            raise refusal
-        return page(self.seconds - START).encode()
-
-    async def fetch_list(self, settings: HttpDiscoverySettings, /) -> bytes:
-        self.lists_asked.append(settings.url)
-        found = self.lists[settings.url]
-        if isinstance(found, ScrapeError):
-            raise found
-        return found
-
-    async def sleep(self, seconds: float) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self.sleepers.append((self.seconds + seconds, future))
-        await future
-
-    async def advance(self, seconds: float) -> None:
-        """Let this time pass, waking whoever sleeps at the instant it sleeps until."""
-        end = self.seconds + seconds
-        while True:
-            await self.settle()
-            self.sleepers = [each for each in self.sleepers if not each[1].done()]
-            due = min((moment for moment, _ in self.sleepers), default=end + 1)
-            if due > end:
-                break
-            self.seconds = max(self.seconds, due)
-            for moment, future in self.sleepers:
-                if moment <= self.seconds and not future.done():
-                    future.set_result(None)
-        self.seconds = end
-
-    async def settle(self) -> None:
-        """Let everything run that does not sleep, threads included."""
-        for _ in range(8):
-            await asyncio.sleep(0.001)
-
-    def times(self, replica: str) -> list[float]:
-        return [round(moment, 3) for moment, name in self.asked if name == replica]
-
-    def scraped(self) -> dict[str, int]:
-        return {each.target.identity.replica: len(each.recent.window().times) for each in self.collector.watched}
-
-
-def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        running = asyncio.create_task(world.collector.run())
-        try:
-            await world.advance(0)
-            await act(world)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await asyncio.to_thread(world.collector.close)
-
-    asyncio.run(run())
+from tests.support.collect_command import collecting, get, wait_until
+from tests.support.prometheus import free_port
+from tests.support.reloaded_collector import START, TARGET, TARGETS, World, play, text
+from tests.support.stepped_collector import page
 
 
 def gaps(times: Sequence[float]) -> list[float]:

@@ -23,7 +23,7 @@ from servescope.collector.config import make_configuration
 from servescope.collector.openapi import describe
 from servescope.errors import ConfigurationError
 from servescope.settings.values import is_loopback
-from tests.collector.test_serve_bounds import LIMITS, Door, bounds, ended, fill, play
+from tests.support.api_door import LIMITS, Door, bounds, ended, fill, play
 from tests.support.prometheus import running as running_prometheus
 
 FIRST, SECOND = "f1rst-t0ken", "sec0nd/t0ken=="  # the tests' own

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import math
-import random
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -18,39 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.telemetry import Telemetry
-from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, format_series, make_labels
-from tests.collector.test_serve import Scene, play, scene
-from tests.support.fake_targets import FakeTarget
-
-OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-
-
-async def scrape_everything(stage: Scene, *, shuffled: bool = False) -> None:
-    """Two scrapes of targets that show all of the contract; their lines in any order when `shuffled`."""
-    targets = {
-        name: FakeTarget(name, Identity("m", "d", "s", replica=name, role=role), seed)
-        for seed, (name, role) in enumerate((("v1-0", "aggregated"), ("v1-1", "router"), ("v2-0", "autoscaler")))
-    }
-    mixer = random.Random(7)
-    for step in range(2):
-        for name, target in targets.items():
-            lines = target.exposition(step).splitlines()
-            if shuffled:
-                mixer.shuffle(lines)
-            stage.pages.texts[name] = "\n".join(lines) + "\n"
-        await stage.step()
-
-
-async def fetch(stage: Scene, **headers: str) -> tuple[bytes, dict[str, str]]:
-    asked = {"Accept-Encoding": "identity", **headers}
-    async with (
-        aiohttp.ClientSession(auto_decompress=False) as session,
-        session.get(f"{stage._url}/metrics", headers=asked) as response,
-    ):
-        assert response.status == 200
-        return await response.read(), dict(response.headers)
+from tests.support.exposed_metrics import OPENMETRICS, fetch, scrape_everything
+from tests.support.served_collector import Scene, play, scene
 
 
 def samples(families: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 
 from servescope.collector.api.settings import ApiSettings
 from servescope.collector.openapi import describe
-from tests.collector.test_serve_bounds import LIMITS, Door, fill, play
 from tests.conftest import ROOT
+from tests.support.api_door import LIMITS, Door, fill, play
 
 TOKEN = "0penapi-t0ken"  # the tests' own
 

@@ -13,7 +13,7 @@ import pytest
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import Scrape
-from tests.collector.test_collector import World, play, write_targets
+from tests.support.stepped_collector import World, play, write_targets
 
 TOKENS = "output_tokens_per_second"
 EVERY = 15.0

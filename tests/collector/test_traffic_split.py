@@ -11,7 +11,7 @@ from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.traffic_split import ConfiguredShare
 from servescope.errors import ConfigurationError, ServescopeError
-from tests.collector.test_reload import World
+from tests.support.reloaded_collector import World
 
 TARGETS = "".join(
     f"""

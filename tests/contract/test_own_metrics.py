@@ -12,8 +12,8 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.own_metrics import FOREIGN_SERIES, OWN_METRICS, UNSCRAPED, OwnMetric, own_family
-from tests.collector.test_serve import Scene, play
-from tests.collector.test_serve_metrics import fetch, scrape_everything
+from tests.support.exposed_metrics import fetch, scrape_everything
+from tests.support.served_collector import Scene, play
 
 OURS = {name: metric for name, metric in OWN_METRICS.items() if metric.program == "collector"}
 # Prometheus' own word about a target of its.

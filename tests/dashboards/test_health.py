@@ -14,11 +14,11 @@ from alerts.__main__ import GENERATED as RULES
 from dashboards.queries import HEALTH_VARIABLES
 from servescope.alerting.links import HEALTH
 from servescope.collector.telemetry import watch_event_loop
-from tests.collector.test_serve import Scene, play
-from tests.collector.test_serve_metrics import scrape_everything
 from tests.support.alertmanager import NOTIFIES_NOBODY, running_alertmanager
 from tests.support.boards import expressions, panels, read_board, variable_queries
+from tests.support.exposed_metrics import scrape_everything
 from tests.support.prometheus import OWN_ADDRESS, Prometheus, running
+from tests.support.served_collector import Scene, play
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow

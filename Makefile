@@ -8,7 +8,7 @@ FAST := -m 'not slow and not proof and not real'
 PYTEST := -m pytest -q -n auto --dist loadgroup --no-loadscope-reorder --durations=20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proofs lowest latest lock firstpage generate bench soak live real truth capture engines pictures clean
+.PHONY: help demo test check types tests fast proofs lowest latest lock firstpage generate bench soak live real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,18 +25,25 @@ demo: $(VENV)/.demo  ## install what is needed, then show an emulated v1 and v2 
 	$(BIN)/servescope demo $(OPTIONS)
 
 test: $(VENV)/.develop  ## install what the tests need, then run them all
-	$(BIN)/python -m tests.tools
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/mypy $(SOURCES)
-	$(BIN)/lint-imports
-	$(BIN)/python $(PYTEST)
+	@$(MAKE) --no-print-directory -j2 types tests
 
 check: $(VENV)/.develop  ## the fast inner loop: format, lint, types, unit tests
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+	@$(MAKE) --no-print-directory -j2 types fast
+
+# Beside each other: mypy uses one core, and tests that wait leave theirs.
+types:
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
+
+tests:
+	$(BIN)/python -m tests.tools
+	$(BIN)/python $(PYTEST)
+
+fast:
 	$(BIN)/python $(PYTEST) $(FAST)
 
 lowest:  ## run the fast tests on the lowest versions that pyproject.toml declares

@@ -46,7 +46,7 @@ def demo(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
 
 def answers(port: int) -> bool | None:
     try:
-        with urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=deadline_seconds()) as answer:
             return answer.status == 200 or None
     except (URLError, OSError):
         return None

@@ -14,6 +14,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Figure
 from tests.support.boards import NAMES, panels, read_board
+from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def show(modules: Path, **wanted: Any) -> Any:
     """What Grafana makes of units, values and thresholds."""
     question = json.dumps({"units": [], "values": [], "thresholds": [], **wanted})
     done = subprocess.run(
-        ["node", str(SCRIPT), str(modules)], input=question, capture_output=True, text=True, timeout=60
+        ["node", str(SCRIPT), str(modules)], input=question, capture_output=True, text=True, timeout=deadline_seconds()
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from servescope.emulator.server import format_configuration
 from servescope.emulator.stack import EmulatedStack
 from tests.conftest import ROOT
 from tests.support.compose import Service, read_compose
+from tests.support.promtool import run
 
 COMPOSITION = read_compose(ROOT / "docker-compose.yml")
 SERVICES = COMPOSITION.services
@@ -178,9 +178,9 @@ def test_prometheus_accepts_its_configuration(promtool: Path, tmp_path: Path) ->
     """`promtool check config` finds the configuration, the rules it names and their expressions right."""
     outside = COMPOSITION.outside(tmp_path)
     path = outside.path_of(SERVICES["prometheus"], "/etc/prometheus/prometheus.yml")
-    done = subprocess.run([promtool, "check", "config", path], capture_output=True, text=True, check=False, timeout=60)
+    done = run(promtool, ["check", "config", path], tmp_path)
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
     assert re.search(r"SUCCESS: [1-9]\d* rule files found", done.stdout)
 
 
@@ -188,14 +188,14 @@ def test_alertmanager_accepts_its_configuration(amtool: Path, tmp_path: Path) ->
     """`amtool check-config` finds the configuration right, and the templates it names."""
     outside = COMPOSITION.outside(tmp_path)
     path = outside.path_of(SERVICES["alertmanager"], "/etc/alertmanager/alertmanager.yml")
-    done = subprocess.run([amtool, "check-config", path], capture_output=True, text=True, check=False, timeout=60)
+    done = run(amtool, ["check-config", path], tmp_path)
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
     assert "1 templates" in done.stdout
 
 
 def test_alertmanager_has_the_generated_routes_and_needs_no_secret() -> None:
-    """The file is what `python -m alerts` makes of deploy/alerts.toml; it routes as ours does, and tells nobody."""
+    """The file is what `python -m alerts` makes of deploy/alerts.toml; it routes as ours does, and notifies nobody."""
     text = (ROOT / "deploy" / "alertmanager.yml").read_text(encoding="utf-8")
     document = yaml.safe_load(text)
     ours = configuration()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -195,9 +194,9 @@ def test_faults_reach_whom_they_concern(tmp_path: Path, prometheus: Path, alertm
         _wait_for_watchdog(watch)
         # Prometheus begins to scrape some seconds after it evaluates, which are minutes here.
         assert {told.name for told in watch.told()} <= {"ServescopeWatchdog", "ServescopeCollectorGone"}
-        began = time.monotonic()
+        since = watch.now()
         outcomes = run_lanes(stack, watch, chosen, lambda _: None)
-        told = watch.told(since=began)
+        told = watch.told(since=since)
 
     assert [problem for outcome in outcomes for problem in outcome.problems] == []
     assert {(outcome.alert, outcome.receiver) for outcome in outcomes} == {

@@ -60,6 +60,11 @@ class Watch:
         self._ended.set()
         self._thread.join()
 
+    @staticmethod
+    def now() -> float:
+        """The moment, as the times of notifications are."""
+        return time.monotonic()
+
     def told(self, *, since: float = 0.0) -> list[Told]:
         """What receivers were told, in the order they were told."""
         with self._lock:

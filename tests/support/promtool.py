@@ -44,10 +44,10 @@ def failures(promtool: Path, folder: Path, suites: Mapping[str, Suite]) -> dict[
     return failed
 
 
-def run(promtool: Path, arguments: Iterable[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A finished promtool, with its errors among its output."""
+def run(program: Path, arguments: Iterable[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A finished promtool or amtool, with its errors among its output."""
     return subprocess.run(
-        [promtool, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        [program, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         timeout=deadline_seconds(_SECONDS),
     )  # fmt: skip
 

@@ -1,0 +1,29 @@
+"""`python -m tests.support.busy -- COMMAND...`: run a command while two endless loops keep each core busy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+LOOPS_PER_CORE = 2
+_LOOP = "while True: pass"
+
+
+def run_busy(command: Sequence[str]) -> int:
+    """The exit code of a command that shares every core with two loops; they end with it."""
+    cores = os.cpu_count() or 1
+    loops = [subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(LOOPS_PER_CORE * cores)]
+    try:
+        return subprocess.run(command, check=False).returncode
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["--"] or not sys.argv[2:]:
+        sys.exit("usage: python -m tests.support.busy -- COMMAND...")
+    sys.exit(run_busy(sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""KV cache and router: what is reused, what the router predicted, and what it knows of the workers' caches."""
+"""KV cache and router: reused tokens, the router's predictions, and its index of the workers' caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "KV cache and router",
-        "Cache hits of each deployment, how well its router predicts them, and the router itself.",
+        "Cache hits of each deployment, how well its router predicts them, and the state of the router.",
         (
             Row(
                 "Hits and predictions",
@@ -42,7 +42,7 @@ def make(options: Options) -> Board:
                         by=("deployment_id", "replica"), replica=True,
                         meaning="Share of each replica's KV cache in use.",
                         normal="high under load, below 100 %.",
-                        first="where it stays at 100 %, look at preemptions and add replicas or KV cache.",
+                        first="if it stays at 100 %, check preemptions; add replicas or KV cache.",
                     ),
                 ),
             ),
@@ -52,44 +52,45 @@ def make(options: Options) -> Board:
                     expression_panel(
                         "Index state", Level("router_index_state", "max"), options, unit="ratio",
                         by=("deployment_id", "state"), meaning=METRICS["router_index_state"].help,
-                        normal="`exact` at 1.", first="if `degraded` stays, look at event gaps and drops.",
+                        normal="`exact` at 1.", first="if it stays `degraded`, check event gaps and dropped events.",
                     ),
                     figure_panel("router_event_gap_rate", options),
                     expression_panel(
                         "Cache events dropped", rate("router_index_events_dropped_total"), options, unit="events/s",
                         by=("deployment_id",), meaning=METRICS["router_index_events_dropped_total"].help, normal="0.",
-                        first="look whether workers and router are of the same version.",
+                        first="check whether workers and router run the same version.",
                     ),
                     expression_panel(
                         "Index recoveries", rate("router_index_recoveries_total"), options, unit="recoveries",
                         by=("deployment_id", "source"), meaning=METRICS["router_index_recoveries_total"].help,
-                        normal="none, or few after a restart.", first="if they repeat, look at event gaps.",
+                        normal="none, or few after a restart.", first="if they repeat, check event gaps.",
                     ),
                     figure_panel("router_unreported_rate", options),
                     expression_panel(
-                        "Decisions without the index", rate("router_fallbacks_total"), options, unit="decisions/s",
+                        "Routing decisions without the index", rate("router_fallbacks_total"), options,
+                        unit="decisions/s",
                         by=("deployment_id", "reason"), meaning=METRICS["router_fallbacks_total"].help,
-                        normal="none, or few.", first="the reason says what was missing.",
+                        normal="none, or few.", first="the label `reason` names what was missing.",
                     ),
                 ),
             ),
             Row(
-                "Waiting for a decision",
+                "Router queue and decisions",
                 (
                     quantiles_panel(
                         "Router queue wait", "router_queue_wait_seconds", options,
-                        normal="near 0 while workers have room.",
-                        first="all workers are saturated: look at scale and requests in flight.",
+                        normal="near 0 while workers have capacity.",
+                        first="if it grows, all workers are saturated: check the replicas and the requests in flight.",
                     ),
                     quantiles_panel(
-                        "Decision time", "router_decision_seconds", options,
+                        "Routing decision time", "router_decision_seconds", options,
                         normal="about a millisecond.",
-                        first="if it rises with traffic, the router is the bottleneck: add router replicas.",
+                        first="if it grows with traffic, the router is the bottleneck: add router replicas.",
                     ),
                     expression_panel(
                         "Queued at the router", level("router_queued_requests"), options, unit="requests",
                         by=("deployment_id",), meaning=METRICS["router_queued_requests"].help, normal="near 0.",
-                        first="all workers are saturated: look at scale.",
+                        first="if it grows, all workers are saturated: check the replicas.",
                     ),
                 ),
             ),
@@ -99,29 +100,31 @@ def make(options: Options) -> Board:
 
 
 def _between_replicas(options: Options) -> tuple[Panel, ...]:
-    """Hit rates of replicas with enough traffic for a rate to say something, and how far they lie apart."""
+    """Hit rates of replicas with enough traffic for a meaningful rate, and their spread."""
     reused, eligible = METRICS["kv_cache_reused_tokens_total"].name, METRICS["kv_cache_eligible_tokens_total"].name
     floor = PROMPT_TRAFFIC.value
     hits = absence(Ratio(rate(reused), rate(eligible)), idle=True)
-    nothing = replace(hits, text=f"{hits.text}; or every replica has fewer than {floor:g} prompt tokens a second")
+    nothing = replace(hits, text=f"{hits.text}; or every replica has fewer than {floor:g} prompt tokens per second")
     return (
         query_panel(
             "Hit rate by replica", {"": replica_share(reused, eligible, floor, options)}, options, unit="ratio",
             by=("deployment_id", "replica"), width=12,
-            meaning="Prompt tokens reused / prompt tokens routed, as told by each replica; those with fewer than "
-            f"{floor:g} prompt tokens a second are left out. Where a router tells the hits, the replica is the router.",
+            meaning="Prompt tokens reused / prompt tokens routed, as each replica reports them, without replicas that "
+            f"have fewer than {floor:g} prompt tokens per second. Where the router reports hits, the replica is the "
+            "router.",
             normal="about the same at all replicas of a deployment.",
-            first="for one that is low, look when it was started: its cache is cold for as long as it took others.",
+            first="if one is low, check when it was started: a cold cache fills only with traffic.",
             no_data=nothing,
         ),
         query_panel(
-            "Hit rates apart", {"": replica_spread(reused, eligible, floor, options)}, options, unit="ratio",
+            "Hit rate spread", {"": replica_spread(reused, eligible, floor, options)}, options, unit="ratio",
             by=("deployment_id", "inference_stack"), width=12,
-            meaning="How far the replicas' hit rates lie apart: √(Σ eligible × (hit rate − mean)² / Σ eligible), each "
-            f"replica weighted with its prompt tokens, those with fewer than {floor:g} a second left out. One replica "
-            "with hardly any traffic does not move it.",
+            meaning="Standard deviation of the replicas' hit rates: √(Σ eligible × (hit rate − mean)² / Σ eligible), "
+            f"each replica weighted by its prompt tokens, without replicas below {floor:g} per second. A replica with "
+            "little traffic hardly changes it.",
             normal="a few percent; 0 with one replica.",
-            first="look at the hit rate by replica: one apart is new or was restarted; many apart are badly routed.",
+            first="check the hit rate by replica: a single outlier is new or was restarted; many outliers point to bad "
+            "routing.",
             no_data=nothing,
         ),
     )  # fmt: skip

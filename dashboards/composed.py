@@ -1,4 +1,4 @@
-"""Queries made of several expressions: above a floor of traffic, between replicas, of promises, of time at a limit."""
+"""Queries composed of several expressions: traffic floors, spread between replicas, objectives, time at a limit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def above_floor(expression: str, traffic: Expression, floor: float, options: Opt
 
 
 def acceptance_length(options: Options) -> str:
-    """Tokens that come of one draft and its verification: one, and those of the draft that were accepted.
+    """Output tokens per draft and verification step: one, plus the accepted draft tokens.
 
-    The contract counts no drafts; they are taken to be as long as there are positions at which tokens were accepted.
+    The contract does not count drafts; each is assumed to have as many positions as have accepted tokens.
     """
     positions = compile_figure("spec_decode_accepted_tokens_per_second", options)
     share = compile_figure("speculation_rate", options)
@@ -35,38 +35,35 @@ def replica_share(above: str, below: str, floor: float, options: Options) -> str
 
 
 def replica_spread(above: str, below: str, floor: float, options: Options) -> str:
-    """How far the replicas' shares lie apart: their standard deviation, each weighted with what it is a share of.
-
-    Replicas below the floor are left out; where all shares are alike it is 0, whatever their traffic.
-    """
+    """The standard deviation of the replicas' shares, weighted by their denominators; none below the floor."""
     over, under = _by_replica(above, options), f"({_by_replica(below, options)} >= {floor!r})"
     by = f"sum by ({_deployment(options)})"
     mean = f"({by} ({over} * ({under} > bool 0)) / {by} ({under}))"
     squares = f"{by} ({over} ^ 2 / {under}) / {by} ({under})"
-    # Rounding can leave a hair less than nothing.
+    # Rounding can give a value slightly below 0.
     return f"sqrt(clamp_min({squares} - {mean} ^ 2, 0))"
 
 
 def attainment(objective: Objective, window: str, options: Options) -> str:
-    """The share of an objective's requests that kept the promise, over a window."""
+    """The share of requests that met an objective, over a window."""
     return f"1 - ({Compiler(options).term(Badness(objective, window))})"
 
 
 def budget_left(objective: Objective, options: Options) -> str:
-    """What is left of the budget of 30 days: 1 untouched, 0 spent, below 0 overdrawn; each ten minutes count alike."""
+    """The rest of the 30-day error budget: 1 untouched, 0 spent, below 0 overdrawn; every 10 minutes count the same."""
     spent = f"avg_over_time(({Compiler(options).term(Badness(objective, '1h'))})[30d:10m])"
     return f"1 - {spent} / {objective.budget!r}"
 
 
 def share_of_time_above(figure: str, other: str, stretch: str, options: Options) -> str:
-    """For what share of the time one figure of a deployment was above another."""
+    """The share of the time in which one figure of a deployment was above another."""
     labels = _deployment(options)
     above = f"{_operand(figure, options)} > bool on ({labels}) {_operand(other, options)}"
     return f"avg_over_time(({above})[{stretch}:{options.scrape_interval}])"
 
 
 def among_collectors(expression: str, options: Options) -> str:
-    """What an expression says of collectors, told by their address: every program that is scraped tells of its CPU."""
+    """An expression for collectors only, by instance: every scraped program exposes its CPU usage."""
     collectors = compile_own(level("servescope_build_info", "max"), options, by=("instance",))
     return f"({expression}) and on ({options.label('instance')}) ({collectors})"
 

@@ -1,4 +1,4 @@
-"""From an alert's terms and conditions to the PromQL of a panel: the rule's expression within the variables' scope."""
+"""Compiles an alert's terms and conditions to PromQL for panels: the rule's expression, filtered by the variables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FIGURE_OF: Mapping[Expression, str] = {
     for figure in FIGURES.values()
     if isinstance(figure.expression, Rate) and not figure.by
 }
-"""The figure that a rate is of, where there is one: rates of deployments add up."""
+"""The figure of a rate, where there is one: rates of deployments add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Compiler:
     variables: tuple[Variable, ...] = SCOPE
 
     def term(self, term: Term) -> str:
-        """The term's values in scope, over the windows that the alert looks back."""
+        """The term as an expression, over the alert's windows."""
         match term:
             case Shown(figure, where):
                 return compile_figure(figure, self.options, where=where, variables=self._deployments)
@@ -91,7 +91,7 @@ class Compiler:
                 assert_never(term)
 
     def condition(self, condition: Condition) -> str:
-        """Where the condition holds now, with the value that is told."""
+        """The condition as an expression, with the value that notifications show."""
         match condition:
             case Compare(left, operator, right):
                 if isinstance(right, float):
@@ -131,7 +131,7 @@ class Compiler:
         offset = f" offset {over.before}" if over.before else ""
         values = self.term(over.shown)
         if self._is_raw:
-            # What is no series has its past only by being computed for each moment of it.
+            # Expressions that are not recorded need a subquery for their past.
             return f"{function}(({values})[{over.window}:{self.options.scrape_interval}]{offset})"
         return f"{function}({values}[{over.window}]{offset})"
 

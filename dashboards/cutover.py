@@ -1,4 +1,4 @@
-"""Cutover: the stacks side by side, their share of the traffic, and the phase of the rollout."""
+"""Cutover: the stacks side by side, the traffic split, and the phase of the rollout."""
 
 from __future__ import annotations
 
@@ -26,91 +26,93 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Cutover",
-        "The stacks in scope side by side, each summed over its deployments. A difference seen here is no verdict: "
-        "traffic may differ too.",
+        "The selected stacks side by side, each summed over its deployments. A difference is not a verdict: the "
+        "traffic may differ as well.",
         (
             Row(
-                "Who serves",
+                "Traffic and replicas",
                 (
                     compare(
-                        # Not those started: some engines count requests only when they end.
+                        # Ended requests: some engines do not report started ones.
                         "Requests by stack", rate("requests_total"), unit="requests/s", stacked=True,
-                        meaning="Requests that end a second, by stack; its part of the whole is the stack's share.",
-                        normal="the shares are those configured.",
-                        first="if they are not, look at the configuration of what divides the traffic.",
+                        meaning="Requests that ended per second, by stack; a stack's part of the total is its share.",
+                        normal="the shares match the configured traffic split.",
+                        first="if they do not, check the weights of the gateway that splits the traffic.",
                     ),
                     expression_panel(
                         "In flight by rollout phase", level(PRESENCE), options, unit="requests",
                         by=("deployment_id", "rollout_phase"),
-                        meaning="Requests in flight of each deployment, under the phase its rollout is in.",
+                        meaning="Requests in flight of each deployment, by the phase of its rollout.",
                         normal="one deployment is promoting until it is stable.",
-                        first="if a phase stays for longer than planned, ask who moves it on.",
+                        first="if a phase lasts longer than planned, check who or what ends it.",
                     ),
                     compare(
                         "Active replicas by stack", _ACTIVE, unit="replicas", meaning="Active replicas of each stack.",
-                        normal="replicas move with the traffic.",
-                        first="if replicas stay where traffic left, look at the scale-down delay.",
+                        normal="replicas follow the traffic.",
+                        first="if a stack without traffic keeps replicas, check the scale-down delay.",
                     ),
                 ),
             ),
             Row(
-                "What clients get",
+                "Latency and errors",
                 (
                     compare(
-                        "Harm by stack", harm, unit="ratio", idle=True, axis=HARM_AXIS,
-                        meaning="Requests that failed or were refused / requests that ended.",
-                        normal="the same for all stacks, near 0.", first="stop the cutover where the new one is worse.",
+                        "Failed requests by stack", harm, unit="ratio", idle=True, axis=HARM_AXIS,
+                        meaning="Requests that failed or were rejected / requests that ended.",
+                        normal="near 0, and the same for all stacks.",
+                        first="if the new stack is worse, pause the cutover.",
                     ),
                     compare(
                         "Time to first token by stack, p95", Quantile(0.95, "time_to_first_token_seconds"),
                         unit="seconds", idle=True, meaning="95th percentile of the time to first token.",
                         normal="about the same, or better on the new stack.",
-                        first="compare prompt lengths and cache hits before the stacks.",
+                        first="if it differs, compare prompt lengths and cache hits before you blame a stack.",
                     ),
                     compare(
                         "Time per output token by stack, p95", Quantile(0.95, "time_per_output_token_seconds"),
                         unit="seconds", idle=True, meaning="95th percentile of the time per output token.",
                         normal="about the same, or better on the new stack.",
-                        first="compare requests in flight a replica, then the speculation rates.",
+                        first="if it differs, compare the requests in flight per replica, then the speculation rates.",
                     ),
                     compare(
                         "Request duration by stack, p95", Quantile(0.95, "request_duration_seconds"),
-                        unit="seconds", idle=True, meaning="95th percentile from a request's arrival to its end.",
-                        normal="about the same where answers are equally long.",
-                        first="compare the length of answers before the stacks.",
+                        unit="seconds", idle=True,
+                        meaning="95th percentile of the time from a request's arrival to its end.",
+                        normal="about the same if answers have the same length.",
+                        first="if it differs, compare the answer lengths first.",
                     ),
                     compare(
                         "Tokens per second per request by stack", decode, unit="tokens/s", idle=True,
                         meaning="Output tokens after the first / seconds from first to last token.",
                         normal="about the same, or higher on the new stack.",
-                        first="compare requests in flight a replica, then the speculation rates.",
+                        first="if it differs, compare the requests in flight per replica, then the speculation rates.",
                     ),
                     compare(
                         "Queued by stack", level("queued_requests"), unit="requests",
                         meaning="Requests waiting to be scheduled.", normal="near 0 for all.",
-                        first="slow the cutover down until replicas have followed.",
+                        first="if it grows, slow down the cutover until there are enough replicas.",
                     ),
                 ),
             ),
             Row(
-                "Is the traffic the same?",
+                "Traffic comparison",
                 (
                     compare(
                         "Prompt length by stack", _mean_size("input_tokens_per_request"), unit="tokens",
                         idle=True, meaning="Mean prompt tokens of a request.", normal="the same for all stacks.",
-                        first="if they differ, latencies cannot be compared: divide the traffic at random.",
+                        first="if they differ, latencies are not comparable: split the traffic at random.",
                     ),
                     compare(
                         "Answer length by stack", _mean_size("output_tokens_per_request"), unit="tokens",
                         idle=True, meaning="Mean output tokens of a request.", normal="the same for all stacks.",
-                        first="if they differ for the same prompts, one stack cuts answers off or does not stop.",
+                        first="if they differ for the same prompts, one stack truncates answers or fails to stop.",
                     ),
                     compare(
                         "KV cache hit rate by stack",
                         Ratio(rate("kv_cache_reused_tokens_total"), rate("kv_cache_eligible_tokens_total")),
-                        unit="ratio", idle=True, meaning="Prompt tokens workers reused / prompt tokens routed.",
-                        normal="low on a stack that just began, until its caches are warm.",
-                        first="wait for warm caches before you compare latencies.",
+                        unit="ratio", idle=True, meaning="Prompt tokens reused by workers / prompt tokens routed.",
+                        normal="low on a stack that has just started, until its caches are warm.",
+                        first="wait until the caches are warm before you compare latencies.",
                     ),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""Which panels the engines that an operator names can fill, by what their source maps say they tell."""
+"""Which panels have data for the chosen engines, by their source maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED
 
 _SERIES = re.compile(r"([a-zA-Z_:][\w:]*)\{")
-# Where nothing reports replicas, the collector counts its own targets.
+# The collector counts its own targets if nothing reports replicas.
 _BY_THE_COLLECTOR = {METRICS["replica_count_by_status"].name}
 
 
@@ -26,18 +26,18 @@ def keep_filled(board: Board, options: Options) -> Board:
     """The dashboard without the panels that none of the engines can fill, and without rows that have none left."""
     if not options.engines:
         return board
-    told, recorded = _told(options.engines), _recorded(options)
+    supplied, recorded = _supplied(options.engines), _recorded(options)
     rows = (
-        replace(row, panels=tuple(panel for panel in row.panels if _is_filled(panel, told, recorded)))
+        replace(row, panels=tuple(panel for panel in row.panels if _is_filled(panel, supplied, recorded)))
         for row in board.rows
     )
     return replace(board, rows=tuple(row for row in rows if row.panels))
 
 
-def _told(engines: tuple[str, ...]) -> set[str]:
-    """The metrics of the contract that one of the engines tells, or that another target beside it does.
+def _supplied(engines: tuple[str, ...]) -> set[str]:
+    """The metrics of the contract that one of the engines, or another target beside it, exposes.
 
-    As `alerts.feeding` has it, so that an alert that is kept leads to a panel that is kept.
+    The same rule as in `alerts.feeding`, so that an alert that is kept links to a panel that is kept.
     """
     sources = [load_sources()[engine] for engine in engines]
     return _BY_THE_COLLECTOR | {
@@ -48,21 +48,21 @@ def _told(engines: tuple[str, ...]) -> set[str]:
     }
 
 
-def _is_filled(panel: Panel, told: set[str], recorded: Mapping[str, set[str]]) -> bool:
-    """Whether one of its queries reads nothing that is not told; what an alert compares with does not fill it."""
+def _is_filled(panel: Panel, supplied: set[str], recorded: Mapping[str, set[str]]) -> bool:
+    """Whether one of its queries reads only supplied metrics; series that an alert compares with do not count."""
     own = [query.expression for query in panel.queries if not query.legend.endswith(f" {LIMIT}")]
-    return any(_metrics(expression, recorded) <= told for expression in own)
+    return any(_metrics(expression, recorded) <= supplied for expression in own)
 
 
 def _metrics(expression: str, recorded: Mapping[str, set[str]]) -> set[str]:
-    # What must not be there need not be told.
+    # What follows `unless` may be missing.
     names = set(_SERIES.findall(expression.partition(" unless ")[0]))
     raw = {SAMPLE_FAMILIES[name] for name in names if name in SAMPLE_FAMILIES}
     return raw.union(*(recorded[name] for name in names if name in recorded))
 
 
 def _recorded(options: Options) -> dict[str, set[str]]:
-    """What of the contract each recorded series is made of."""
+    """The contract's metrics that each recorded series is computed from."""
     expressions = {figure.record(options.window): figure.expression for figure in FIGURES.values()}
     windows = {window for row in BURN_WINDOWS for window in (row.short, row.long)}
     expressions |= {each.record(window): each.bad for each in OBJECTIVES.values() for window in windows}

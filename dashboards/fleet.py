@@ -1,4 +1,4 @@
-"""Fleet overview: are users fine, on one screen."""
+"""Fleet overview: the service level of every deployment on one screen."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Fleet overview",
-        "Are users fine? Every deployment in scope on one screen; a deployment's name leads to its requests.",
+        "The service level of every selected deployment on one screen; a deployment's name links to its requests.",
         (
-            Row("Are users fine?", (*_headline(options), _alerts(options), _deployments(options))),
+            Row("Service", (*_headline(options), _alerts(options), _deployments(options))),
             Row(
-                f"The {MOST_LINES} highest",
+                f"Highest {MOST_LINES}",
                 (
                     figure_panel("request_error_share", options, limit=MOST_LINES, height=7),
                     figure_panel("time_to_first_token_p95", options, limit=MOST_LINES, height=7),
@@ -48,20 +48,21 @@ def _headline(options: Options) -> tuple[Panel, ...]:
     harm = Ratio(rate("requests_total", outcome=("error", "rejected")), rate("requests_total"))
     headlines = (
         expression_panel(
-            "Requests a second", rate("requests_total"), options, kind="stat", unit="requests/s", by=(), width=4,
-            meaning="Requests that end, over everything in scope.", normal="follows your traffic.",
-            first="if it falls while clients still send, look at the table for queued requests.",
+            "Requests per second", rate("requests_total"), options, kind="stat", unit="requests/s", by=(), width=4,
+            meaning="Requests that ended per second, in all selected deployments.", normal="follows your traffic.",
+            first="if it drops while clients keep sending, check the table for queued requests.",
         ),
         expression_panel(
-            "Harmed requests", harm, options, kind="stat", unit="ratio", by=(), width=4, idle=True,
-            meaning="Requests that failed in the stack or were refused by it / requests that ended.",
+            "Failed requests", harm, options, kind="stat", unit="ratio", by=(), width=4, idle=True,
+            meaning="Requests that failed in the stack or were rejected by it / requests that ended.",
             normal="0, or a few in ten thousand.",
-            first="find the deployment in the table below; it leads to the dashboard of its requests.",
+            first="find the deployment in the table below; its name links to its requests.",
         ),
         expression_panel(
-            "Tokens a second", rate("output_tokens_total"), options, kind="stat", unit="tokens/s", by=(), width=4,
-            meaning="Tokens generated, over everything in scope.", normal="follows your traffic.",
-            first="if it is 0 while requests are in flight, decoding hangs.",
+            "Output tokens per second in total", rate("output_tokens_total"), options, kind="stat", unit="tokens/s",
+            by=(), width=4,
+            meaning="Output tokens per second, in all selected deployments.", normal="follows your traffic.",
+            first="if it is 0 while requests are in flight, check the engines: decoding is stuck.",
         ),
     )  # fmt: skip
     return tuple(replace(panel, height=_HEADLINE) for panel in headlines)
@@ -75,11 +76,12 @@ def _alerts(options: Options) -> Panel:
         kind="table",
         queries=(Query(firing, "", instant=True, format="table"),),
         unit="none",
-        meaning="Alerts that fire for the deployments in scope, and those of no single one, as on the shares of a "
-        "model's stacks or on the monitoring itself.",
+        meaning="Firing alerts of the selected deployments, and those of no single deployment, such as alerts on the "
+        "traffic split or on the monitoring itself.",
         normal="none.",
-        first="open the alert's runbook; where it is of the monitoring, look at Health before you believe the rest.",
-        no_data=NoData("idle", "no alert fires, or alert rules are not loaded"),
+        first="open the alert's runbook; for an alert on the monitoring, check the Health dashboard before you trust "
+        "the rest.",
+        no_data=NoData("idle", "no alert is firing, or the alert rules are not loaded"),
         columns=MappingProxyType(
             {
                 "alertname": Column("Alert"),
@@ -120,10 +122,10 @@ def _deployments(options: Options) -> Panel:
         kind="table",
         queries=tuple(queries),
         unit="none",
-        meaning="One row for each deployment; colours are those of the figures' bands.",
-        normal="no red and no orange, and nothing queued.",
-        first="follow the deployment's name to its requests.",
-        no_data=NoData("idle", "a cell is empty where a feature is off or nothing happened in the window"),
+        meaning="One row per deployment, colored by the thresholds of each figure.",
+        normal="no red or orange cells, and nothing queued.",
+        first="click the deployment's name to see its requests.",
+        no_data=NoData("idle", "a cell is empty if a feature is off or nothing happened in the window"),
         columns=MappingProxyType(columns),
         width=24,
         height=8,

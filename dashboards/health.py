@@ -27,13 +27,13 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Health",
-        "Can what the other dashboards show be believed? Collectors, their store, and whoever evaluates and sends "
-        "alerts.",
+        "The health of the monitoring itself: collectors, their store, and the Prometheus and Alertmanager that "
+        "evaluate and send alerts. Check it before you trust the other dashboards.",
         (
-            Row("Does it collect?", (*_collecting(options), *_dropping(options))),
-            Row("Does it keep up?", _keeping(options)),
-            Row("Who asks it, and what it needs", _asked(options)),
-            Row("Are alerts evaluated and sent?", (*_evaluating(options), *_sending(options))),
+            Row("Scraping", (*_collecting(options), *_dropping(options))),
+            Row("Performance", _keeping(options)),
+            Row("API and resources", _asked(options)),
+            Row("Alerting", (*_evaluating(options), *_sending(options))),
         ),
         own_variables=HEALTH_VARIABLES,
     )
@@ -44,31 +44,34 @@ def _collecting(options: Options) -> tuple[Panel, ...]:
         _panel(
             "Collectors", level("servescope_build_info", "max"), options, unit="state", by=("instance", "version"),
             meaning="1 for each collector that Prometheus scrapes.",
-            normal="one line for each collector you run, all of one version but during an upgrade.",
-            first="where one is missing, look whether it runs, and at Prometheus' page of targets.",
+            normal="one line per collector that you run; all have the same version except during an upgrade.",
+            first="if one is missing, check whether it runs, and the targets page of Prometheus.",
         ),
         _panel(
             "Targets by health", level("servescope_targets"), options, unit="targets", by=("health",), stacked=True,
             colors=_TARGET_COLORS,
             normal="all `up`; some `unknown` for a moment after a start.",
-            first="Target down below names those that fail; their last scrape is on the console's page Sources.",
+            first="the panel Target down names failing targets; the Sources page of the console shows their last "
+            "scrape.",
         ),
         _panel(
             "Scrapes by outcome", rate("servescope_scrapes_total"), options, unit="scrapes/s", by=("outcome",),
-            normal="nearly all `ok`.", first="the outcome says what went wrong; the log says at which target.",
+            normal="nearly all `ok`.",
+            first="the label `outcome` names the error; the collector's log names the target.",
         ),
         _quantiles(
             "Scrape duration", "servescope_scrape_duration_seconds", options,
             normal="far below the scrape interval.",
-            first="for long ones look at the targets' own /metrics, then at the collector's CPU.",
+            first="if it grows, check the response time of the targets' /metrics, then the collector's CPU.",
         ),
         _quantiles(
             "Scrape lateness", "servescope_scrape_lateness_seconds", options, normal="milliseconds.",
-            first="the collector has too much to do: look at event loop lag and CPU.",
+            first="if it grows, the collector is overloaded: check the event loop lag and CPU.",
         ),
         _panel(
-            "Scrapes left out", rate("servescope_missed_scrapes_total"), options, unit="scrapes/s", by=_COLLECTOR,
-            normal="0.", first="targets answer too slowly, or the collector is late: compare lateness and duration.",
+            "Missed scrapes", rate("servescope_missed_scrapes_total"), options, unit="scrapes/s", by=_COLLECTOR,
+            normal="0.",
+            first="targets answer too slowly, or the collector is overloaded: compare lateness and duration.",
         ),
     )  # fmt: skip
 
@@ -78,16 +81,16 @@ def _dropping(options: Options) -> tuple[Panel, ...]:
         _panel(
             "Samples read", rate("servescope_samples_scraped_total"), options, unit="samples/s", by=_COLLECTOR,
             normal="steady; it follows the number of targets.",
-            first="if it falls while targets are up, look for missing metrics.",
+            first="if it drops while targets are up, check for missing metrics.",
         ),
         _panel(
-            "Samples left out", rate("servescope_dropped_samples_total"), options, unit="samples/s", by=("reason",),
-            normal="none.", first="the reason says which limit was met; the log says at which target.",
+            "Dropped samples", rate("servescope_dropped_samples_total"), options, unit="samples/s", by=("reason",),
+            normal="none.", first="the label `reason` names the limit; the collector's log names the target.",
         ),
         _panel(
             "Series held", level("servescope_series"), options, unit="series", by=_COLLECTOR,
-            normal="steady; it follows targets and their buckets.",
-            first="if it grows without end, look for targets whose labels change with each scrape.",
+            normal="steady; it follows the number of targets and of their buckets.",
+            first="if it keeps growing, look for targets whose labels change with each scrape.",
         ),
     )  # fmt: skip
 
@@ -97,36 +100,36 @@ def _keeping(options: Options) -> tuple[Panel, ...]:
         _quantiles(
             "Evaluation duration", "servescope_evaluation_duration_seconds", options,
             normal="far below the evaluation interval.",
-            first="look at series held and CPU.",
+            first="if it grows, check the series held and the CPU.",
         ),
         _quantiles(
             "Event loop lag", "servescope_event_loop_lag_seconds", options, normal="milliseconds.",
-            first="something keeps the loop busy: compare scrape and evaluation durations.",
+            first="if it grows, compare scrape and evaluation durations to find what blocks the loop.",
         ),
         _panel(
             "Store backlog", level("servescope_store_backlog_rounds"), options, unit="scrapes", by=_COLLECTOR,
-            normal="near 0.", first="look at the disk: full, slow, or the file locked by another program.",
+            normal="near 0.", first="if it grows, check the disk: full, slow, or the file locked by another program.",
         ),
         _quantiles(
             "Store transaction", "servescope_store_append_duration_seconds", options, normal="milliseconds.",
-            first="look at the disk the store is on.",
+            first="if it grows, check the disk of the store.",
         ),
         _panel(
             "Store errors", rate("servescope_store_errors_total"), options, unit="errors/s", by=_COLLECTOR,
-            normal="0.", first="the log says what failed; what was to be written waits and is tried again.",
+            normal="0.", first="the log has the error; pending writes are retried.",
         ),
         _panel(
             "Store size", level("servescope_store_bytes"), options, unit="bytes", by=_COLLECTOR,
-            normal="grows until retention deletes as much as comes.",
-            first="compare with the room on its disk; shorten retention.",
+            normal="grows until retention deletes as much as is written.",
+            first="compare with the free disk space; shorten the retention if needed.",
         ),
         _panel(
             "Discovery problems", level("servescope_discovery_problems"), options, unit="problems", by=_COLLECTOR,
-            normal="0.", first="`/api/v1/targets` names the lists and what is wrong with them.",
+            normal="0.", first="`/api/v1/targets` names the lists and their errors.",
         ),
         _panel(
             "Targets listed", level("servescope_discovered_targets"), options, unit="targets", by=("result",),
-            normal="as many `kept` as you run.", first="if many are `dropped`, look at the lists' relabelling.",
+            normal="as many `kept` as you run.", first="if many are `dropped`, check the relabelling of the lists.",
         ),
     )  # fmt: skip
 
@@ -135,27 +138,28 @@ def _asked(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
             "API requests", rate("servescope_api_requests_total"), options, unit="requests/s", by=("status",),
-            normal="mostly 200.", first="for 401 look at tokens, for 503 at refused requests.",
+            normal="mostly 200.", first="for 401 check the tokens, for 503 the refused requests.",
         ),
         _panel(
             "API requests refused", rate("servescope_api_refused_total"), options, unit="requests/s", by=("reason",),
-            normal="0.", first="the reason says which bound was met; raise it, or ask who asks so much.",
+            normal="0.",
+            first="the label `reason` names the limit; raise it, or find the client that sends so many requests.",
         ),
         _quantiles(
-            "API answers", "servescope_api_request_duration_seconds", options, normal="milliseconds.",
-            first="ask for shorter stretches of time, or look at the disk the store is on.",
+            "API request duration", "servescope_api_request_duration_seconds", options, normal="milliseconds.",
+            first="if it grows, query shorter time ranges, or check the disk of the store.",
         ),
         _panel(
             "API connections", level("servescope_api_connections"), options, unit="connections", by=_COLLECTOR,
-            normal="few.", first="look who keeps connections open.",
+            normal="few.", first="if there are many, find the client that keeps them open.",
         ),
         _panel(
             "Collector CPU", rate("process_cpu_seconds_total"), options, unit="cores", by=_COLLECTOR, is_common=True,
-            normal="well below one core.", first="lengthen the scrape interval before it comes near one.",
+            normal="well below one core.", first="increase the scrape interval before it gets close to one core.",
         ),
         _panel(
             "Collector memory", level("process_resident_memory_bytes"), options, unit="bytes", by=_COLLECTOR,
-            is_common=True, normal="steady after the first hour.", first="compare with series held.",
+            is_common=True, normal="steady after the first hour.", first="if it grows, compare with the series held.",
         ),
     )  # fmt: skip
 
@@ -164,27 +168,27 @@ def _evaluating(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
             "Rule failures", rate("prometheus_rule_evaluation_failures_total"), options, unit="errors/s",
-            by=("rule_group",), normal="0.", first="Prometheus' page of rules shows the error beside the rule.",
+            by=("rule_group",), normal="0.", first="the rules page of Prometheus shows the error of each rule.",
         ),
         _panel(
-            "Rule evaluations left out", rate("prometheus_rule_group_iterations_missed_total"), options,
+            "Missed rule evaluations", rate("prometheus_rule_group_iterations_missed_total"), options,
             unit="errors/s", by=("rule_group",), normal="0.",
-            first="the group takes longer than its interval: look at the panel beside this one.",
+            first="the group takes longer than its interval: check the rule evaluation time.",
         ),
         _panel(
-            "Time rules take",
+            "Rule evaluation time",
             Ratio(
                 Level("prometheus_rule_group_last_duration_seconds", "max"),
                 Level("prometheus_rule_group_interval_seconds", "max"),
             ),
             options, unit="ratio", by=("rule_group",),
-            meaning="A group's last evaluation, as a share of the interval it has.",
-            normal="below 50 %.", first="give Prometheus more CPU, or a longer interval.",
+            meaning="The duration of a group's last evaluation as a share of its interval.",
+            normal="below 50 %.", first="if it grows, give Prometheus more CPU, or increase the interval.",
         ),
         _panel(
-            "Prometheus took up its configuration", level("prometheus_config_last_reload_successful", "max"), options,
+            "Prometheus configuration reload", level("prometheus_config_last_reload_successful", "max"), options,
             unit="state", by=_COLLECTOR, normal="1.",
-            first="Prometheus' log names the line; `promtool check config` too.",
+            first="at 0, the log of Prometheus names the line; `promtool check config` shows the same.",
         ),
     )  # fmt: skip
 
@@ -192,51 +196,55 @@ def _evaluating(options: Options) -> tuple[Panel, ...]:
 def _sending(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
-            "Alerts the collector holds", level("servescope_alerts"), options, unit="alerts", by=("alertstate",),
-            normal="the Watchdog alone is `firing`.", first="the dashboard of what fires shows why.",
+            "Alerts in the collector", level("servescope_alerts"), options, unit="alerts", by=("alertstate",),
+            normal="only the Watchdog is `firing`.", first="open the dashboard that the firing alert links to.",
         ),
         _panel(
-            "Told by the collector", rate("servescope_notifications_total"), options, unit="events/s",
-            by=("receiver", "result"), normal="only `sent`; empty where Prometheus tells.",
-            first="the collector's log says what the receiver answered.",
+            "Notifications of the collector", rate("servescope_notifications_total"), options, unit="events/s",
+            by=("receiver", "result"), normal="only `sent`; empty if Prometheus sends the alerts.",
+            first="the collector's log has the receiver's response.",
         ),
         _quantiles(
-            "Evaluating alerts", "servescope_alerting_duration_seconds", options,
-            normal="far below the evaluation interval.", first="compare with the evaluation of figures.",
+            "Alert evaluation duration", "servescope_alerting_duration_seconds", options,
+            normal="far below the evaluation interval.",
+            first="if it grows, compare with the evaluation duration of figures.",
         ),
         _panel(
             "Alerts sent to Alertmanager", rate("prometheus_notifications_sent_total"), options, unit="events/s",
-            by=("alertmanager",), normal="above 0 at all times: the Watchdog is sent again and again.",
-            first="if it is 0, look whether rules are loaded and Alertmanagers known.",
+            by=("alertmanager",), normal="above 0 at all times, since the Watchdog is sent repeatedly.",
+            first="if it is 0, check whether rules are loaded and Alertmanagers discovered.",
         ),
         _panel(
-            "Alerts Alertmanager did not take", rate("prometheus_notifications_errors_total"), options,
-            unit="errors/s", by=("alertmanager",), normal="0.", first="look whether that Alertmanager runs.",
+            "Alerts rejected by Alertmanager", rate("prometheus_notifications_errors_total"), options,
+            unit="errors/s", by=("alertmanager",), normal="0.", first="check whether that Alertmanager runs.",
         ),
         _panel(
-            "Alerts given up", rate("prometheus_notifications_dropped_total"), options, unit="events/s",
-            by=_COLLECTOR, normal="0.", first="no Alertmanager took them: nobody was told.",
+            "Alerts dropped by Prometheus", rate("prometheus_notifications_dropped_total"), options, unit="events/s",
+            by=_COLLECTOR, normal="0.",
+            first="no Alertmanager accepted them, so nobody was notified: check the Alertmanagers.",
         ),
         _panel(
-            "Alertmanagers known", level("prometheus_notifications_alertmanagers_discovered", "max"), options,
-            unit="targets", by=_COLLECTOR, normal="as many as you run.", first="mend Prometheus' `alerting` section.",
+            "Alertmanagers discovered", level("prometheus_notifications_alertmanagers_discovered", "max"), options,
+            unit="targets", by=_COLLECTOR, normal="as many as you run.",
+            first="if one is missing, fix the `alerting` section of Prometheus.",
         ),
         _panel(
             "Notifications", rate("alertmanager_notifications_total"), options, unit="events/s", by=("integration",),
-            normal="above 0 for the receiver of the Watchdog.", first="if it is 0, look at Alertmanager's routes.",
+            normal="above 0 for the receiver of the Watchdog.", first="if it is 0, check the routes of Alertmanager.",
         ),
         _panel(
-            "Notifications failed", rate("alertmanager_notifications_failed_total"), options, unit="errors/s",
-            by=("integration",), normal="0.", first="Alertmanager's log says what the receiver answered.",
+            "Failed notifications", rate("alertmanager_notifications_failed_total"), options, unit="errors/s",
+            by=("integration",), normal="0.", first="Alertmanager's log has the receiver's response.",
         ),
         _panel(
-            "Alerts held by Alertmanager", level("alertmanager_alerts"), options, unit="alerts", by=("state",),
-            normal="the Watchdog alone is `active`.",
-            first="`suppressed` ones are silenced or inhibited: look by what.",
+            "Alerts in Alertmanager", level("alertmanager_alerts"), options, unit="alerts", by=("state",),
+            normal="only the Watchdog is `active`.",
+            first="`suppressed` alerts are silenced or inhibited: Alertmanager's UI shows by what.",
         ),
         _panel(
-            "Alertmanager took up its configuration", level("alertmanager_config_last_reload_successful", "max"),
-            options, unit="state", by=_COLLECTOR, normal="1.", first="Alertmanager's log names the line; `amtool` too.",
+            "Alertmanager configuration reload", level("alertmanager_config_last_reload_successful", "max"),
+            options, unit="state", by=_COLLECTOR, normal="1.",
+            first="at 0, the log of Alertmanager names the line; `amtool check-config` shows the same.",
         ),
     )  # fmt: skip
 
@@ -255,9 +263,9 @@ def _panel(
     is_common: bool = False,
     colors: Mapping[str, str] = SERIES_COLORS,
 ) -> Panel:
-    """An expression over series about the monitoring, told by the series' own help unless `meaning` is given.
+    """An expression over series about the monitoring, with the series' help unless `meaning` is given.
 
-    `is_common` where every program has such series: then those of collectors are kept.
+    `is_common` keeps only the series of collectors, for metrics that every program exposes.
     """
     names = sorted(leaves(expression))
     text = compile_own(expression, options, by=by)

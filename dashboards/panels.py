@@ -25,7 +25,7 @@ Absence = Literal["off", "idle", "broken"]
 COLUMNS = 24
 
 HARM_AXIS = (0.0, 0.1)
-"""Where the axis of a share that is 0 when all is well ends at least: on one up to 1, a few percent are a flat line."""
+"""The least range of the axis for shares that are normally 0: on an axis up to 1 a few percent are a flat line."""
 
 _HARM = ("client_abort_share", "request_error_share", "request_rejected_share")
 
@@ -82,7 +82,7 @@ NO_THRESHOLDS = (Threshold("text"),)
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """What it means when a panel is empty: a feature is off, nothing happened, or something is broken."""
+    """Why a panel can be empty: a feature is off, nothing happened, or something is broken."""
 
     absence: Absence
     text: str
@@ -90,7 +90,7 @@ class NoData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel: what it asks, how it looks, and what a reader is told about it.
+    """One panel: its queries, its appearance, and its description.
 
     Series whose name ends with one of the words in `overlay` are dashed lines across the others, not part of a stack.
     """
@@ -114,8 +114,8 @@ class Panel:
 
     @property
     def description(self) -> str:
-        """The text behind the panel's information mark."""
-        parts = {"Normal": self.normal, "First": self.first, "No data": self.no_data.text}
+        """The panel's description, which Grafana shows at its information icon."""
+        parts = {"Normal": self.normal, "What to check": self.first, "No data": self.no_data.text}
         return "\n\n".join([self.meaning, *(f"**{heading}:** {text}" for heading, text in parts.items())])
 
     @property
@@ -197,7 +197,7 @@ def expression_panel(
 ) -> Panel:
     """An expression over the raw series, per value of the labels in `by`.
 
-    `idle` where it is absent without traffic; `off` says of which deployments there is nothing, if the metric does not.
+    `idle` if it is absent without traffic; `off` names the deployments without data, if the metric does not.
     """
     text, instant = legend(options, *by), kind != "timeseries"
     return Panel(
@@ -256,7 +256,7 @@ def query_panel(
 def quantiles_panel(
     title: str, histogram: str, options: Options, *, figures: tuple[str, ...] = (), normal: str = "", first: str = ""
 ) -> Panel:
-    """Percentiles of a histogram over everything in scope, p50, p95 and p99, never a mean alone."""
+    """The percentiles p50, p95 and p99 of a histogram over all selected deployments."""
     metric = METRICS[histogram]
     if figures:
         normal, first = read_figure(figures[-1], None)
@@ -277,7 +277,7 @@ def quantiles_panel(
 
 
 def heatmap_panel(title: str, histogram: str, options: Options, *, normal: str, first: str) -> Panel:
-    """How a histogram's observations spread over its buckets, moment by moment."""
+    """A heatmap of a histogram's buckets over time."""
     metric = METRICS[histogram]
     buckets = Rate(f"{histogram}_bucket")
     return Panel(
@@ -285,7 +285,7 @@ def heatmap_panel(title: str, histogram: str, options: Options, *, normal: str, 
         kind="heatmap",
         queries=histogram_queries(buckets, options, by=("le",), text="{{le}}", format_="heatmap"),
         unit=UNITS[metric.unit],
-        meaning=f"{metric.help} Each column is one moment, each cell how many observations a second fell into it.",
+        meaning=f"{metric.help} Each cell is the number of observations per second in a bucket at one moment.",
         normal=normal,
         first=first,
         no_data=absence(Quantile(0.5, histogram), idle=False),
@@ -294,25 +294,25 @@ def heatmap_panel(title: str, histogram: str, options: Options, *, normal: str, 
 
 
 def absence(expression: Expression, *, idle: bool) -> NoData:
-    """What the catalog says of an expression's metrics being absent; `idle` where no traffic has the same effect."""
+    """Why an expression can be absent, by the catalog; `idle` if it is also absent without traffic."""
     metrics = [METRICS[SAMPLE_FAMILIES[name]] for name in sorted(leaves(expression))]
     reasons = list(dict.fromkeys(metric.absent for metric in metrics if metric.absent != "not observed"))
     if isinstance(expression, FractionAbove):
-        reasons.append(f"the engine's histogram has no bucket that ends at {expression.edge:g}")
+        reasons.append(f"the engine's histogram has no bucket with le={expression.edge:g}")
     nothing = ["nothing happened in the window"] if idle else []
     if reasons:
         return NoData("off", "; or ".join([*reasons, *nothing]))
     if idle:
         return NoData("idle", nothing[0])
     names = " and ".join(f"`{metric.name}`" for metric in metrics)
-    return NoData("broken", f"{names} is not scraped: look at the targets")
+    return NoData("broken", f"{names} is not scraped: check the targets")
 
 
 def absent_own(name: str) -> NoData:
-    """What it means that a series about the monitoring itself is absent."""
+    """Why a series about the monitoring itself can be absent."""
     metric = own_family(name)
     if metric is None or metric.absent == UNSCRAPED:
-        return NoData("broken", f"`{name}` is not scraped: look at the collector and at Prometheus' page of targets")
+        return NoData("broken", f"`{name}` is not scraped: check the collector and the targets page of Prometheus")
     return NoData("off", metric.absent)
 
 

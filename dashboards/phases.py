@@ -1,4 +1,4 @@
-"""Disaggregated phases: prefill and decode workers, and the KV that goes from one to the other."""
+"""Disaggregated phases: prefill and decode workers, and the KV transfers between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Disaggregated phases",
-        "Deployments whose prefill and decode have workers of their own; empty for all others.",
+        "Deployments with separate prefill and decode workers; empty for all others.",
         (
             Row(
                 "Demand of each phase",
@@ -31,25 +31,25 @@ def make(options: Options) -> Board:
                         by=("deployment_id", "role"), off=_OFF,
                         meaning="Requests in flight at the workers of each phase.",
                         normal="more at decode than at prefill.",
-                        first="if prefill holds more, its workers are the bottleneck: give it more of them.",
+                        first="if prefill has more, its workers are the bottleneck: add prefill workers.",
                     ),
                     expression_panel(
                         "Queued by role", Level("queued_requests", "sum", _PHASED), options, unit="requests",
                         by=("deployment_id", "role"), off=_OFF,
                         meaning="Requests waiting at the workers of each phase.",
-                        normal="near 0 in both.", first="the phase where they wait has too few workers.",
+                        normal="near 0 in both.", first="the phase with waiting requests has too few workers.",
                     ),
                     expression_panel(
                         "KV cache in use by role", Level("kv_cache_usage", "avg", _PHASED), options, unit="ratio",
                         by=("deployment_id", "role"), off=_OFF,
                         meaning="Share of the KV cache in use, by phase.",
                         normal="decode is fuller than prefill.",
-                        first="where prefill stays full, its KV does not leave: look at the transfers below.",
+                        first="if prefill stays full, its KV is not transferred: check the KV transfers.",
                     ),
                 ),
             ),
             Row(
-                "KV on its way",
+                "KV transfers",
                 (
                     figure_panel("kv_transfer_p95", options),
                     figure_panel("kv_transfer_wait_p95", options),
@@ -57,23 +57,24 @@ def make(options: Options) -> Board:
                     figure_panel("kv_transfer_bytes_per_second", options),
                     expression_panel(
                         "KV transfers by replica", rate("kv_transfer_bytes_total"), options, unit="bytes/s",
-                        by=("deployment_id", "replica"), replica=True, meaning="KV that comes to each decode worker.",
+                        by=("deployment_id", "replica"), replica=True,
+                        meaning="KV bytes that each decode worker receives per second.",
                         normal="about the same at all decode workers.",
-                        first="for one that gets less, look at its link and at routing.",
+                        first="if one gets less, check its link and the routing.",
                     ),
                     expression_panel(
                         "KV transfer by replica, p95", Quantile(0.95, "kv_transfer_seconds"), options, unit="seconds",
                         by=("deployment_id", "replica"), replica=True, idle=True,
-                        meaning="95th percentile of a transfer's time at each decode worker.",
+                        meaning="95th percentile of the KV transfer time at each decode worker.",
                         normal="about the same at all decode workers.",
-                        first="for one that is slow, look at its link.",
+                        first="if one is slow, check its link.",
                     ),
                     expression_panel(
                         "KV transfers pending by replica", level("kv_transfers_pending"), options, unit="requests",
                         by=("deployment_id", "replica"), replica=True,
-                        meaning="Requests whose KV has not left each prefill worker yet.",
+                        meaning="Requests whose KV each prefill worker has not transferred yet.",
                         normal="near 0.",
-                        first="for one that keeps KV, look at its link and at room on decode workers.",
+                        first="if one grows, check its link and the free KV cache of the decode workers.",
                     ),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""Engine and requests: what clients get from each deployment, and which replica makes the difference."""
+"""Engine and requests: the service level of each deployment, and the replicas behind it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Engine and requests",
-        "Traffic, latency and tokens of each deployment, and of the replicas behind them.",
+        "Traffic, latency and tokens of each deployment and of its replicas.",
         (
             Row(
                 "Requests",
@@ -47,9 +47,10 @@ def make(options: Options) -> Board:
                     expression_panel(
                         "Requests by outcome", rate("requests_total"), options, unit="requests/s", by=("outcome",),
                         stacked=True, replica=True,
-                        meaning="Requests that ended, by how; only `error` and `rejected` are harm done by the stack.",
+                        meaning="Requests that ended, by outcome; only `error` and `rejected` are the stack's fault.",
                         normal="nearly all `ok`, some `client_abort`.",
-                        first="for `error`, look at the replica below; for `rejected`, at queued requests and scale.",
+                        first="for `error`, check the replicas below; for `rejected`, the queued requests and the "
+                        "replica count.",
                     ),
                     figure_panel("request_error_share", options),
                     figure_panel("concurrent_requests", options),
@@ -74,15 +75,17 @@ def make(options: Options) -> Board:
                     heatmap_panel(
                         "Time to first token, spread", "time_to_first_token_seconds", options,
                         normal="one bright band.",
-                        first="for a second band, look at the replicas below: one of them is slow, or prompts differ.",
+                        first="if there is a second band, check the replicas below: one is slow, or prompt lengths "
+                        "differ.",
                     ),
                     heatmap_panel(
                         "Request duration, spread", "request_duration_seconds", options,
-                        normal="one broad band.", first="for a second band, compare output tokens per request.",
+                        normal="one broad band.",
+                        first="if there is a second band, compare the output tokens per request.",
                     ),
                 ),
             ),
-            Row("Promises", (*_attained(options), _budgets(options))),
+            Row("Objectives", (*_attained(options), _budgets(options))),
             Row(
                 "Tokens",
                 (
@@ -98,28 +101,28 @@ def make(options: Options) -> Board:
                 (
                     holding_panel(
                         "ServescopeUpButNotServing", options, unit="requests",
-                        normal="empty; each line is a replica that has requests and computes nothing.",
+                        normal="empty; each line is a replica that has requests and processes no tokens.",
                     ),
                     expression_panel(
                         "In flight by replica", level("concurrent_requests"), options, unit="requests",
                         by=("deployment_id", "replica"), replica=True,
-                        meaning="Requests in flight at each replica, queued ones included.",
+                        meaning="Requests in flight at each replica, including queued ones.",
                         normal="about the same at all replicas of a deployment.",
-                        first="for one that holds more, look at routing; for one that holds none, at its status.",
+                        first="if one has more, check the routing; if one has none, check its status.",
                     ),
                     expression_panel(
-                        "First token by replica, p95", Quantile(0.95, "time_to_first_token_seconds"), options,
+                        "Time to first token by replica, p95", Quantile(0.95, "time_to_first_token_seconds"), options,
                         unit="seconds", by=("deployment_id", "replica"), replica=True, idle=True,
                         meaning="95th percentile of the time to first token at each replica.",
                         normal="about the same at all replicas of a deployment.",
-                        first="for one that is slow, compare its requests in flight, then look at its GPU.",
+                        first="if one is slow, compare its requests in flight, then check its GPU.",
                     ),
                     expression_panel(
                         "KV cache in use by replica", level("kv_cache_usage", "avg"), options, unit="ratio",
                         by=("deployment_id", "replica"), replica=True,
                         meaning="Share of each replica's KV cache in use.",
                         normal="high under load, below 100 %.",
-                        first="where it stays at 100 %, look at preemptions and add replicas or KV cache.",
+                        first="if it stays at 100 %, check preemptions; add replicas or KV cache.",
                     ),
                 ),
             ),
@@ -129,15 +132,16 @@ def make(options: Options) -> Board:
 
 
 def _attained(options: Options) -> tuple[Panel, ...]:
-    """How far each promise is kept, beside the share that was promised."""
+    """The attainment of each objective, with its goal as threshold."""
     return tuple(
         query_panel(
-            f"{objective.title}: promise kept",
+            f"{objective.title}: attainment",
             {window: attainment(objective, window, options) for window in ("5m", "1h")}, options,
             unit="ratio", by=("deployment_id",),
-            meaning=f"The share that kept the promise, over five minutes and over an hour: {objective.promise}.",
-            normal=f"from {objective.goal * 100:g} %.",
-            first="look at the panel of its bad share: it shows whether the budget burns fast enough to call somebody.",
+            meaning=f"The share of requests that met the objective, over 5 minutes and over an hour: "
+            f"{objective.promise}.",
+            normal=f"{objective.goal * 100:g} % or more.",
+            first="check the panel of its bad share, which shows whether the error budget burns fast enough to page.",
             no_data=_unrecorded(absence(objective.bad, idle=True)),
             thresholds=(Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal)),
             # Ten times the budget: on an axis from 0, 99 % and 99.9 % are the same line.
@@ -152,11 +156,11 @@ def _reasons(objective: Objective) -> list[str]:
 
 
 def _unrecorded(no_data: NoData) -> NoData:
-    return replace(no_data, text=f"{no_data.text}; or the objectives' rules are not loaded")
+    return replace(no_data, text=f"{no_data.text}; or the recording rules of the objectives are not loaded")
 
 
 def _budgets(options: Options) -> Panel:
-    """What each deployment kept of each promise over three days, and what is left of its budget of thirty."""
+    """The attainment of each objective over 3 days, and the remaining error budget of 30 days, per deployment."""
     deployment = options.label("deployment_id")
     columns = {deployment: Column("Deployment"), options.label("inference_stack"): Column("Stack")}
     columns |= {options.label(label): Column(label, hidden=True) for label in DEPLOYMENT_LABELS[3:]}
@@ -172,14 +176,14 @@ def _budgets(options: Options) -> Panel:
             columns[f"Value #{chr(ord('A') + len(queries))}"] = Column(title, UNITS["ratio"], thresholds)
             queries.append(Query(text, legend(options, "deployment_id"), True, "table"))
     return Panel(
-        title="Budgets",
+        title="Error budgets",
         kind="table",
         queries=tuple(queries),
         unit="none",
-        meaning="The share of three days that kept each promise, and what is left of the budget of thirty days, in "
-        "which each ten minutes count alike, however many requests it had.",
-        normal="green: the promise is kept, and something is left.",
-        first="where a budget is spent, put off what is risky until it has come back.",
+        meaning="The share of requests that met each objective over 3 days, and the remaining error budget of 30 "
+        "days. For the budget every 10 minutes count the same, however many requests they had.",
+        normal="green: the objective is met, and some budget is left.",
+        first="if a budget is spent, postpone risky changes until it has recovered.",
         no_data=_unrecorded(
             NoData("off", "; or ".join(dict.fromkeys(text for each in OBJECTIVES.values() for text in _reasons(each))))
         ),

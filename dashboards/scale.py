@@ -1,4 +1,4 @@
-"""Autoscaler and replicas: what is wanted, what is sent, what there is."""
+"""Autoscaler and replicas: the desired scale, the scale sent, and the actual replicas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Autoscaler and replicas",
-        "What the autoscaler wants, what it sends to the orchestrator, and the replicas there are.",
+        "The autoscaler's desired scale, the scale it sends to the orchestrator, and the actual replicas.",
         (
             Row(
                 "Replicas",
@@ -33,12 +33,12 @@ def make(options: Options) -> Board:
                     figure_panel("autoscaler_policy_desired_scale", options),
                     figure_panel("autoscaler_avg_num_workers", options),
                     query_panel(
-                        "Time at the limit",
+                        "Time at the replica limit",
                         {"": share_of_time_above("autoscaler_desired_scale", _SENT, "1h", options)}, options,
                         unit="ratio", by=("deployment_id", "inference_stack"),
-                        meaning="Share of the last hour in which the load asked for more replicas than the autoscaler "
-                        "sent: the raw desired scale was above the scale sent, which only the upper bound can do. The "
-                        "contract has no series of the bounds themselves, so there are no lines for them.",
+                        meaning="Share of the last hour in which the load required more replicas than the autoscaler "
+                        "may request: the raw desired scale was above the scale sent, which only the upper bound "
+                        "causes. The contract has no series of the bounds, so there are no lines for them.",
                         normal="0.",
                         first="raise max_replica, or limit the traffic; see the alert ServescopeAutoscalerPinned.",
                         no_data=NoData("off", METRICS[_SENT].absent),
@@ -65,7 +65,7 @@ def make(options: Options) -> Board:
                         by=("deployment_id", "replica"), replica=True,
                         meaning="Share of time each replica's GPUs were busy.",
                         normal="about the same at all replicas of a deployment.",
-                        first="for one that idles, look at its status and at routing.",
+                        first="if one is idle, check its status and the routing.",
                     ),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""Speculation: does the draft agree with the main model, and how far into the draft."""
+"""Speculation: how many draft tokens the main model accepts, and up to which draft position."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Speculation",
-        "Speculative decoding of each deployment; empty where speculation is off.",
+        "Speculative decoding of each deployment; empty if speculative decoding is off.",
         (
             Row(
-                "Does the draft agree?",
+                "Acceptance",
                 (
                     _above_floor(
                         figure_panel("speculation_rate", options, kind="gauge", title="Speculation rate now"), options
@@ -35,18 +35,18 @@ def make(options: Options) -> Board:
                 ),
             ),
             Row(
-                "How far, and how much",
+                "Draft length and volume",
                 (
                     query_panel(
                         "Mean acceptance length", {"": acceptance_length(options)}, options, unit="tokens",
                         by=("deployment_id", "inference_stack"),
-                        meaning="Tokens that come of one draft and its verification: "
-                        "1 + accepted / drafted × positions of the draft. The contract counts no drafts: all are "
-                        "taken to be as long as there are positions with accepted tokens, so where lengths vary the "
-                        "truth is lower.",
-                        normal="well above 1; at 1 no draft helps.",
-                        first="compare with the positions beside this: what is drafted beyond them costs time.",
-                        no_data=NoData("off", "speculation is off; or nothing happened in the window"),
+                        meaning="Output tokens per draft and verification step: "
+                        "1 + accepted / drafted × draft positions. The contract does not count drafts: every draft is "
+                        "assumed to have as many positions as have accepted tokens, so the value is too high where "
+                        "draft lengths vary.",
+                        normal="well above 1; at 1 drafts save nothing.",
+                        first="compare with the accepted positions: drafting beyond them costs time.",
+                        no_data=NoData("off", "speculative decoding is off; or nothing happened in the window"),
                     ),
                     figure_panel("spec_decode_accepted_tokens_per_second", options),
                     query_panel(
@@ -56,22 +56,22 @@ def make(options: Options) -> Board:
                             for word, expression in (("drafted", _DRAFTED), ("accepted", _ACCEPTED))
                         },
                         options, unit="tokens/s", by=("model_name", "deployment_id"),
-                        meaning="Draft tokens proposed, and those of them the main model accepted, a second.",
+                        meaning="Draft tokens proposed, and draft tokens accepted by the main model, per second.",
                         normal="both follow output tokens.",
-                        first="the difference was computed for nothing: read it together with the speculation rate.",
-                        no_data=NoData("off", "speculation is off"),
+                        first="the difference is wasted work: compare it with the speculation rate.",
+                        no_data=NoData("off", "speculative decoding is off"),
                     ),
                 ),
             ),
             Row(
-                "Replicas and what it gains",
+                "Replicas and throughput",
                 (
                     expression_panel(
                         "Speculation rate by replica", Ratio(_ACCEPTED, _DRAFTED), options, unit="ratio",
                         by=("deployment_id", "replica"), replica=True, idle=True,
                         meaning="Draft tokens accepted / drafted at each replica.",
                         normal="about the same at all replicas of a deployment.",
-                        first="for one apart, compare its draft model and its build.",
+                        first="if one differs, compare its draft model and its build.",
                     ),
                     figure_panel("tps_per_request", options),
                     figure_panel("output_tokens_per_second", options),
@@ -83,10 +83,10 @@ def make(options: Options) -> Board:
 
 
 def _above_floor(panel: Panel, options: Options) -> Panel:
-    """The panel, empty where next to nothing is drafted: a rate of a few tokens says nothing."""
+    """The panel, empty below a floor of draft tokens: a rate over a few tokens is not meaningful."""
     queries = tuple(
         replace(query, expression=above_floor(query.expression, _DRAFTED, DRAFT_TRAFFIC.value, options))
         for query in panel.queries
     )
-    told = f"{panel.no_data.text}; or fewer than {DRAFT_TRAFFIC.value:g} token a second is drafted"
+    told = f"{panel.no_data.text}; or fewer than {DRAFT_TRAFFIC.value:g} draft tokens per second"
     return replace(panel, queries=queries, no_data=replace(panel.no_data, text=told))

@@ -1,7 +1,7 @@
-"""What alerts watch: each is shown by a panel of its dashboard, with the line at which it holds.
+"""Alert conditions: each is shown by a panel of its dashboard, with its threshold.
 
-A panel that a dashboard has under the alert's title gets the line; for the others a panel is made of the alert's own
-expression, in a row of their own at the end.
+A panel with the alert's title gets the threshold; for other alerts a panel is made of the alert's expression, in a
+row at the end of the dashboard.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
 from servescope.contract.types import Status, Unit
 
 LIMIT = "limit"
-"""The last word of the name of a line that an alert compares with."""
+"""The last word in the legend of a series that an alert compares with."""
 
 RED_WITHOUT_ALERT: Mapping[tuple[str, str], str] = {}
-"""Panels, by dashboard and title, that can turn red though no alert watches what they show, each with the reason."""
+"""Panels, by dashboard and title, that can turn red without an alert on their series, each with the reason."""
 
 _STATUSES: Mapping[str, Status] = {"critical": "critical", "warning": "warning", "info": "warning"}
 _WORST: Sequence[Status] = ("good", "warning", "critical")
 
 
 def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
-    """The dashboard that `make` gives, with the alerts that lead to it."""
+    """The dashboard of `make` with the alerts that link to it."""
 
     def made(options: Options) -> Board:
         board = make(options)
@@ -85,13 +85,13 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
             for row in board.rows
         )
         others = tuple(_panel(title, alerts, compiler) for title, alerts in by_title.items() if title not in own)
-        return replace(board, rows=(*rows, Row("What alerts watch", others)) if others else rows)
+        return replace(board, rows=(*rows, Row("Alert conditions", others)) if others else rows)
 
     return made
 
 
 def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Panel:
-    """Where an alert's condition holds, each with the value that is told of it; empty where all is well."""
+    """An alert's condition with its values; empty while it does not hold."""
     alert = ALERTS[name]
     return Panel(
         title=panel_title(alert),
@@ -101,7 +101,7 @@ def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Pa
         meaning=alert.runbook.meaning,
         normal=normal,
         first=f"{alert.runbook.diagnosis} {alert.runbook.mitigation}",
-        no_data=NoData("idle", "there is none of it, or the series it is told from are not scraped"),
+        no_data=NoData("idle", "the condition does not hold, or its series are not scraped"),
     )
 
 
@@ -142,7 +142,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         queries=(*queries, *lines),
         unit=unit,
         meaning=runbook.meaning,
-        normal=f"no alert holds; {names} {'hold' if len(alerts) > 1 else 'holds'} {_told(alerts)}.",
+        normal=f"no alert is active; {names} {'fire' if len(alerts) > 1 else 'fires'} {_thresholds(alerts)}.",
         first=f"{runbook.diagnosis} {runbook.mitigation}",
         no_data=no_data,
         thresholds=thresholds,
@@ -161,7 +161,7 @@ def _is_by_stack(term: Term | None) -> bool:
 
 
 def _values(term: Term, compiler: Compiler) -> Iterator[Query]:
-    """What alerts compare; a budget's bad share over the shortest window and all long ones."""
+    """The series that alerts compare; for an objective its bad share over the shortest and all long windows."""
     if isinstance(term, Badness):
         for window in (BURN_WINDOWS[0].short, *(row.long for row in BURN_WINDOWS)):
             share = compiler.term(Badness(term.objective, window))
@@ -171,7 +171,7 @@ def _values(term: Term, compiler: Compiler) -> Iterator[Query]:
 
 
 def _lines(alerts: Sequence[Alert], compiler: Compiler) -> Iterator[Query]:
-    """What the values are compared with where that is no number."""
+    """The series that alerts compare with, where that is not a number."""
     seen: set[str] = set()
     for alert in alerts:
         for compare in _comparisons(alert.condition):
@@ -209,7 +209,7 @@ def _comparisons(condition: Condition) -> Iterator[Compare]:
 
 
 def edges(alert: Alert) -> dict[float, str]:
-    """The numbers that an alert compares what its panel shows with, each with its comparison."""
+    """The numbers that an alert compares its panel's series with, each with the operator."""
     return {
         compare.right: compare.operator
         for compare in _comparisons(alert.condition)
@@ -225,13 +225,13 @@ def _is_shown(compare: Compare, alert: Alert) -> bool:
 
 
 def starts(edge: float, operator: str) -> tuple[float, ...]:
-    """From which values on a comparison with `edge` is decided otherwise: Grafana's steps include their value."""
+    """The values from which a comparison with `edge` has another result; Grafana's steps include their value."""
     following = math.nextafter(edge, math.inf)
     return {"<": (edge,), ">=": (edge,), ">": (following,), "<=": (following,)}.get(operator, (edge, following))
 
 
 def _steps(alerts: Sequence[Alert]) -> tuple[Threshold, ...]:
-    """The colours of the values by the worst alert that holds for them; none where alerts compare with no number."""
+    """The color of each value by the most severe alert that holds for it; none if no alert compares with a number."""
     found = sorted({
         start for alert in alerts for edge, operator in edges(alert).items() for start in starts(edge, operator)
     })  # fmt: skip
@@ -249,7 +249,7 @@ def _status(value: float, alerts: Sequence[Alert]) -> Status:
 
 
 def _holds(condition: Condition, value: float, alert: Alert) -> bool:
-    """Whether the condition can hold while what the panel shows has this value."""
+    """Whether the condition can hold while the panel's series has this value."""
     match condition:
         case Compare(_, operator, right):
             return not isinstance(right, float) or not _is_shown(condition, alert) or _OPERATORS[operator](value, right)
@@ -273,9 +273,9 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-def _told(alerts: Sequence[Alert]) -> str:
-    """At which values the alerts hold, for a reader."""
-    words = {"<": "below", "<=": "up to", ">": "above", ">=": "from", "==": "at", "!=": "unless at"}
+def _thresholds(alerts: Sequence[Alert]) -> str:
+    """The values at which the alerts fire, as a phrase."""
+    words = {"<": "below", "<=": "at or below", ">": "above", ">=": "at or above", "==": "at", "!=": "unless at"}
     numbers = dict.fromkeys(f"{words[how]} {edge:g}" for alert in alerts for edge, how in edges(alert).items())
     across = any(
         not isinstance(compare.right, float) and compare.left == compared(alert.condition)
@@ -283,7 +283,7 @@ def _told(alerts: Sequence[Alert]) -> str:
         for compare in _comparisons(alert.condition)
     )
     texts = [" or ".join(numbers), "beyond the dashed line" if across else ""]
-    return " and ".join(filter(None, texts)) or "as long as there is a line"
+    return " and ".join(filter(None, texts)) or "while the panel shows a series"
 
 
 # --- Units and emptiness ----------------------------------------------------------------------------------------------
@@ -326,16 +326,16 @@ def _absence(term: Term) -> NoData:
     declared = absence(expression, idle=idle)
     wanted = {label: values[0] for label, values in _where(term) if len(values) == 1}
     if "inference_stack" in wanted:
-        return NoData("off", f"no deployment is of the stack {wanted['inference_stack']}; or {declared.text}")
+        return NoData("off", f"no deployment runs the stack {wanted['inference_stack']}; or {declared.text}")
     if wanted and not idle:
         return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
     return declared
 
 
 def _absence_of_all(condition: Condition) -> NoData:
-    """What it means that a condition that compares nothing holds nowhere: mostly that all is well."""
+    """Why a condition without a comparison can have no series: usually because all is well."""
     if _looks_for_lost(condition):
-        return NoData("idle", "nothing that was there is missing; or the collector is not scraped")
+        return NoData("idle", "nothing is missing; or the collector is not scraped")
     off = [_absence(term) for term in terms(condition) if isinstance(term, Shown)]
     reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
     return NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
@@ -385,7 +385,7 @@ _LOWEST_SHARE, _MIDDLE_SHARE = 1e-6, 0.5
 
 
 def _axis(unit: str, thresholds: Sequence[Threshold]) -> tuple[float, float] | None:
-    """Shares from 0 to 1; those that are judged near 0 as far as twice the highest step, or nothing would be seen."""
+    """Shares from 0 to 1; with a highest step near 0 only up to twice that step, so that it is visible."""
     if unit != UNITS["ratio"]:
         return None
     highest = max((each.value for each in thresholds if each.value is not None), default=1.0)

@@ -41,12 +41,12 @@ MOST_BYTES: Final = 400_000
 EMPTY_HERE: Final = frozenset(
     {
         # The emulator has no processes of its own, and its routers know their caches.
-        "CPU", "Memory", "Cache events dropped", "Decisions without the index",
+        "CPU", "Memory", "Cache events dropped", "Routing decisions without the index",
         # Nothing of the kind happens in that hour.
         "Up but not serving", "Autoscaler inactive",
         # One collector, which pages nobody, whose lists lose nothing and whose targets it can read.
-        "Samples left out", "Samples dropped", "Target gone", "Deployment gone",
-        "Told by the collector",
+        "Dropped samples", "Samples dropped", "Target gone", "Deployment gone",
+        "Notifications of the collector",
     }
 )  # fmt: skip
 """Panels that have nothing to show of what is pictured: they say so, and any other must show something."""

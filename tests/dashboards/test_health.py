@@ -27,8 +27,8 @@ SECONDS = 4
 
 # One collector, whose lists lose nothing, and which scrapes when the test says: it is never late.
 NEVER_HERE = {
-    "Scrape lateness", "Told by the collector",
-    "Target gone", "Deployment gone", "Samples dropped", "Samples left out",
+    "Scrape lateness", "Notifications of the collector",
+    "Target gone", "Deployment gone", "Samples dropped", "Dropped samples",
 }  # fmt: skip
 
 
@@ -124,8 +124,8 @@ def test_what_is_shown_is_what_runs(answers: dict[str, Any]) -> None:
         return {float(each["value"][1]) for each in shown[title]["data"]["result"]}
 
     assert values("Collectors") == {1.0}
-    assert values("Alertmanagers known") == {1.0}
-    assert values("Prometheus took up its configuration") == {1.0}
+    assert values("Alertmanagers discovered") == {1.0}
+    assert values("Prometheus configuration reload") == {1.0}
     assert values("Rule failures") == {0.0}
     assert max(values("Scrapes by outcome")) > 0
     assert values("Target down") == {0.0, 1.0}

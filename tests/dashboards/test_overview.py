@@ -85,7 +85,7 @@ def test_formulas_stand_in_the_panels_of_shares() -> None:
     for board, title in (
         ("speculation", "Speculation rate"), ("speculation", "Mean acceptance length"), ("cache", "KV cache hit rate"),
         ("cache", "Hit rate skew"), ("cache", "Routing efficiency"), ("cache", "Hit rate by replica"),
-        ("cache", "Hit rates apart"), ("fleet", "Harmed requests"),
+        ("cache", "Hit rate spread"), ("fleet", "Failed requests"),
     ):  # fmt: skip
         meaning = panel(board, title)["description"].split("\n\n")[0]
         assert re.search(r" / |as a share of", meaning), title
@@ -98,8 +98,8 @@ def test_latency_is_shown_as_percentiles_and_as_promises_kept() -> None:
     for title in ("Time to first token", "Time per output token", "Request duration"):
         assert {target["legendFormat"] for target in shown[title]["targets"]} == {"p50", "p95", "p99"}
     for title in ("Time to first token", "Time per output token", "Requests"):
-        assert len(shown[f"{title}: promise kept"]["targets"]) == 2
-        assert "30d" in str(shown["Budgets"]["targets"])
+        assert len(shown[f"{title}: attainment"]["targets"]) == 2
+        assert "30d" in str(shown["Error budgets"]["targets"])
     assert not [title for title in shown if title.endswith(", mean")]
 
 

@@ -37,7 +37,7 @@ DECLARED = {
 
 # What ten healthy minutes of the emulated stack do not have.
 NEVER_HERE = {
-    "CPU", "Memory", "Decisions without the index", "Cache events dropped", "Up but not serving",
+    "CPU", "Memory", "Routing decisions without the index", "Cache events dropped", "Up but not serving",
     "Autoscaler inactive",
 }  # fmt: skip
 
@@ -47,9 +47,9 @@ each_board = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 # Of a deployment that neither speculates, nor keeps an index of caches, nor scales on tokens, nor has phases.
 OFF_WHEN_PLAIN = {
     "Speculation rate now", "Speculation rate", "Accepted by draft position", "Drafted and accepted",
-    "Mean acceptance length", "Time at the limit",
+    "Mean acceptance length", "Time at the replica limit",
     "Speculation rate by replica", "Hit rate skew", "Routing efficiency", "Best possible hit rate", "Index state",
-    "Cache event gaps", "Decision time", "Queued at the router", "Index recoveries", "Desired scale, sent",
+    "Cache event gaps", "Routing decision time", "Queued at the router", "Index recoveries", "Desired scale, sent",
     "Desired scale, raw",
     "Desired scale, after policy", "Healthy workers, average", "Tokens in flight", "Tokens in flight, average",
     "Requests in flight, average", "Router index degraded", "Draft collapses late",
@@ -146,7 +146,7 @@ def test_every_annotation_is_executed(filled: Prometheus, name: str) -> None:
     }
 
     assert found.keys() == {
-        "Deployment appears", "Rollout phase", "Alert fires", "Scale sent changes", "Configuration taken up",
+        "Deployment appears", "Rollout phase", "Alert fires", "Desired scale changes", "Configuration reloaded",
     }  # fmt: skip
     assert not found["Deployment appears"]
     assert {each["metric"]["rollout_phase"] for each in found["Rollout phase"]} == {"promoting"}
@@ -235,7 +235,7 @@ def _by_deployment(found: list[Any]) -> dict[str, float]:
 
 def test_the_numbers_are_those_the_stack_counted(filled: Prometheus) -> None:
     """The overview's headline of harmed requests equals the engines' own counts, by plain arithmetic."""
-    (panel,) = [panel for panel in panels(read_board("fleet")) if panel["title"] == "Harmed requests"]
+    (panel,) = [panel for panel in panels(read_board("fleet")) if panel["title"] == "Failed requests"]
 
     (shown,) = ask(filled, substitute(panel["targets"][0]["expr"], __rate_interval="5m"))
     now, before = (_outcomes(ask(filled, expression)) for expression in ("requests_total", "requests_total offset 5m"))
@@ -253,7 +253,7 @@ def test_replicas_apart_are_weighted_with_their_traffic(filled: Prometheus) -> N
     total = sum(weight for _, weight in enough)
     mean = sum(share * weight for share, weight in enough) / total
     spread = math.sqrt(sum(weight * (share - mean) ** 2 for share, weight in enough) / total)
-    (panel,) = [panel for panel in panels(read_board("cache")) if panel["title"] == "Hit rates apart"]
+    (panel,) = [panel for panel in panels(read_board("cache")) if panel["title"] == "Hit rate spread"]
 
     shown = _by_deployment(ask(filled, substitute(panel["targets"][0]["expr"])))
 

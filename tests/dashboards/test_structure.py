@@ -42,10 +42,10 @@ LOOKED_BACK = {
 """How far alerts look back, which the panels that show them do too."""
 VARIABLE_LABELS = {name: label for label, name in VARIABLES.items()}
 # Of a promise of thirty days, and of a share of the hour.
-OVER_TIME = {"Budgets": {"30d:10m"}, "Time at the limit": {"1h:15s"}}
+OVER_TIME = {"Error budgets": {"30d:10m"}, "Time at the replica limit": {"1h:15s"}}
 WATCHED_TITLES = {panel_title(alert) for alert in ALERTS_BY_NAME.values()}
 
-HARM = {"Errors", "Rejected", "Aborted by clients", "Harm by stack"}
+HARM = {"Errors", "Rejected", "Aborted by clients", "Failed requests by stack"}
 
 each_board = pytest.mark.parametrize("name", NAMES)
 each_of_deployments = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
@@ -191,9 +191,9 @@ def test_every_selector_is_within_the_scope(name: str) -> None:
 
     for where, expression in expressions(board):
         found = selectors(expression)
-        assert found or where.endswith(": Configuration taken up"), where
+        assert found or where.endswith(": Configuration reloaded"), where
         for metric, matchers in found:
-            if where.endswith(": Configuration taken up"):
+            if where.endswith(": Configuration reloaded"):
                 continue
             chosen = re.findall(r"\$(\w+)", matchers)
             record = own_family(metric)
@@ -237,7 +237,7 @@ def test_every_panel_is_explained(name: str) -> None:
         meaning, *rest = panel["description"].split("\n\n")
         assert meaning.endswith("."), panel["title"]
         headings = [re.match(r"\*\*(.+?):\*\* \S", part) for part in rest]
-        assert [found and found[1] for found in headings] == ["Normal", "First", "No data"], panel["title"]
+        assert [found and found[1] for found in headings] == ["Normal", "What to check", "No data"], panel["title"]
         assert panel["fieldConfig"]["defaults"]["noValue"].startswith("No data: ")
 
 
@@ -254,7 +254,7 @@ def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
             judged = [step["value"] for step in defaults["thresholds"]["steps"] if step["value"] is not None]
             if panel["title"] in HARM:
                 assert (low, high) == (0, 0.1), panel["title"]
-            elif panel["title"].endswith(": promise kept"):
+            elif panel["title"].endswith(": attainment"):
                 assert (low, high) == (pytest.approx(1 - 10 * (1 - judged[0])), 1), panel["title"]
             else:
                 near_zero = low == 0 and judged and max(judged) < 0.5 and high == 2 * max(judged)

@@ -130,8 +130,8 @@ def test_panels_made_for_alerts_stand_last() -> None:
     for name in NAMES:
         board = read_board(name)
         rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
-        assert rows.count("What alerts watch") <= 1
-        assert "What alerts watch" not in rows[:-1]
+        assert rows.count("Alert conditions") <= 1
+        assert "Alert conditions" not in rows[:-1]
 
 
 def test_alerts_are_shown_without_recording_rules_too() -> None:
@@ -148,4 +148,4 @@ def test_an_empty_panel_of_what_is_lost_says_that_nothing_is() -> None:
     }
 
     for title in ("Target gone", "Deployment gone"):
-        assert shown_empty[title] == "No data: nothing that was there is missing; or the collector is not scraped"
+        assert shown_empty[title] == "No data: nothing is missing; or the collector is not scraped"

@@ -29,13 +29,13 @@ BOTH_VLLM = {
     ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
     ("requests", "Time per output token"), ("requests", "Request duration"), ("requests", "Requests by outcome"),
     ("requests", "Tokens per second per request"), ("cache", "KV cache in use"), ("cache", "Preemptions"),
-    ("cutover", "Requests by stack"), ("cutover", "Harm by stack"), ("fleet", "Tokens a second"),
+    ("cutover", "Requests by stack"), ("cutover", "Failed requests by stack"), ("fleet", "Output tokens per second in total"),
 }  # fmt: skip
 BOTH_DYNAMO = {
     ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
     ("requests", "Request duration"), ("requests", "Requests by outcome"),
     ("requests", "Tokens per second per request"),
-    ("cutover", "Requests by stack"), ("fleet", "Tokens a second"),
+    ("cutover", "Requests by stack"), ("fleet", "Output tokens per second in total"),
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_nothing_looked_up_is_no_hit_rate_of_zero(matrix: Matrix) -> None:
 @pytest.mark.reference
 def test_a_promise_between_two_buckets_is_told_to_be_unknown(matrix: Matrix) -> None:
     """Dynamo's first tokens are counted up to 2.2 and to 4.7 seconds: how many came within 2.5 is not known."""
-    cells = matrix.find("requests", "Time to first token: promise kept").cells
+    cells = matrix.find("requests", "Time to first token: attainment").cells
 
     assert (cells["dynamo-1-6"].found, cells["vllm-0-32"].found) == ("off", "data")
     assert "2.5" in cells["dynamo-1-6"].why

@@ -313,7 +313,7 @@ class Deployment:
 
     def _died(self, replica: Replica) -> None:
         replica.engine.fail()
-        # What is left needs the worker without being served by it: KV on its way to it.
+        # What is left needs the worker without being served by it: KV transfers to it.
         for flight in [flight for flight in self._flights if flight.receiver is replica and flight.transfer]:
             self._give_back(flight)
 

@@ -160,7 +160,9 @@ def _ask(server: Prometheus, expression: str, moment: str) -> list[float]:
 def test_a_latency_panel_leads_to_a_trace(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     """Asked for the panel's own query, Prometheus gives the trace ids that our instruments were given."""
     binary: Path = request.getfixturevalue(name)
-    (panel,) = [panel for panel in panels(read_board("requests")) if panel["title"] == "Time to first token by replica, p95"]
+    (panel,) = [
+        panel for panel in panels(read_board("requests")) if panel["title"] == "Time to first token by replica, p95"
+    ]
     (target,) = [each for each in panel["targets"] if each.get("exemplar") and "_bucket" in each["expr"]]
 
     with _scraping(binary, tmp_path, ("--enable-feature=exemplar-storage",)) as server:

@@ -29,7 +29,8 @@ BOTH_VLLM = {
     ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
     ("requests", "Time per output token"), ("requests", "Request duration"), ("requests", "Requests by outcome"),
     ("requests", "Tokens per second per request"), ("cache", "KV cache in use"), ("cache", "Preemptions"),
-    ("cutover", "Requests by stack"), ("cutover", "Failed requests by stack"), ("fleet", "Output tokens per second in total"),
+    ("cutover", "Requests by stack"), ("cutover", "Failed requests by stack"),
+    ("fleet", "Output tokens per second in total"),
 }  # fmt: skip
 BOTH_DYNAMO = {
     ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),

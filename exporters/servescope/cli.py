@@ -17,7 +17,7 @@ COMMANDS = {
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
     "inspect": ("servescope.collector.inspecting", "say what an exposition is and what the contract gets from it"),
-    "import": ("servescope.collector.importing", "take the past that a Prometheus holds into a store"),
+    "import": ("servescope.collector.importing.command", "take the past that a Prometheus holds into a store"),
     "export": ("servescope.store.exporting.command", "write what a store holds as Parquet or OpenMetrics"),
     "emulate": (
         "servescope.emulator.command",

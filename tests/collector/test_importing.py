@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from servescope.collector.config import CollectorSettings
-from servescope.collector.past import Import
+from servescope.collector.importing.importer import Import
 from servescope.collector.target import Target
 from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES, figure_key
@@ -223,8 +223,8 @@ def test_importing_twice_changes_nothing(past: Past, tmp_path: Path) -> None:
     before = content(path, past)
     done = import_(past, path, *span(past))
     assert content(path, past) == before
-    assert "0 scrapes taken" in done.stdout
-    assert f"{COUNT} scrapes were there already" in done.stdout
+    assert "0 scrapes imported" in done.stdout
+    assert f"{COUNT} scrapes were in the store already" in done.stdout
 
 
 def test_the_window_of_imported_figures_is_recorded(past: Past, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector import importing
+from servescope.collector.importing import command as importing
+from servescope.collector.importing.tables import IMPORT_SETTINGS
 from servescope.errors import UsageError
 from servescope.settings.access import Access
 from servescope.store.exporting import command as exporting
@@ -310,6 +311,6 @@ def test_the_documentation_names_every_option_and_key() -> None:
         module.configure(parser)
         for action in parser._actions:
             assert f"`{action.option_strings[0]}" in text or f"{action.option_strings[0]} " in text, action
-    for setting in importing.IMPORT_SETTINGS:
+    for setting in IMPORT_SETTINGS:
         assert f"`{setting.key}`" in text
     assert SCRAPE_COLLECTOR in text

@@ -1,0 +1,1 @@
+"""`servescope import`: the past that a Prometheus holds, taken into a store."""

@@ -17,7 +17,6 @@ SAMPLE = re.compile(
     rf"(?:[ \t]+#[ \t]*{BLOCK}[ \t]+{_NUMBER}(?:[ \t]+{_NUMBER})?)?"  # exemplar
 )
 LABEL = re.compile(r'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+(?:,|$)')
-COMMENT = re.compile(rf"#[ \t]*(HELP|TYPE)[ \t]+({NAME})[ \t]*(.*)")
 # What may follow the head of a line, which ends where its value begins. Matches no more than SAMPLE does.
 TAILS = re.compile(
     rf"^([^ \t\r\n]++)(?:[ \t]++{_NUMBER})?+"

@@ -1,6 +1,6 @@
 """Parse the text that a `/metrics` endpoint answers: Prometheus text 0.0.4, and OpenMetrics as far as it differs.
 
-Timestamps, exemplars, units and `# EOF` are checked for their form and ignored: a sample has the time of its scrape.
+Comments are ignored, timestamps and exemplars checked for their form: a sample has the time of its scrape.
 NaN and infinite values are dropped and counted. Everything else is kept as it was exposed, `_created` samples
 included; the source map says what a name means.
 """
@@ -22,7 +22,6 @@ from servescope.errors import ServescopeError
 from servescope.sources.cache import SeriesCache
 from servescope.sources.grammar import (
     BLOCK,
-    COMMENT,
     ESCAPE,
     ESCAPED,
     JSON_START,
@@ -60,14 +59,12 @@ class LimitError(ParseError):
 
 @dataclass
 class Exposition:
-    """What one body exposes, in its order.
+    """The samples of one body, in its order.
 
-    `types` and `helps` are by the family's name as it was declared; `dropped` counts the samples that were dropped for
-    a value that is NaN or infinite. Labels with an empty value are left out; `le` has its canonical text.
+    `dropped` counts those that were dropped for a value that is NaN or infinite. Labels with an empty value are left
+    out; `le` has its canonical text.
     """
 
-    types: dict[str, str] = field(default_factory=dict)
-    helps: dict[str, str] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     dropped: int = 0
 
@@ -116,13 +113,11 @@ def parse_exposition(body: bytes | str, limits: PageLimits | None = None) -> Exp
     """
     learner = _Learner(SeriesCache(), limits)
     learner.read(body)
-    exposition = expose(learner.series, np.array(learner.values, dtype=np.float64))
-    exposition.types, exposition.helps = learner.types, learner.helps
-    return exposition
+    return expose(learner.series, np.array(learner.values, dtype=np.float64))
 
 
 def expose(series: Sequence[Series], values: NDArray[np.float64]) -> Exposition:
-    """The exposition of series and their (n,) values; without types and helps."""
+    """The exposition of series and their (n,) values."""
     samples = [
         Sample(name, labels, value)
         for (name, labels), value in zip(series, values.tolist(), strict=True)
@@ -148,8 +143,6 @@ class _Learner:
 
     def __init__(self, cache: SeriesCache, limits: PageLimits | None) -> None:
         self._cache, self._limits = cache, limits
-        self.types: dict[str, str] = {}
-        self.helps: dict[str, str] = {}
         self.values: list[float] = []
         self.series: list[Series] = []
         self._heads: list[bytes] = []
@@ -218,19 +211,8 @@ class _Learner:
             return True
         if line:
             self._ended = line == "# EOF"
-            self._read_comment(line)
         self._others.append(self._cache.intern_line(raw))
         return False
-
-    def _read_comment(self, line: str) -> None:
-        match = COMMENT.match(line)
-        if match is None:
-            return
-        keyword, name, text = match.groups()
-        if keyword == "TYPE":
-            self.types[name] = text.strip().lower()
-        else:
-            self.helps[name] = _unescape(text)
 
     def _read_sample(self, line: str, number: int, before: str) -> None:
         match = SAMPLE.fullmatch(line)

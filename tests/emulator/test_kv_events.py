@@ -23,6 +23,8 @@ from servescope.emulator.stack import MODEL, EmulatedStack
 from servescope.emulator.tokens import tokenize_conversation
 from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM
 from servescope.errors import UsageError
+from tests.support.slowness import slowness
+from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +94,7 @@ def follow(events: KvEvents, deployment: Deployment, replica: str) -> Subscriber
         if (one["deployment_id"], one["replica"]) == (deployment.plan.identity.deployment_id, replica)
     ]
     subscriber = Subscriber(found["endpoint"])
-    time.sleep(0.3)  # a subscription takes its moment
+    time.sleep(0.3 * slowness())  # ZeroMQ reports no subscription that has arrived
     return subscriber
 
 
@@ -198,9 +200,9 @@ def test_clients_text_is_told_token_by_token(tmp_path: Path) -> None:
     try:
         messages = [{"role": "user", "content": "the same old story " * 40}]
         body = json.dumps({"model": MODEL, "messages": messages, "max_tokens": 1}).encode()
-        with urlopen(Request(f"{running.url}/v1/chat/completions", body), timeout=20) as answer:
+        with urlopen(Request(f"{running.url}/v1/chat/completions", body), timeout=deadline_seconds()) as answer:
             assert answer.status == 200
-        with urlopen(f"{running.url}/kv-events", timeout=20) as answer:
+        with urlopen(f"{running.url}/kv-events", timeout=deadline_seconds()) as answer:
             assert [one["rank"] for one in json.load(answer)] == [0, 1, 2, 3, 4, 5]
         for subscriber in subscribers:
             subscriber.read(0.2)

@@ -23,7 +23,7 @@ from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.stack import V2, EmulatedStack
 from servescope.errors import ServescopeError, UsageError
-from tests.support.waiting import deadline_seconds
+from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -98,8 +98,7 @@ def test_time_passes(running: RunningEmulator) -> None:
         return float(line.rsplit(" ", 1)[1])
 
     before = output_tokens()
-    running.wait(2.0)
-    assert output_tokens() > before
+    wait_for(lambda: output_tokens() > before, "more output tokens")
 
 
 def test_replica_that_is_gone_is_gone(tmp_path: Path) -> None:
@@ -114,8 +113,7 @@ def test_replica_that_is_gone_is_gone(tmp_path: Path) -> None:
     try:
         before = listed(tmp_path / "targets" / "chat-v2.json")
         assert "engine-2" in before
-        running.wait(4.0)
-        assert "engine-2" not in listed(tmp_path / "targets" / "chat-v2.json")
+        wait_for(lambda: "engine-2" not in listed(tmp_path / "targets" / "chat-v2.json"), "the end of engine-2")
         with pytest.raises(HTTPError) as gone:
             get(before["engine-2"]["url"])
         with pytest.raises(HTTPError) as unknown:
@@ -147,7 +145,7 @@ def test_failed_emulation_does_not_look_alive(tmp_path: Path) -> None:
     running = server.start(tmp_path, warm_up_seconds=0.0, speed_up=100.0, stack=stack)
     try:
         with pytest.raises(Exception, match="ZeroDivisionError"):
-            running.wait(10.0)
+            running.wait(deadline_seconds())
         with pytest.raises(HTTPError) as answer:
             get(listed(running.file_sd_paths[0])["engine-0"]["url"])
         assert answer.value.code == 500
@@ -164,7 +162,7 @@ def test_lost_directory_ends_the_emulation(tmp_path: Path) -> None:
     try:
         shutil.rmtree(tmp_path / "targets")
         with pytest.raises(ServescopeError, match=r"cannot write '.*chat-v1\.json'"):
-            running.wait(20.0)
+            running.wait(deadline_seconds())
     finally:
         running.close()
 

@@ -1,0 +1,87 @@
+"""One engine on a virtual clock, for tests to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from servescope.contract.identity import Identity
+from servescope.emulator.cache import CacheChanges
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.costs import StepCost
+from servescope.emulator.engine import Engine
+from servescope.emulator.engine_parameters import EngineParameters
+from servescope.emulator.gpu import EmulatedGpu
+from servescope.emulator.serving import Serving
+from servescope.emulator.workload.requests import Request
+from servescope.instruments.engine import EngineInstruments
+
+# One token of prompt takes a millisecond, one step without prompts ten.
+COST = StepCost(
+    weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_draft_token=0.0, per_context_token=0.0
+)
+PLAIN = EngineParameters(block_tokens=16, cache_blocks=1000, error_share=0.0, cost=COST)
+
+
+@dataclass
+class Bench:
+    """One engine on a virtual clock, and all that comes out of it."""
+
+    parameters: EngineParameters = PLAIN
+    seed: str = "bench"
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    changes: list[CacheChanges] = field(default_factory=list)
+    reused: dict[int, int] = field(default_factory=dict)
+    outcomes: dict[int, str] = field(default_factory=dict)
+    numbers: int = 0
+
+    def __post_init__(self) -> None:
+        speculation = self.parameters.speculation
+        gpu = EmulatedGpu(clock=self.clock, memory_bytes=self.parameters.gpu_memory_bytes)
+        self.instruments = EngineInstruments(
+            Identity("m", "d", "v2", replica="engine-0"),
+            clock=self.clock.read,
+            draft_length=speculation.draft_length if speculation else 1,
+            resources=gpu,
+        )
+        self.engine = Engine(
+            self.parameters,
+            clock=self.clock,
+            instruments=self.instruments,
+            gpu=gpu,
+            seed=self.seed,
+            publish=self.changes.append,
+        )
+
+    def submit(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        stream: int | None = None,
+        priority: int = 0,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> Serving:
+        """Send one request; those with the same stream begin with the same text."""
+        self.numbers += 1
+        number = self.numbers
+        blocks = (input_tokens + output_tokens) // self.parameters.block_tokens
+        base = (number if stream is None else 1000 + stream) * 100_000
+        ids = tuple(range(base, base + blocks))
+        request = Request(number, input_tokens, output_tokens, ids, priority=priority, on_tokens=on_tokens)
+
+        def finished(outcome: str) -> None:
+            assert number not in self.outcomes
+            self.outcomes[number] = outcome
+
+        return self.engine.submit(
+            request, first_token=lambda cached: self.reused.__setitem__(number, cached), finished=finished
+        )
+
+    def read(self, name: str, **labels: str) -> float:
+        """The value of a sample as a reader sees it; 0 when it is absent."""
+        return sum(
+            sample.value
+            for sample in self.instruments.samples()
+            if sample.name == name and set(labels.items()) <= set(sample.labels)
+        )

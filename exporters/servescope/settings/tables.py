@@ -44,7 +44,7 @@ class Table:
         for key in self.values:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
                 raise ConfigurationError(f"{self.origin}: unknown key {self.key(key)!r}; {hint}")
 
     def table(self, key: str, settings: Sequence[Setting]) -> Table:

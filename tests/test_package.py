@@ -29,7 +29,7 @@ def servescope(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the tree as it stands."""
+    """The wheel, built from the tree."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
@@ -86,7 +86,7 @@ def test_import_is_light(module: str) -> None:
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str) -> None:
-    """Each command tells how it is used."""
+    """Each command prints its usage."""
     answer = servescope(command, "--help")
 
     assert answer.returncode == 0

@@ -1,4 +1,4 @@
-"""Ways out of a process: the page, its server, the prometheus_client collector; all tell the same."""
+"""The page, its server and the prometheus_client collector have the same values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from servescope.instruments.testing import FakeClock
 from tests.support.hostile_values import UNHURRIED
 from tests.support.waiting import deadline_seconds
 
-Told = dict[tuple[str, Labels], float]
+Values = dict[tuple[str, Labels], float]
 
 
 def identity(replica: str, role: str = "aggregated", model_name: str = "llama-70b") -> Identity:
@@ -61,11 +61,11 @@ def instruments() -> tuple[Instruments, ...]:
     return *engines, router, autoscaler
 
 
-def sampled(*instruments: Instruments) -> Told:
+def sampled(*instruments: Instruments) -> Values:
     return {(sample.name, sample.labels): sample.value for one in instruments for sample in one.samples()}
 
 
-def parsed(page: bytes) -> Told:
+def parsed(page: bytes) -> Values:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page.decode())
@@ -76,8 +76,8 @@ def parsed(page: bytes) -> Told:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_tells_what_the_samples_tell(instruments: tuple[Instruments, ...]) -> None:
-    """Parsed by prometheus_client, it has the same series with the same values, and no more."""
+def test_the_page_has_the_values_of_the_samples(instruments: tuple[Instruments, ...]) -> None:
+    """Parsed by prometheus_client, it has the same series with the same values, and no others."""
     assert parsed(render(*instruments)) == sampled(*instruments)
 
 
@@ -104,7 +104,7 @@ def test_any_label_and_value_survives_the_page(
     assert parsed(render(engine, router)) == sampled(engine, router)
 
 
-def test_each_family_stands_together_with_its_help_and_type(instruments: tuple[Instruments, ...]) -> None:
+def test_each_family_follows_its_help_and_type(instruments: tuple[Instruments, ...]) -> None:
     """Two engines' series of one metric follow one HELP and one TYPE."""
     lines = render(*instruments).decode().splitlines()
     heads = [line.split()[2] for line in lines if line.startswith("# TYPE")]
@@ -132,7 +132,7 @@ def test_every_value_is_a_finite_number(instruments: tuple[Instruments, ...]) ->
 
 @pytest.mark.parametrize("way", [render, serve, PrometheusCollector])
 def test_two_instruments_of_one_identity_are_refused(way: object) -> None:
-    """Their series could not be told apart."""
+    """They would have the same series."""
     twins = [EngineInstruments(identity("engine-0")) for _ in range(2)]
     with pytest.raises(UsageError, match=r"two instruments have one identity, Identity.*engine-0"):
         way(*twins)  # type: ignore[operator]
@@ -167,7 +167,7 @@ def test_the_server_answers_head_without_a_body(server: MetricsServer) -> None:
         assert answer.read() == b""
 
 
-def test_another_path_is_told_where_the_page_is(server: MetricsServer) -> None:
+def test_another_path_names_that_of_the_page(server: MetricsServer) -> None:
     """404, with the path of the metrics."""
     with pytest.raises(HTTPError, match="404") as error:
         urlopen(server.url.removesuffix("/metrics"), timeout=deadline_seconds())
@@ -238,8 +238,10 @@ def test_a_closed_server_releases_its_port(instruments: tuple[Instruments, ...])
         assert answer.status == 200
 
 
-def test_a_port_that_is_taken_or_none_is_refused(instruments: tuple[Instruments, ...], server: MetricsServer) -> None:
-    """Address, port and cause are told; a wrong port names what was expected."""
+def test_a_port_that_is_in_use_or_invalid_is_refused(
+    instruments: tuple[Instruments, ...], server: MetricsServer
+) -> None:
+    """The error has address, port and cause; for an invalid port, what was expected."""
     with pytest.raises(ServescopeError, match=rf"cannot serve metrics at '127\.0\.0\.1' port {server.port}: .*in use"):
         serve(instruments[2], port=server.port)
     with pytest.raises(ServescopeError, match=r"cannot serve metrics at 'no such host\.invalid' port 0"):
@@ -265,7 +267,7 @@ def test_the_server_speaks_ipv6(instruments: tuple[Instruments, ...]) -> None:
 # --- the collector for prometheus_client ------------------------------------------------------------------------------
 
 
-def test_a_registry_tells_what_the_page_tells(instruments: tuple[Instruments, ...]) -> None:
+def test_a_registry_has_the_values_of_the_page(instruments: tuple[Instruments, ...]) -> None:
     """Same series, same values, counters with one `_total`."""
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(*instruments))
@@ -281,12 +283,12 @@ def test_a_registry_can_give_openmetrics(instruments: tuple[Instruments, ...]) -
     registry.register(PrometheusCollector(*instruments))
     page = generate_openmetrics(registry)  # type: ignore[no-untyped-call]
     families = list(parse_openmetrics(page.decode()))  # type: ignore[no-untyped-call]
-    told = {
+    values = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in families
         for sample in family.samples
     }
-    assert told == sampled(*instruments)
+    assert values == sampled(*instruments)
     assert {family.name: family.type for family in families}["requests"] == "counter"
 
 

@@ -66,7 +66,7 @@ def test_openmetrics_is_given_to_those_who_prefer_it(accept: str | None, openmet
         ("gzip;q=yes", False),
     ],
 )
-def test_gzip_is_given_to_those_who_take_it(accepted: str | None, gzip: bool) -> None:
+def test_gzip_is_given_to_those_who_accept_it(accepted: str | None, gzip: bool) -> None:
     """By name or by `*`, unless q is 0 or the page as it is is preferred."""
     assert wants_gzip(accepted) is gzip
 

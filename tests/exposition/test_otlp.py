@@ -1,4 +1,4 @@
-"""OTLP: what a real receiver decodes is what the other ways out tell."""
+"""OTLP: what a real receiver decodes has the values of the page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NEVER = 3600.0
 BY_NAME = {name_of(metric): metric for metric in (*METRICS.values(), INSTRUMENT_ERRORS)}
 
 Finished = dict[str, Any]
-Told = dict[tuple[str, Labels], float]
+Values = dict[tuple[str, Labels], float]
 
 
 @pytest.fixture
@@ -103,11 +103,11 @@ def feed(engine: EngineInstruments, requests: list[Finished]) -> None:
 # --- the same figures by every way ------------------------------------------------------------------------------------
 
 
-def sampled(samples: list[Sample]) -> Told:
+def sampled(samples: list[Sample]) -> Values:
     return {(sample.name, sample.labels): sample.value for sample in samples}
 
 
-def parsed(families: Any) -> Told:
+def parsed(families: Any) -> Values:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): float(sample.value)
         for family in families
@@ -115,45 +115,45 @@ def parsed(families: Any) -> Told:
     }
 
 
-def received(metrics: dict[str, otlp.Metric], identity: Identity) -> Told:
-    """Points with explicit buckets as the flat samples they stand for."""
-    told: Told = {}
+def received(metrics: dict[str, otlp.Metric], identity: Identity) -> Values:
+    """Points with explicit buckets as flat samples."""
+    values: Values = {}
     for name, metric in metrics.items():
         if name.startswith("gen_ai."):
             continue
         contract = BY_NAME[name].name
         if metric.HasField("histogram"):
             for point in metric.histogram.data_points:
-                told |= _flat(contract, _labels(point, identity), point)
+                values |= _flat(contract, _labels(point, identity), point)
         else:
             for point in metric.sum.data_points or metric.gauge.data_points:
                 value = point.as_int if point.HasField("as_int") else point.as_double
-                told[contract, _labels(point, identity)] = float(value)
-    return told
+                values[contract, _labels(point, identity)] = float(value)
+    return values
 
 
 def _labels(point: Any, identity: Identity, **more: str) -> Labels:
     return tuple(sorted((*identity.labels(), *attributes(point).items(), *more.items())))
 
 
-def _flat(name: str, labels: Labels, point: otlp.HistogramDataPoint) -> Told:
+def _flat(name: str, labels: Labels, point: otlp.HistogramDataPoint) -> Values:
     from servescope.contract.samples import format_edge
 
     edges = [*map(format_edge, point.explicit_bounds), "+Inf"]
-    told, total = {}, 0
+    values, total = {}, 0
     for edge, count in zip(edges, point.bucket_counts, strict=True):
         total += count
-        told[f"{name}_bucket", tuple(sorted((*labels, ("le", edge))))] = float(total)
+        values[f"{name}_bucket", tuple(sorted((*labels, ("le", edge))))] = float(total)
     assert total == point.count
-    return told | {(f"{name}_count", labels): float(total), (f"{name}_sum", labels): point.sum}
+    return values | {(f"{name}_count", labels): float(total), (f"{name}_sum", labels): point.sum}
 
 
-def test_every_way_out_tells_the_same(
+def test_every_exposition_has_the_same_values(
     engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher]
 ) -> None:
     """Text, OpenMetrics, prometheus_client and OTLP, cumulative and of deltas added up: equal, series by series."""
     deltas = start(engine, temporality="delta")
-    total: Told = defaultdict(float)
+    total: Values = defaultdict(float)
     for seed in range(3):
         feed(engine, draw(seed))
         engine.set_kv_cache_usage(seed / 7)
@@ -190,7 +190,7 @@ def test_router_and_autoscaler_go_the_same_way(receiver: Receiver, start: Callab
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_exponential_histograms_tell_the_same_within_their_buckets(
+def test_exponential_histograms_agree_within_their_buckets(
     engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher], temporality: str
 ) -> None:
     """Count and sum are equal; at each explicit edge the counts agree but for the one bucket the edge falls into."""
@@ -226,7 +226,7 @@ def test_exponential_histograms_tell_the_same_within_their_buckets(
     )
 
 
-def _agree_at_edges(metric: Metric, point: Any, explicit: Told, labels: Labels) -> int:
+def _agree_at_edges(metric: Metric, point: Any, explicit: Values, labels: Labels) -> int:
     from servescope.contract.samples import format_edge
 
     assert metric.edges is not None
@@ -335,8 +335,8 @@ def test_the_identity_is_the_resource(
     """With OpenTelemetry's names where it has some; what one adds wins. Points carry none of it."""
     start(engine, resource_attributes={"service.namespace": "chat", "service.name": "mine"}).flush()
     (resource,) = receiver.resources()
-    told = attributes(resource.resource)
-    assert {name: value for name, value in told.items() if not name.startswith("telemetry.")} == {
+    values = attributes(resource.resource)
+    assert {name: value for name, value in values.items() if not name.startswith("telemetry.")} == {
         "service.name": "mine",
         "service.namespace": "chat",
         "service.instance.id": "engine-0",
@@ -381,20 +381,20 @@ def test_the_three_gen_ai_metrics_are_counted_as_the_conventions_say(
             expected["gen_ai.server.time_to_first_token", None].append(first)
         if error is None and output > 1:
             expected["gen_ai.server.time_per_output_token", None].append((duration - first) / (output - 1))
-    told = {}
+    points = {}
     for name, metric in receiver.metrics().items():
         for point in metric.histogram.data_points if name.startswith("gen_ai.") else ():
             labels = attributes(point)
-            told[name, labels.pop("error.type", None)] = point
+            points[name, labels.pop("error.type", None)] = point
             assert labels == {
                 "gen_ai.operation.name": "text_completion",
                 "gen_ai.provider.name": "vllm",
                 "gen_ai.request.model": "llama-70b",
             }
-    assert set(told) == set(expected)
-    assert {error for _, error in told} == {None, *OUTCOMES} - {"ok"}
+    assert set(points) == set(expected)
+    assert {error for _, error in points} == {None, *OUTCOMES} - {"ok"}
     for series, values in expected.items():
-        point, counts = told[series], [0] * (len(told[series].explicit_bounds) + 1)
+        point, counts = points[series], [0] * (len(points[series].explicit_bounds) + 1)
         for value in values:
             counts[bisect.bisect_left(point.explicit_bounds, value)] += 1
         assert list(point.bucket_counts) == counts
@@ -417,7 +417,7 @@ def test_the_bounds_are_the_conventions() -> None:
         assert set(convention.edges) <= set(edges)
 
 
-def test_requests_told_step_by_step_are_counted_too(
+def test_requests_reported_step_by_step_are_counted_too(
     engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher]
 ) -> None:
     """By handle as by record; an aborted one has a duration with its error, and no times."""
@@ -465,8 +465,8 @@ def test_exemplars_carry_the_trace(
 
 
 def _trace(exemplar: otlp.Exemplar) -> tuple[str, float]:
-    told = {pair.key: pair.value.string_value for pair in exemplar.filtered_attributes}
-    return exemplar.trace_id.hex() or told["trace_id"], exemplar.as_double
+    values = {pair.key: pair.value.string_value for pair in exemplar.filtered_attributes}
+    return exemplar.trace_id.hex() or values["trace_id"], exemplar.as_double
 
 
 # --- the thread -------------------------------------------------------------------------------------------------------
@@ -557,7 +557,7 @@ def test_wrong_settings_are_refused(engine: EngineInstruments, settings: dict[st
     assert engine._series._watchers == ()
 
 
-def test_instruments_a_backend_could_not_tell_apart_are_refused(engine: EngineInstruments) -> None:
+def test_instruments_of_one_resource_are_refused(engine: EngineInstruments) -> None:
     """Twins, and roles of one replica: a backend may look at service.name and service.instance.id alone."""
     with pytest.raises(UsageError, match="two instruments have one identity"):
         push(engine, engine)

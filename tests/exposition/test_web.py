@@ -66,8 +66,8 @@ def ask_asgi(app: AsgiApp, path: str = "/metrics", method: str = "GET", mount: s
         "headers": [(name.lower().encode(), value.encode()) for name, value in _names(headers).items()],
     }  # fmt: skip
     sent = asyncio.run(_collect(app, scope))
-    told = {name.decode().title(): value.decode() for name, value in sent[0]["headers"]}
-    return Answer(sent[0]["status"], told, sent[1]["body"])
+    given = {name.decode().title(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], given, sent[1]["body"])
 
 
 def ask_wsgi(app: WsgiApp, path: str = "/metrics", method: str = "GET", mount: str = "", **headers: str) -> Answer:
@@ -76,17 +76,17 @@ def ask_wsgi(app: WsgiApp, path: str = "/metrics", method: str = "GET", mount: s
     environ: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": mount, "QUERY_STRING": ""}
     environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in _names(headers).items()}
     setup_testing_defaults(environ)
-    told: list[Any] = []
+    started: list[Any] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], *_: object) -> Callable[[bytes], object]:
-        told.extend((status, headers))
+        started.extend((status, headers))
         return lambda data: None
 
     # The standard library's validator fails on what the WSGI standard does not allow.
     body = validator(app)(environ, start_response)
     content = b"".join(body)
     body.close()  # type: ignore[attr-defined]  # the validator's iterator has it, and demands it
-    return Answer(int(told[0].split()[0]), dict(told[1]), content)
+    return Answer(int(started[0].split()[0]), dict(started[1]), content)
 
 
 async def _collect(app: AsgiApp, scope: dict[str, Any], *received: dict[str, Any]) -> list[Any]:
@@ -138,7 +138,7 @@ def test_openmetrics_is_given_to_who_prefers_it(ask: Ask, engine: EngineInstrume
     assert list(parse_openmetrics(answer.body.decode()))  # type: ignore[no-untyped-call]
 
 
-def test_the_page_is_compressed_for_who_takes_gzip(ask: Ask, engine: EngineInstruments) -> None:
+def test_the_page_is_compressed_for_who_accepts_gzip(ask: Ask, engine: EngineInstruments) -> None:
     """Much smaller, and the same unpacked."""
     answer = ask(accept_encoding="deflate, gzip;q=0.5")
     assert answer.headers["Content-Encoding"] == "gzip"
@@ -302,7 +302,7 @@ def test_the_lifespan_is_answered(engine: EngineInstruments) -> None:
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
-def test_a_websocket_is_turned_away(engine: EngineInstruments) -> None:
+def test_a_websocket_is_closed(engine: EngineInstruments) -> None:
     """It is closed, not left waiting."""
     sent = asyncio.run(_collect(make_asgi_app(engine), {"type": "websocket", "path": "/metrics"}))
     assert sent == [{"type": "websocket.close", "code": 1000}]

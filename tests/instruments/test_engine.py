@@ -116,7 +116,7 @@ def test_the_remainder_of_the_output_comes_with_the_end(engine: EngineInstrument
 
 
 def test_tokens_may_stand_for_the_first_token(engine: EngineInstruments, clock: FakeClock) -> None:
-    """An engine that only tells tokens as they come gives its time to first token with the first of them."""
+    """An engine that only reports tokens as they come has its time to first token with the first of them."""
     request = engine.start_request(10)
     clock.advance(1.0)
     request.tokens(1)
@@ -204,14 +204,14 @@ def test_tokens_after_the_first_are_paired_with_decode_seconds(engine: EngineIns
 
 
 def test_decode_seconds_that_are_not_known_end_with_the_request(engine: EngineInstruments) -> None:
-    """None stands for not known, and nothing is refused for it."""
+    """None means unknown, and nothing is refused for it."""
     record(engine, decode_seconds=None)
     assert value(engine, "decode_seconds_total") == 2.0
     assert refused(engine) == {}
 
 
 def test_a_reading_with_an_unknown_first_token_leaves_out_what_needs_it(engine: EngineInstruments) -> None:
-    """Totals and duration are booked, rates and sizes are not, and somebody is told."""
+    """Totals and duration are booked, rates and sizes are not, and it is counted."""
     record(engine, time_to_first_token=None)
     assert value(engine, "output_tokens_total") == 11
     assert value(engine, "request_duration_seconds_count") == 1
@@ -372,7 +372,7 @@ def test_a_fresh_engine_shows_every_outcome_at_zero(engine: EngineInstruments) -
     assert balance(engine) == (0, 0, 0)
 
 
-def test_what_nobody_told_is_absent(engine: EngineInstruments) -> None:
+def test_what_was_never_recorded_is_absent(engine: EngineInstruments) -> None:
     """No speculation, no queue, no cache, no resources: no series, rather than a zero."""
     names = {sample.name for sample in engine.samples()}
     for name in (
@@ -383,7 +383,7 @@ def test_what_nobody_told_is_absent(engine: EngineInstruments) -> None:
         assert name not in names
 
 
-def test_requests_recorded_at_their_end_do_not_tell_how_many_are_in_flight(engine: EngineInstruments) -> None:
+def test_requests_recorded_at_their_end_leave_the_number_in_flight_unknown(engine: EngineInstruments) -> None:
     """Absent rather than a false 0; one request in flight makes it known."""
     record(engine)
     assert value(engine, "concurrent_requests") is None
@@ -443,7 +443,7 @@ def test_speculation_is_counted_by_step_and_by_request(engine: EngineInstruments
 
 
 @pytest.mark.parametrize("accepted", [(2,), [2], range(2, 3), (2, 0)])
-def test_fewer_positions_than_the_draft_length_are_taken(engine: EngineInstruments, accepted: Any) -> None:
+def test_fewer_positions_than_the_draft_length_are_accepted(engine: EngineInstruments, accepted: Any) -> None:
     """The positions that are missing accepted nothing."""
     engine.record_speculation(4, accepted)
     assert value(engine, "spec_decode_num_accepted_tokens_total") == 2
@@ -513,7 +513,7 @@ def test_resources_that_fail_cost_only_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reading",
     [
         5,
         Resources("many", 4096),  # type: ignore[arg-type]
@@ -525,8 +525,8 @@ def test_resources_that_fail_cost_only_themselves() -> None:
         Resources(gpus=(Gpu("\ud800", 0.5, 1024),)),
     ],
 )
-def test_resources_that_cannot_be_are_left_out(told: Any) -> None:
-    """The page is there, without them and without those read before, which are in use no more."""
+def test_impossible_resources_are_left_out(reading: Any) -> None:
+    """The page has neither them nor those read before, which are no longer in use."""
 
     class Meter:
         resources: Any = Resources(1.5, 4096, (Gpu("0", 0.7, 1024),))
@@ -537,7 +537,7 @@ def test_resources_that_cannot_be_are_left_out(told: Any) -> None:
     meter = Meter()
     engine = EngineInstruments(IDENTITY, resources=meter)
     assert value(engine, "cpu_usage") == 1.5
-    meter.resources = told
+    meter.resources = reading
     page = render(engine)
     assert b"requests_started_total{" in page
     assert not any(name in page for name in (b"cpu_usage{", b"memory_usage{", b"gpu_usage{"))
@@ -640,7 +640,7 @@ def check_calls(calls: list[tuple[str, Any, Any]], numbers: list[Any]) -> None:
 
 
 def test_finishing_twice_is_counted_once_and_refused(engine: EngineInstruments, clock: FakeClock) -> None:
-    """The second finish, and what is told after the first, change nothing."""
+    """The second finish, and calls after the first, change nothing."""
     request = engine.start_request(1)
     request.first_token()
     request.finish("ok")
@@ -670,8 +670,8 @@ def test_an_unknown_outcome_counts_as_an_error(engine: EngineInstruments, caplog
     assert "unknown outcome 'length', supported: ok, client_abort" in caplog.text
 
 
-def test_fewer_tokens_than_were_told_are_refused(engine: EngineInstruments) -> None:
-    """A counter never goes back: what was told as it came stays."""
+def test_fewer_tokens_than_were_counted_are_refused(engine: EngineInstruments) -> None:
+    """A counter never decreases: tokens counted as they came remain."""
     request = engine.start_request(1)
     request.first_token()
     request.tokens(9)
@@ -719,7 +719,7 @@ def test_a_refused_number_is_counted_and_its_request_still_counts(
 
 
 @pytest.mark.parametrize("number", [5.0, True])
-def test_whole_numbers_of_other_types_are_taken(engine: EngineInstruments, number: Any) -> None:
+def test_whole_numbers_of_other_types_are_accepted(engine: EngineInstruments, number: Any) -> None:
     """A count from JSON or numpy is a count."""
     record(engine, output_tokens=number)
     assert value(engine, "output_tokens_total") == number
@@ -857,7 +857,7 @@ def test_memory_is_bounded_when_nobody_reads() -> None:
 
 
 def test_requests_add_up_when_records_must_be_dropped() -> None:
-    """A reader that never lets go: new requests are dropped and counted, those in flight end as they should."""
+    """While a reader holds the lock, new requests are dropped and counted; those in flight end normally."""
     engine = EngineInstruments(IDENTITY)
     in_flight = [engine.start_request(1) for _ in range(10)]
     with engine._lock:

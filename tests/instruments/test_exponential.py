@@ -21,7 +21,7 @@ def counted(*values: float, times: Sequence[float] | None = None) -> Exponential
 
 @given(st.floats(1e-9, 4e18))
 def test_a_value_lies_in_its_bucket(value: float) -> None:
-    """Above the lower bound, up to the upper one, as closely as the logarithm tells."""
+    """Above the lower bound, up to the upper one, as exactly as the logarithm is."""
     scale, offset, counts = counted(value).state().buckets()
     assert (scale, counts) == (SCALE, [1])
     place = math.log2(value) * 2**SCALE

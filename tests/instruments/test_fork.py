@@ -48,7 +48,7 @@ def in_child(claim: Callable[[], bool]) -> bool:
 
 
 def test_a_child_starts_from_nothing_under_its_own_replica() -> None:
-    """What the parent counted, set and has in flight is not the child's; its series are told apart."""
+    """What the parent counted, set and has in flight is not the child's; its series have a replica of their own."""
     engine = EngineInstruments(IDENTITY)
     router = RouterInstruments(Identity("llama-70b", "chat-v2", "v2", role="router"))
     autoscaler = AutoscalerInstruments(Identity("llama-70b", "chat-v2", "v2", role="autoscaler"))
@@ -73,7 +73,7 @@ def test_a_child_starts_from_nothing_under_its_own_replica() -> None:
 
 
 def test_instruments_of_steps_start_from_nothing_too() -> None:
-    """What they have beside an engine's is renewed with it: the child counts its own, and none of its parent's."""
+    """Their own series are reset too: the child counts its own, and none of its parent's."""
     engine = StepInstruments(IDENTITY, unreported_outcomes=("client_error",))
     engine.count_tokens(input_tokens=5, output_tokens=7)
     engine.record_cache_use(eligible_tokens=10, reused_tokens=5)

@@ -146,7 +146,7 @@ hostile = settings(
         max_size=12,
     )
 )
-def test_an_engine_takes_any_value_in_any_order(calls: list[tuple[Any, ...]]) -> None:
+def test_an_engine_survives_any_value_in_any_order(calls: list[tuple[Any, ...]]) -> None:
     """Nothing raises; what is shown stays finite, and arrivals are outcomes and those in flight."""
     clock = FakeClock()
     engine = EngineInstruments(ENGINE, clock=clock, draft_length=4)
@@ -187,7 +187,7 @@ def test_an_engine_takes_any_value_in_any_order(calls: list[tuple[Any, ...]]) ->
         max_size=12,
     )
 )
-def test_a_router_takes_any_value_in_any_order(calls: list[tuple[Any, ...]]) -> None:
+def test_a_router_survives_any_value_in_any_order(calls: list[tuple[Any, ...]]) -> None:
     """Nothing raises; what is shown stays finite, and never more was reused than there was."""
     router = RouterInstruments(ROUTER, clock=FakeClock())
     attempt = router.route(eligible_tokens=10, predicted_tokens=5, best_tokens=7, candidates=3)
@@ -216,7 +216,7 @@ def test_a_router_takes_any_value_in_any_order(calls: list[tuple[Any, ...]]) -> 
 
 @hostile
 @given(st.lists(GOOD_OR_BAD, min_size=7, max_size=7), st.one_of(VALUES, st.dictionaries(st.text(max_size=6), VALUES)))
-def test_an_autoscaler_takes_any_value(numbers: list[Any], replicas: Any) -> None:
+def test_an_autoscaler_survives_any_value(numbers: list[Any], replicas: Any) -> None:
     """Nothing raises; wrong figures leave the last good ones."""
     autoscaler = AutoscalerInstruments(AUTOSCALER)
     names = (
@@ -378,11 +378,11 @@ def test_recording_in_a_signal_handler_does_not_block() -> None:
     )
 )
 def test_a_clock_that_lies_spoils_times_and_nothing_else(times: list[Any]) -> None:
-    """It may go backwards, stand still, be no number or raise: counts stay exact and what is shown finite."""
-    told = cycle(times)
+    """It may go backwards, stop, be no number or raise: counts stay exact and figures finite."""
+    readings = cycle(times)
 
     def clock() -> Any:
-        now = real(next(told))
+        now = real(next(readings))
         if isinstance(now, str) and now == "raise":
             raise RuntimeError("no time")
         return now

@@ -17,27 +17,27 @@ def lines(series: Scalar | Distribution) -> dict[str, float]:
     return {name.decode(): float(number) for name, number in pairs}
 
 
-def told(samples: list[Sample]) -> dict[str, float]:
+def flat(samples: list[Sample]) -> dict[str, float]:
     """The samples' values by series, as a page writes it."""
     return {format_series(sample.name, sample.labels): sample.value for sample in samples}
 
 
-def test_a_histogram_tells_what_was_observed_since_its_last_text() -> None:
+def test_a_histogram_shows_what_was_observed_since_its_last_text() -> None:
     """The text is made once for many readers, and anew after each observation."""
     series = Ledger((("replica", "r0"),)).distribution(SECONDS, shown=False)
     assert series.text() == b""
     for values in ([0.2, 3.0], [1e6], [0.25, 0.5]):
         series.observe(np.array(values))
-        assert lines(series) == told(series.samples())
+        assert lines(series) == flat(series.samples())
         assert series.text() is series.text()
 
 
-def test_a_scalar_tells_its_value_of_now() -> None:
+def test_a_scalar_shows_its_value_of_now() -> None:
     """Present, changed, the same again, absent, and back."""
     series = Ledger((("replica", "%d"),)).scalar(METRICS["kv_cache_usage"])
     for share in (None, 0.5, 0, 0.0, 0.25, 0.5, None, 0.25, 1e20):
         series.value = share
-        assert lines(series) == told(series.samples())
+        assert lines(series) == flat(series.samples())
 
 
 def test_every_bucket_has_its_latest_exemplar_and_the_last_is_above_all_edges() -> None:

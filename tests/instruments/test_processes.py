@@ -151,7 +151,7 @@ MEMBER = """
 
 
 class Member:
-    """A process of its own that belongs to the group, and does as it is told."""
+    """A process of its own that belongs to the group, and obeys commands."""
 
     def __init__(self, name: str) -> None:
         self.process = subprocess.Popen(
@@ -162,21 +162,21 @@ class Member:
             bufsize=1,
         )
 
-    def tell(self, *command: object) -> str:
+    def send(self, *command: object) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(*command, file=self.process.stdin, flush=True)
         return self.process.stdout.readline().strip()
 
     def read(self, *arguments: object) -> float:
-        return float(self.tell("read", *arguments))
+        return float(self.send("read", *arguments))
 
     def kill(self) -> None:
         self.process.kill()
         self.close()
 
     def close(self) -> None:
-        """Let it end by itself."""
+        """Close its input, and wait until it has ended by itself."""
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()
@@ -209,7 +209,7 @@ def test_a_group_of_one_is_what_its_instruments_are(name: str) -> None:
 
 
 def test_counts_and_loads_are_summed_and_shares_averaged(name: str) -> None:
-    """Each gauge by its rule; a ratio is made anew of the summed tokens, not averaged."""
+    """Each gauge by its rule; a ratio is computed from the summed tokens, not averaged."""
     engine = EngineInstruments(IDENTITY)
     with ProcessGroup(name, engine) as group:
 
@@ -237,8 +237,8 @@ def test_counts_and_loads_are_summed_and_shares_averaged(name: str) -> None:
             assert balanced(group)
 
 
-def test_the_hit_rate_of_an_engine_that_tells_its_steps_is_on_the_page(name: str) -> None:
-    """It is made anew of the tokens, as a router's is."""
+def test_the_hit_rate_of_an_engine_that_reports_its_steps_is_on_the_page(name: str) -> None:
+    """It is computed from the tokens, as a router's is."""
     engine = StepInstruments(IDENTITY)
     engine.record_cache_use(eligible_tokens=10, reused_tokens=4)
     with ProcessGroup(name, engine) as group:
@@ -269,7 +269,7 @@ def test_what_every_process_sees_alike_is_not_summed(name: str) -> None:
 
 
 def test_ranks_with_replicas_of_their_own_stay_apart(name: str) -> None:
-    """Series are added up by their labels: a rank that is a label stays one on the page."""
+    """Series are added up by their labels: ranks with different labels remain different series."""
     ranks = [EngineInstruments(Identity("llama-70b", "chat-v2", "v2", replica=f"dp{rank}")) for rank in range(2)]
     with ProcessGroup(name, ranks[0]) as group, ProcessGroup(name, ranks[1]):
         for rank, engine in enumerate(ranks):
@@ -280,8 +280,8 @@ def test_ranks_with_replicas_of_their_own_stay_apart(name: str) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.slow
-def test_children_of_multiprocessing_leave_their_last_word(name: str, method: str) -> None:
-    """A worker that ends as it should loses nothing, however short it lived."""
+def test_children_of_multiprocessing_leave_their_last_state(name: str, method: str) -> None:
+    """A worker that exits normally loses nothing, however short it lived."""
     engine = EngineInstruments(IDENTITY)
     with ProcessGroup(name, engine) as group:
         context: Any = multiprocessing.get_context(method)
@@ -336,7 +336,7 @@ def test_a_killed_process_stays_in_the_sums_and_its_gauges_go(name: str) -> None
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_generations(name: str) -> None:
-    """Dead processes become one remainder."""
+    """Ended processes become one sum."""
     engine = EngineInstruments(IDENTITY)
     with ProcessGroup(name, engine) as group:
         for generation in range(12):
@@ -350,28 +350,28 @@ def test_memory_does_not_grow_with_generations(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_keeper_killed_round_after_round_takes_no_counts_with_it(name: str) -> None:
-    """Another process takes over with all it knew: what a page once showed never falls, and arrivals add up."""
+def test_the_keeper_killed_again_and_again_loses_no_counts(name: str) -> None:
+    """Another process replaces it with all it knew: what a page once showed never falls, and arrivals add up."""
     members = [Member(name) for _ in range(3)]
     try:
         for count, member in enumerate(members, 1):
-            member.tell("requests", 10 * count)
-        assert eventually(lambda: all(member.tell("read", "requests_started_total") == "60.0" for member in members))
+            member.send("requests", 10 * count)
+        assert eventually(lambda: all(member.send("read", "requests_started_total") == "60.0" for member in members))
         shown = 60.0
         for _ in range(4):
             members.append(Member(name))
-            members[-1].tell("requests", 5)
+            members[-1].send("requests", 5)
             shown += 5
-            assert eventually(lambda: members[-1].tell("read", "requests_started_total") == str(shown))  # noqa: B023
+            assert eventually(lambda: members[-1].send("read", "requests_started_total") == str(shown))  # noqa: B023
             # The first to come keeps the group: it is killed as it records.
-            members[0].tell("hammer")
+            members[0].send("hammer")
             for _ in range(5):
                 now = members[1].read("requests_started_total")
                 assert now >= shown
                 shown = now
             members.pop(0).kill()
             for _ in range(20):
-                answers = [member.tell("read", "requests_started_total") for member in members]
+                answers = [member.send("read", "requests_started_total") for member in members]
                 for answer in answers:
                     assert float(answer) >= shown
                     shown = max(shown, float(answer))
@@ -384,15 +384,15 @@ def test_the_keeper_killed_round_after_round_takes_no_counts_with_it(name: str) 
 
 
 @pytest.mark.slow
-def test_the_last_word_of_a_keeper_that_leaves_is_kept(name: str) -> None:
-    """It hands over before it goes; the others go on within a second."""
+def test_the_last_state_of_a_keeper_that_leaves_is_kept(name: str) -> None:
+    """It hands over before it ends; the others continue."""
     with Member(name) as first:
-        first.tell("requests", 7)
+        first.send("requests", 7)
         with Member(name) as second:
-            assert eventually(lambda: second.tell("read", "requests_started_total") == "7.0")
-            first.tell("requests", 5)
+            assert eventually(lambda: second.send("read", "requests_started_total") == "7.0")
+            first.send("requests", 5)
             first.close()
-            assert eventually(lambda: second.tell("read", "requests_started_total") == "12.0")
+            assert eventually(lambda: second.send("read", "requests_started_total") == "12.0")
             assert second.read("servescope_group_processes_ended_total") == 1
 
 
@@ -450,9 +450,9 @@ def test_a_process_known_to_hang_is_not_waited_for(name: str, monkeypatch: pytes
 def test_a_keeper_that_hangs_blocks_no_page_of_the_others(name: str) -> None:
     """The last known page is shown, with its age; without one there is an error, not a wrong sum."""
     with Member(name) as keeper:
-        keeper.tell("requests", 3)
+        keeper.send("requests", 3)
         with Member(name) as member:
-            assert eventually(lambda: member.tell("read", "requests_started_total") == "3.0")
+            assert eventually(lambda: member.send("read", "requests_started_total") == "3.0")
             stop(keeper.process.pid)
             assert member.read("requests_started_total") == 3
             assert eventually(lambda: member.read("servescope_group_state_age_seconds") > 0.5)
@@ -484,11 +484,11 @@ def test_forks_amid_readings_join_and_add_up(name: str) -> None:
 def test_any_process_of_the_group_shows_all_of_it(name: str) -> None:
     """A scrape that reaches any worker shows the whole engine."""
     with Member(name) as one, Member(name) as other:
-        one.tell("requests", 3)
-        other.tell("requests", 4)
-        assert eventually(lambda: one.tell("read", "requests_started_total") == "7.0")
-        assert eventually(lambda: other.tell("read", "requests_started_total") == "7.0")
-        one.tell("requests", 1)
+        one.send("requests", 3)
+        other.send("requests", 4)
+        assert eventually(lambda: one.send("read", "requests_started_total") == "7.0")
+        assert eventually(lambda: other.send("read", "requests_started_total") == "7.0")
+        one.send("requests", 1)
         assert other.read("requests_started_total") == 8  # asked anew, not as of the last interval
 
 
@@ -517,7 +517,7 @@ def test_a_wrong_construction_is_refused(name: str) -> None:
         ProcessGroup(name, engine)
 
 
-def test_a_group_takes_no_process_of_another_deployment(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_refuses_a_process_of_another_deployment(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Two engines that chose one name do not add up; the second says so, once."""
     caplog.set_level(logging.WARNING, "servescope")
     ours = EngineInstruments(IDENTITY)
@@ -534,7 +534,7 @@ def test_a_group_takes_no_process_of_another_deployment(name: str, caplog: pytes
 
 
 def test_garbage_from_another_process_breaks_nothing(name: str) -> None:
-    """Whoever talks nonsense is hung up on; the group goes on."""
+    """A connection that sends nonsense is closed; the group continues."""
     engine = EngineInstruments(IDENTITY)
     hello = json.dumps({"token": "x", "deployment": dict(IDENTITY.deployment().labels()), "standby": False}).encode()
     frame = struct.Struct("<cI").pack
@@ -564,7 +564,7 @@ def test_garbage_from_another_process_breaks_nothing(name: str) -> None:
 
 
 def test_a_machine_without_abstract_sockets_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere than on Linux the constructor says what to do instead."""
+    """On other systems than Linux the constructor says what to do instead."""
     monkeypatch.setattr("servescope.instruments.processes.sys.platform", "darwin")
     with pytest.raises(ServescopeError, match="needs Linux"):
         ProcessGroup(name, EngineInstruments(IDENTITY))

@@ -88,7 +88,7 @@ def test_within_a_container_the_mounts_top_is_its_cgroup(machine: Machine) -> No
 
 
 def test_the_whole_machines_cgroup_is_not_this_process(machine: Machine) -> None:
-    """The top of version 2 tells CPU for the machine, and no memory; of version 1, it has a release agent."""
+    """The top of version 2 has the machine's CPU, and no memory; that of version 1 has a release agent."""
     machine.write("proc/self/cgroup", "0::/\n")
     machine.write("sys/cpu.stat", "usage_usec 999999999\n")
     assert machine.meter().read().memory_bytes == 700 * PAGE
@@ -109,7 +109,7 @@ def test_a_cgroup_of_version_1_is_the_containers(machine: Machine) -> None:
 
 
 def test_a_scope_can_be_chosen(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    """The process although there is a cgroup; a cgroup that is not there is told, and the process measured."""
+    """The process although there is a cgroup; a missing cgroup is logged, and the process measured."""
     machine.write("proc/self/cgroup", "0::/pod\n")
     machine.use_cgroup_v2("pod", 1.0)
     assert machine.meter(scope="process").read().memory_bytes == 700 * PAGE
@@ -121,19 +121,19 @@ def test_a_scope_can_be_chosen(machine: Machine, caplog: pytest.LogCaptureFixtur
     machine.write("proc/self/cgroup", "0::/\n")
     assert machine.meter(scope="cgroup").read().memory_bytes == 700 * PAGE
     assert machine.meter(scope="cgroup").scope == "process"
-    assert "tells CPU and memory of this process" in caplog.text
+    assert "has CPU and memory of this process" in caplog.text
     with pytest.raises(UsageError, match="unknown scope 'pod', supported: auto, cgroup, process"):
         machine.meter(scope="pod")
 
 
 def test_devices_are_listed_in_a_text() -> None:
-    """A list or a number is refused, rather than taken for no device."""
+    """A list or a number is refused, rather than read as no device."""
     for wrong in ([0, 1], 0):
         with pytest.raises(UsageError, match=r"visible_gpus is .*0.*, expected a text of indexes or UUIDs"):
             ResourceMeter(visible_gpus=wrong)  # type: ignore[arg-type]
 
 
-def test_nothing_known_is_nothing_told(tmp_path: Path) -> None:
+def test_what_is_unknown_is_absent(tmp_path: Path) -> None:
     """A system without /proc has no resources, and no error."""
     clock = FakeClock()
     meter = ResourceMeter(proc=tmp_path, cgroups=tmp_path, nvml=NONE, clock=clock)
@@ -249,7 +249,7 @@ class Nvml:
 
 
 def test_gpus_are_read_by_device(machine: Machine) -> None:
-    """Busy share and bytes; a device cut into slices does not tell how busy it is, and its slices are not added."""
+    """Busy share and bytes; a device cut into slices reports no utilization, and its slices are not added."""
     meter = machine.meter(nvml=Nvml(), visible_gpus=None)
     assert meter.read().gpus == (Gpu("0", 0.37, 10), Gpu("1", None, 20))
 

@@ -91,7 +91,7 @@ def test_efficiency_is_absent_when_nothing_was_cached(router: RouterInstruments)
 
 
 def test_the_index_is_in_one_state(router: RouterInstruments) -> None:
-    """Absent before it is told; then 1 for one state and 0 for the others."""
+    """Absent before it is set; then 1 for one state and 0 for the others."""
     assert value(router, "router_index_state", state="exact") is None
     router.set_index_state("exact")
     router.set_index_state("recovering")
@@ -111,7 +111,7 @@ def test_gaps_and_drops_appear_when_they_are_counted(router: RouterInstruments) 
 
 
 def test_decisions_show_how_long_they_took_and_how_busy_the_router_is(router: RouterInstruments) -> None:
-    """Absent before one is recorded, as what waits is before it is told; busy seconds add up."""
+    """Absent before one is recorded, as the queue is before it is set; busy seconds add up."""
     names = {sample.name for sample in router.samples()}
     assert not {"router_decision_seconds_count", "router_decision_busy_seconds_total", "router_queued_requests"} & names
     router.record_decision(0.5, busy_seconds=0.002)

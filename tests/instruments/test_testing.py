@@ -18,8 +18,8 @@ from tests.support.waiting import deadline_seconds
 IDENTITY = Identity("llama-70b", "chat-v2", "v2")
 
 
-def test_a_fake_clock_stands_still_until_it_is_advanced() -> None:
-    """Seconds pass as told, never backwards."""
+def test_a_fake_clock_changes_only_when_it_is_advanced() -> None:
+    """Seconds pass by `advance`, never backwards."""
     clock = FakeClock(5.0)
     assert clock() == clock() == 5.0
     clock.advance(2.5)
@@ -53,7 +53,7 @@ def test_a_misspelt_name_is_refused_with_the_nearest() -> None:
 
 
 def test_several_matches_are_refused() -> None:
-    """The label to name is told."""
+    """The error says which label to name."""
     with pytest.raises(UsageError, match=r"5 samples match 'requests_total', name a label: .*outcome=\"ok\""):
         value(EngineInstruments(IDENTITY), "requests_total")
 

@@ -1,4 +1,4 @@
-"""Instruments of an engine that tells its steps: each call by itself, and what is refused."""
+"""Instruments of an engine that reports its steps: each call by itself, and what is refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_arrivals_are_absent_and_in_flight_is_what_was_set(engine: StepInstrumen
     assert value(engine, "requests_started_total") is None
 
 
-def test_an_untold_outcome_is_absent_until_it_is_told_after_all(engine: StepInstruments) -> None:
+def test_an_unreported_outcome_is_absent_until_it_is_reported_after_all(engine: StepInstruments) -> None:
     """A count is never hidden."""
     engine.count_ended("rejected", 2)
     assert value(engine, "requests_total", outcome="client_error") is None

@@ -57,7 +57,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[Any]:
     # Every reading sees what was recorded before it, not a page kept for other scrapers.
     monkeypatch.setattr(module, "serve", functools.partial(serve, cache_seconds=0))
     yield module
-    module._PAGE._take_down(module._PAGE._shown)
+    module._PAGE._remove(module._PAGE._shown)
 
 
 def page(module: Any) -> str:
@@ -126,7 +126,7 @@ def test_a_wall_clock_that_is_set_back_costs_no_request(plugin: Any) -> None:
     assert refused(plugin) == {}
 
 
-def test_what_vllm_does_not_tell_is_absent(plugin: Any) -> None:
+def test_what_vllm_does_not_report_is_absent(plugin: Any) -> None:
     """Arrivals and requests refused for their form are absent, not 0; so are figures that only a router knows."""
     logger = start(plugin)
     logger.record(Scheduler(), Iteration(1, Prompts(10, 0), 0, [Finished()], [0.1], []))
@@ -139,7 +139,7 @@ def test_what_vllm_does_not_tell_is_absent(plugin: Any) -> None:
 
 
 def test_cache_reuse_is_booked_with_the_prompt(plugin: Any) -> None:
-    """Cached tokens are told by the step that read the prompt; the finished request does not count them again."""
+    """Cached tokens are reported by the step that read the prompt; the finished request does not count them again."""
     logger = start(plugin)
     logger.record(None, Iteration(1, Prompts(100, 64), 0, [], [0.5], []))
     logger.record(None, Iteration(10, Prompts(), 0, [Finished()], [], []))
@@ -148,8 +148,8 @@ def test_cache_reuse_is_booked_with_the_prompt(plugin: Any) -> None:
     assert read(plugin, "kv_cache_hit_rate") == 0.64
 
 
-def test_cache_reuse_by_request_where_steps_do_not_tell(plugin: Any) -> None:
-    """An older vLLM tells cached tokens of finished requests: -1 when it does not know."""
+def test_cache_reuse_by_request_where_steps_do_not_report_it(plugin: Any) -> None:
+    """An older vLLM reports cached tokens of finished requests: -1 for unknown."""
     logger = start(plugin)
     step = SimpleNamespace(num_prompt_tokens=100, num_generation_tokens=11, finished_requests=[Finished()])
     logger.record(None, step)
@@ -190,7 +190,7 @@ def test_a_refusal_for_want_of_capacity_is_rejected(plugin: Any) -> None:
 
 
 def test_speculation_by_position(plugin: Any) -> None:
-    """Its counters stand at 0 from the start; each position counts by itself."""
+    """Its counters are 0 from the start; each position counts by itself."""
     logger = start(plugin, draft_length=3)
     assert read(plugin, "spec_decode_num_draft_tokens_total") == 0
     logger.record(Scheduler(spec_decoding_stats=Speculation(6, [2, 1, 1])), Iteration(inter_token_latencies_iter=[0.1]))
@@ -258,7 +258,7 @@ def test_waiting_requests_and_preemptions(plugin: Any) -> None:
 def test_cpu_and_memory_are_the_containers_or_absent(
     plugin: Any, monkeypatch: pytest.MonkeyPatch, scope: str, known: bool
 ) -> None:
-    """The server process alone is not the engine; GPUs are told either way, once for all engines of the server."""
+    """The server process alone is not the engine; GPUs are reported either way, once for all engines of the server."""
     resources = Resources(2.0, 1000, (Gpu("0", 0.5, 77),))
     monkeypatch.setattr(plugin, "ResourceMeter", lambda: SimpleNamespace(scope=scope, read=lambda: resources))
     logger = plugin.ServescopeStatLogger(configuration(data_parallel_size=2), engine_indexes=[0, 1])
@@ -379,9 +379,7 @@ def test_a_wrong_variable_is_named_and_the_plugin_stays_out(
     assert "vLLM goes on without it" in caplog.text
 
 
-def test_a_port_that_is_taken_is_named(
-    plugin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_port_in_use_is_named(plugin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """It does not serve elsewhere instead, where nobody looks."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -394,7 +392,7 @@ def test_a_port_that_is_taken_is_named(
 def test_a_second_server_of_the_same_identity_leaves_the_first_as_it_was(
     plugin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Their series could not be told apart."""
+    """They would have the same series."""
     first, second = start(plugin), start(plugin)
     second.record(None, Iteration(7))
     first.record(None, Iteration(5))
@@ -411,7 +409,7 @@ def test_it_can_be_switched_off(plugin: Any, monkeypatch: pytest.MonkeyPatch, ca
     assert [record.levelname for record in caplog.records if record.name == "vllm.servescope"] == ["INFO"]
 
 
-def test_a_misspelt_variable_is_told(
+def test_a_misspelt_variable_is_logged(
     plugin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is not read, and the plugin runs."""
@@ -423,7 +421,7 @@ def test_a_misspelt_variable_is_told(
 
 
 @pytest.mark.parametrize("config", [None, object(), SimpleNamespace(model_config=None)])
-def test_a_configuration_without_a_model_is_told(plugin: Any, config: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_configuration_without_a_model_is_logged(plugin: Any, config: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The variable to set is named."""
     plugin.ServescopeStatLogger(config, engine_indexes=[0]).record(Scheduler(), Iteration(1))
     assert "SERVESCOPE_MODEL_NAME is not set and the engine does not name its model" in caplog.text
@@ -501,7 +499,7 @@ def test_missing_attributes_cost_only_themselves(plugin: Any, missing: str) -> N
     assert refused(plugin) == {}
 
 
-def test_attributes_and_arguments_of_later_releases_are_taken(plugin: Any) -> None:
+def test_attributes_and_arguments_of_later_releases_are_accepted(plugin: Any) -> None:
     """What is not known is left aside."""
     logger = plugin.ServescopeStatLogger(vllm_config=configuration(), engine_indexes=[0], watermark=object())
     step = Iteration(5)
@@ -512,7 +510,7 @@ def test_attributes_and_arguments_of_later_releases_are_taken(plugin: Any) -> No
     assert read(plugin, "requests_total", outcome="rejected") == 1
 
 
-def test_an_engine_that_was_not_announced_is_told_once(plugin: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unannounced_engine_is_logged_once(plugin: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Its statistics are left out."""
     logger = start(plugin)
     for _ in range(3):

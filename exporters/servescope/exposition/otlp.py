@@ -327,7 +327,7 @@ def _choose(name: str, given: str | None, supported: tuple[str, ...], variable: 
         return supported[0]
     meant = _ENVIRONMENT.get(configured.lower())
     if meant not in supported:
-        known = ", ".join(word for word, meaning in _ENVIRONMENT.items() if meaning in supported)
+        known = ", ".join(text for text, meaning in _ENVIRONMENT.items() if meaning in supported)
         raise UsageError(f"{variable} is {configured!r}, supported: {known}")
     return meant
 

@@ -76,7 +76,7 @@ class MetricsServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a client that never reads must not keep close() waiting
+    block_on_close = False  # a client that never reads must not block close()
 
     def __init__(self, address: tuple[str, int], pages: PageCache) -> None:
         if ":" in address[0]:
@@ -86,7 +86,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve in a thread of its own, or hang up when as many as allowed are busy."""
+        """Serve in a thread of its own, or close the connection when too many are busy."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -136,7 +136,7 @@ _running: weakref.WeakSet[MetricsServer] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """A forked child has no thread that would answer: it must not hold the port after its parent's end."""
+    """A forked child has no thread that responds: it must not keep the port open after its parent's end."""
     for server in list(_running):
         server._server.socket.close()
     _running.clear()

@@ -1,7 +1,7 @@
-"""What several processes have recorded, added up: counters and histograms are summed, gauges by a rule, ratios anew.
+"""What several processes have recorded, added up: counters and histograms summed, gauges by a rule, ratios recomputed.
 
-A `State` is everything one process has recorded since it began, in a form that goes through a socket: a layout that
-seldom changes, and one number per series.
+A `State` is everything one process has recorded since its start, in a form to send through a socket: a layout that
+rarely changes, and one number per series.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from servescope.contract.types import Metric
 from servescope.instruments.instrument import Instruments
 
 MAX_SERIES = 50_000
-"""Most series that are kept of processes that have ended; those of further identities are left out."""
+"""Most series that are kept of processes that have ended; series of further identities are left out."""
 
 GROUP_PROCESSES = Metric(
     "servescope_group_processes",
@@ -51,14 +51,14 @@ SeriesFamilies = tuple[tuple[Metric, tuple[Series, ...]], ...]
 
 _MAX_LAYOUT = 2**26
 
-# Shares are averaged. Devices, a router's index and what an autoscaler decides are the same thing seen by each process.
+# Shares are averaged. Devices, a router's index and an autoscaler's decisions are the same in each process.
 _AVERAGED = frozenset({"kv_cache_usage"})
 _SEEN_BY_EACH = frozenset({"gpu_usage", "gpu_memory_usage", "router_index_state"})
 _PER_SCOPE = frozenset({"cpu_usage", "memory_usage"})
 
 
 class FormatError(ValueError):
-    """What another process sent is no state."""
+    """What another process sent is not a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class State:
     """What one process has recorded, or what the processes that have ended had.
 
     `values` has one number per series of `families`, then two per series of `ratios`: what its numerator and its
-    denominator summed to over the process's trailing window. `scope` is what CPU and memory are those of: empty for
+    denominator summed to over the process's trailing window. `scope` says where CPU and memory were read: empty for
     the process itself, or a text that all processes of one cgroup share.
     """
 
@@ -188,7 +188,7 @@ def add_up(states: Iterable[State]) -> Families:
 
 
 def settle(state: State, ended: Series) -> State:
-    """What stays of a process that has ended: its counts. Its requests in flight ended with it, by an error.
+    """What remains of a process that has ended: its counts. Its requests in flight ended with it, by an error.
 
     `ended` is the series that counts the process.
     """
@@ -257,7 +257,7 @@ class _Most(_Sum):
 
 
 class _SumOverScopes(_Sum):
-    """Processes of one cgroup all tell the cgroup's use: it counts once, the use of processes adds up."""
+    """Processes of one cgroup all report the cgroup's use: it counts once; the use of single processes is summed."""
 
     __slots__ = ("_by_scope",)
 

@@ -24,8 +24,8 @@ _MOST = 1e15
 class AutoscalerInstruments(Instruments):
     """What one autoscaler process exposes; nothing before its first evaluation and its first count of replicas.
 
-    Any thread may call any method. No method raises: wrong values are counted in `servescope_instrument_errors_total`
-    and logged once per kind; the last good ones stay. The constructor raises UsageError.
+    Any thread may call any method. No method raises: invalid values are counted in `servescope_instrument_errors_total`
+    and logged once per kind; the last valid ones are kept. The constructor raises UsageError.
     """
 
     roles = ("autoscaler",)
@@ -69,7 +69,7 @@ class AutoscalerInstruments(Instruments):
         policy_desired_scale: float,
         rounded_desired_scale: int,
     ) -> None:
-        """An evaluation ended with these figures, none negative; an idle deployment has 0.
+        """An evaluation ended with these figures, none negative; they are 0 for an idle deployment.
 
         `avg_…` are sliding-window averages, of healthy workers only; `desired_scale` is in replicas: raw, then after
         the policy's bounds, delay and half-life, then rounded up as sent to the orchestrator.

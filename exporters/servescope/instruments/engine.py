@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 _LONGEST_TRACE_ID = 64
 _MOST_BYTES = 2**63
 
-# These return floats and do not fail: they need no guard.
+# These return floats and cannot fail: they need no guard.
 _TRUSTED_CLOCKS = (time.perf_counter, time.monotonic, time.time)
 
 
 class RecordRequest(Protocol):
-    """The function that `EngineInstruments.record_request` is."""
+    """The signature of `EngineInstruments.record_request`."""
 
     def __call__(
         self,
@@ -71,45 +71,45 @@ class RecordRequest(Protocol):
         accepted_by_position: Sequence[int] = (),
         trace_id: str | None = None,
     ) -> None:
-        """Record a whole request that has ended, for engines that hold the numbers; it counts its start too.
+        """Record a whole request that has ended, for engines that have the numbers; it counts its start too.
 
         `outcome` is one of `metrics.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
-        `duration` from arrival, `decode_seconds` from first to last token. They are not looked at when no token came;
-        None means not known: decode seconds then end with the request, and without a time to first token the request
-        is left out of the figures that need one. Draft tokens and those accepted are those of the whole request.
+        `duration` from arrival, `decode_seconds` from first to last token. They are ignored when no token came; None
+        means unknown: decode seconds then end with the request, and without a time to first token the request is left
+        out of the figures that need one. Draft tokens and those accepted are those of the whole request.
         `trace_id`, at most 64 printable ASCII characters, links the request's figures to its trace.
 
-        Quickest by position, `accepted_by_position` a tuple of `draft_length` counts, and without a trace.
+        Fastest by position, with `accepted_by_position` a tuple of `draft_length` counts, and without a trace.
         """
 
 
 class ResourceReader(Protocol):
-    """What `resources=` takes: something to read the resources of this process from, such as ResourceMeter."""
+    """What `resources=` accepts: an object that reads the resources of this process, such as ResourceMeter."""
 
     def read(self) -> Resources:
         """The resources in use now; called by readers, never on the hot path.
 
-        None of a reading is shown when it raises, or a value is negative, NaN or of another type, or a share above 1;
-        that is counted.
+        When it raises, or a value is negative, NaN or of another type, or a share above 1, the whole reading is left
+        out, and that is counted.
         """
 
 
 class EngineInstruments(Instruments):
     """What one engine process exposes.
 
-    `draft_length` is the most draft tokens per step and sequence, which is the number of positions accepted tokens
-    are counted by. `speculation_rate` covers the trailing `ratio_window_seconds`. `clock` returns seconds and never
+    `draft_length` is the most draft tokens per step and sequence, which is the number of positions for which accepted
+    tokens are counted. `speculation_rate` covers the trailing `ratio_window_seconds`. `clock` returns seconds and never
     goes back. `resources` is read at each reading.
 
     Any thread may call any method; one request is driven by one thread at a time, but may be finished by another.
-    No method raises: wrong values are counted in `servescope_instrument_errors_total` and logged once per kind. The
-    constructor raises UsageError. It loads numpy, importing this module does not.
+    No method raises: invalid values are counted in `servescope_instrument_errors_total` and logged once per kind. The
+    constructor raises UsageError, and loads numpy; importing this module does not.
     """
 
     roles = ("aggregated", "prefill", "decode")
 
     record_request: RecordRequest
-    """Record a whole request that has ended: see `RecordRequest`, which has the arguments."""
+    """Record a whole request that has ended: `RecordRequest` documents the arguments."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class EngineInstruments(Instruments):
         super().__init__(identity, clock=clock)
         require_whole("draft_length", draft_length, 1, 64)
         if resources is not None and not callable(getattr(resources, "read", None)):
-            expected = "something to read, such as servescope.instruments.resources.ResourceMeter()"
+            expected = "an object with read(), such as servescope.instruments.resources.ResourceMeter()"
             raise UsageError(f"resources is {resources!r}, expected {expected}")
         window_seconds = require_positive("ratio_window_seconds", ratio_window_seconds)
         self._draft_length = draft_length
@@ -133,8 +133,8 @@ class EngineInstruments(Instruments):
         self._resources = resources
         self._series = series = self._make_series()
         self._show_refusals()
-        # In the order of folding: traces before what they are traces of and ends before starts, so that no reading has
-        # the one without the other. Neither ends nor starts of requests in flight are ever dropped, or they would not
+        # In the order of folding: traces before their requests and ends before starts, so that no reading has the first
+        # without the second. Neither ends nor starts of requests in flight are ever dropped, or they would not
         # add up.
         self._traced = self._journal(series.book_traces)
         self._finished = self._journal(series.book_finished, droppable=False)
@@ -171,7 +171,7 @@ class EngineInstruments(Instruments):
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def start_request(self, input_tokens: int, *, trace_id: str | None = None) -> Request:
-        """A request that arrives now, with that many prompt tokens, cached ones included; in flight until finished.
+        """A request that arrives now, with so many prompt tokens, cached ones included; in flight until finished.
 
         `trace_id`, at most 64 printable ASCII characters, links the figures the request ends with to its trace.
         """
@@ -186,7 +186,7 @@ class EngineInstruments(Instruments):
         return request if self._started.write(None) else UncountedRequest(self, tokens, 0.0, None)
 
     def take_over(self, handed_over: HandedOver) -> Request:
-        """Go on with a request that another engine process began and handed over; in flight here until finished.
+        """Continue a request that another engine process started and handed over; in flight here until finished.
 
         Its start, its prompt, its first token and what came before are counted there, and nowhere else; the tokens
         from now on, its outcome and its sizes and times as a whole are counted here. Both use the same clock.
@@ -199,7 +199,7 @@ class EngineInstruments(Instruments):
     def record_speculation(self, draft_tokens: int, accepted_by_position: Sequence[int]) -> None:
         """Record one step's draft tokens, and how many were accepted at each position, summed over the batch.
 
-        `record_speculation(0, ())` says that speculation is on: its counters are then shown, at 0.
+        `record_speculation(0, ())` says that speculation is on: its counters are then exposed, at 0.
         """
         try:
             len(accepted_by_position)
@@ -236,7 +236,7 @@ class EngineInstruments(Instruments):
             self._refuse_error(error)
 
     def record_kv_transfer(self, seconds: float, *, waited_seconds: float, size_bytes: int) -> None:
-        """Record KV that has come to this worker, `waited_seconds` of it spent between first token and transfer."""
+        """Record a KV transfer to this worker; `waited_seconds` of it passed between first token and transfer."""
         try:
             times = finite("seconds", seconds), finite("waited_seconds", waited_seconds)
             self._transferred.write((*times, whole("size_bytes", size_bytes, _MOST_BYTES)))
@@ -264,9 +264,9 @@ class EngineInstruments(Instruments):
             self._write_trace(request._trace_id, record)
 
     def _write_trace(self, trace_id: object, record: bytes) -> None:
-        """Remember the trace of a request that was just recorded; all records of requests begin alike."""
+        """Keep the trace of a request that was just recorded; all records of requests begin with the same fields."""
         try:
-            # What is printable ASCII can be written into any page.
+            # Printable ASCII can be written to any page.
             if type(trace_id) is not str or not (trace_id.isascii() and trace_id.isprintable()):
                 raise Refused("wrong_type", f"trace_id is {shown(trace_id)}, expected printable ASCII text")
             if not 0 < len(trace_id) <= _LONGEST_TRACE_ID:
@@ -279,7 +279,7 @@ class EngineInstruments(Instruments):
     # --- refusing -----------------------------------------------------------------------------------------------------
 
     def _outcome_code(self, outcome: object) -> int:
-        """The outcome's code; an unknown outcome is an error: a false alarm is better than a false all-clear."""
+        """The outcome's code; an unknown outcome is an error: a false alarm is better than a missed one."""
         try:
             return CODES[member("outcome", outcome, OUTCOMES)]
         except Exception as error:
@@ -287,7 +287,7 @@ class EngineInstruments(Instruments):
             return ERROR
 
     def _record_slowly(self, outcome: object, *numbers: object) -> bytes:
-        """Record a request with a number that is not known; or its outcome alone, when one is not taken."""
+        """Record a request with an unknown number; or its outcome alone, when a number is refused."""
         code = self._outcome_code(outcome)
         try:
             record = pack_with_gaps(code, *numbers)
@@ -300,7 +300,7 @@ class EngineInstruments(Instruments):
     def _record_speculation_slowly(
         self, draft_tokens: object, accepted_by_position: Iterable[object], *, declared: bool
     ) -> None:
-        """Record draft tokens with numbers for fewer positions than there are; none when a number is not taken."""
+        """Record draft tokens with numbers for fewer positions than there are; nothing when a number is refused."""
         try:
             counts = self._by_position(accepted_by_position)
             if declared or draft_tokens or counts:
@@ -319,23 +319,23 @@ class EngineInstruments(Instruments):
             )
         return counts
 
-    # --- for those who count ended requests in ways of their own ------------------------------------------------------
+    # --- for exporters that count ended requests themselves ------------------------------------------------------
 
     def watch_ended(self, watch: Callable[[Ended], None]) -> None:
-        """Have `watch` called with the requests that end from now on, batch by batch, by the thread that folds."""
+        """Call `watch` with the requests that end from now on, batch by batch, in the thread that folds."""
         with self._lock:
             self._fold_journals()
             self._series.watch(watch)
 
     def unwatch_ended(self, watch: Callable[[Ended], None]) -> None:
-        """Have it called no more."""
+        """Stop calling it."""
         with self._lock:
             self._series.unwatch(watch)
 
     # --- the hot path -------------------------------------------------------------------------------------------------
 
     def _make_record_request(self) -> RecordRequest:
-        """The function with all that it needs bound: looking it up in each call costs a fifth more."""
+        """The function with everything it needs bound: looking that up in each call costs a fifth more."""
         codes, recorded, speculated = CODES, self._recorded, self._speculated
         append_recorded, append_speculated = recorded.append, speculated.append
         pack_plain, pack_positions = pack_recorded, self._positions.pack
@@ -353,7 +353,7 @@ class EngineInstruments(Instruments):
             trace_id: str | None = None,
         ) -> None:
             try:
-                # One record of fixed size in one append is what makes this cheap. Only a tuple is sure to end.
+                # One record of fixed size in one append is what makes this cheap. Only a tuple is known to be finite.
                 if accepted_by_position:
                     if type(accepted_by_position) is not tuple:
                         accepted_by_position = self._by_position(accepted_by_position)

@@ -1,8 +1,8 @@
 """Base-2 exponential histograms, counted from the values themselves.
 
-Explicit buckets cannot be turned into exponential ones: their edges fall within buckets, and how a bucket's values
-spread over the new ones is not known. So values are counted twice where exponential histograms are wanted, from the
-moment they are, at a fixed scale; a coarser scale is made of it by adding neighbours, which is exact.
+Explicit buckets cannot be converted to exponential ones: their edges fall within buckets, and the distribution within
+a bucket is unknown. So values are counted a second time where exponential histograms are wanted, from then on, at a
+fixed scale; a coarser scale is computed from it by adding neighbours, which is exact.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SCALE = 5
 """Buckets per power of two are 2**SCALE: a value is known to 2**(1 / 64) - 1, about 1.1 %, before it is coarsened."""
 
 MOST_BUCKETS = 160
-"""Buckets of one point, as OpenTelemetry's SDKs have it."""
+"""Buckets of one point, as in OpenTelemetry's SDKs."""
 
 LOWEST, HIGHEST = -30, 63
-"""Exponents of two counted between: 1 ns to 9e18. Below are the zeros; nothing the instruments take is above."""
+"""Exponents of two counted between: 1 ns to 9e18. Values below count as zeros; the instruments accept none above."""
 
 _PER_POWER = 2**SCALE
 _FIRST = LOWEST * _PER_POWER
@@ -38,7 +38,7 @@ class ExponentialState:
     sum: float
 
     def minus(self, earlier: ExponentialState) -> ExponentialState:
-        """What came after an earlier state of the same histogram."""
+        """What was counted after an earlier state of the same histogram."""
         return ExponentialState(
             earlier.since, self.counts - earlier.counts, self.zeros - earlier.zeros, self.sum - earlier.sum
         )

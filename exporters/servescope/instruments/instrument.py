@@ -38,14 +38,14 @@ Record = TypeVar("Record")
 
 
 class Exposed:
-    """What a page can be made of: series of one or several identities, read family by family."""
+    """The series of one or several identities, read family by family: what a page is made of."""
 
     def identities(self) -> tuple[Identity, ...]:
-        """Whose series these are; a page tells them apart by it."""
+        """The identities of the series; no two on one page are the same."""
         raise NotImplementedError
 
     def samples(self) -> list[Sample]:
-        """Every sample there is now; an absent series has none."""
+        """Every sample now; an absent series has none."""
         raise NotImplementedError
 
     def families(self) -> list[tuple[Metric, list[Sample]]]:
@@ -53,7 +53,7 @@ class Exposed:
         raise NotImplementedError
 
     def text(self) -> list[tuple[Metric, list[bytes]]]:
-        """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
+        """The lines of the exposition by metric, without HELP and TYPE; absent metrics are left out."""
         raise NotImplementedError
 
     def openmetrics(self) -> list[tuple[Metric, list[bytes]]]:
@@ -68,13 +68,13 @@ class Exposed:
 class Instruments(Exposed):
     """Base of the instruments one embeds.
 
-    Observing never raises and never waits for a reader: what is wrong is counted in
-    `servescope_instrument_errors_total{kind}` and logged once per kind. Any thread may observe and any thread may
+    Recording never raises and never waits for a reader: what is invalid is counted in
+    `servescope_instrument_errors_total{kind}` and logged once per kind. Any thread may record and any thread may
     read.
 
-    A forked child has the same objects, which start from nothing there: what the parent recorded, and the requests it
-    has in flight, stay the parent's. The child's `replica` gets its process id as a suffix, so that the two are told
-    apart, unless a ProcessGroup adds them up.
+    A forked child has the same objects, which start empty there: what the parent recorded, and the requests it has in
+    flight, remain the parent's. The child's `replica` gets its process id as a suffix, which separates the two, unless
+    a ProcessGroup adds them up.
     """
 
     roles: tuple[str, ...] = ()
@@ -93,13 +93,13 @@ class Instruments(Exposed):
         self._added_up = False  # by a ProcessGroup
         self.created_at = time.time()
         self._clock = clock
-        # What belongs to another epoch was begun by the process this one was forked from.
+        # A request with another epoch was started by the process this one was forked from.
         self._epoch = object()
         self._lock = threading.Lock()
         self._ledger = Ledger(identity.labels())
         self._journals: list[_Foldable] = []
-        self._told: dict[str, object] = {}
-        self._to_tell: list[tuple[str, str]] = []
+        self._logged: dict[str, object] = {}
+        self._to_log: list[tuple[str, str]] = []
         self._refusals = Journal(self._book_refusals, lock=self._lock, on_drop=_ignore)
         self._refused: dict[str, Scalar] = {}
         self._ratio_parts: dict[str, tuple[float, float]] = {}
@@ -110,7 +110,7 @@ class Instruments(Exposed):
         return (self.identity,)
 
     def samples(self) -> list[Sample]:
-        """Every sample there is now; an absent series has none. Everything a thread has observed before is in it."""
+        """Every sample now, with everything that threads have recorded before; an absent series has none."""
         with self._reading() as ledger:
             return ledger.samples()
 
@@ -120,7 +120,7 @@ class Instruments(Exposed):
             return list(ledger.families())
 
     def text(self) -> list[tuple[Metric, list[bytes]]]:
-        """The lines of the exposition by metric, without HELP and TYPE; only metrics that are there."""
+        """The lines of the exposition by metric, without HELP and TYPE; absent metrics are left out."""
         with self._reading() as ledger:
             return ledger.text()
 
@@ -141,18 +141,18 @@ class Instruments(Exposed):
             self._ledger.keep_exponential()
 
     def exponentials(self) -> dict[str, ExponentialState]:
-        """What the exponential buckets hold, by the histogram's name; empty when they are not kept."""
+        """The exponential buckets by the histogram's name; empty when they are not kept."""
         with self._reading() as ledger:
             return ledger.exponentials()
 
     def fold(self) -> None:
-        """Book what was recorded so far; a reading does it too. For those who want to choose the moment."""
+        """Book what was recorded so far, at a moment of your choice; a reading does it too."""
         with self._lock:
             self._fold_journals()
-        self._tell()
+        self._log_refusals()
 
     def _start_over(self, identity: Identity) -> None:
-        """Be as new, under this identity; called in a forked child, where only one thread runs."""
+        """Reset to a new state under this identity; called in a forked child, where only one thread runs."""
         raise NotImplementedError
 
     def _renew_in_child(self) -> None:
@@ -174,7 +174,7 @@ class Instruments(Exposed):
             self._fold_journals()
             self._before_reading()
             yield self._ledger
-        self._tell()
+        self._log_refusals()
 
     def _fold_journals(self) -> None:
         for journal in (*self._journals, self._refusals):
@@ -194,7 +194,7 @@ class Instruments(Exposed):
             clock=None if window_seconds is None else self._now,
             mark_seconds=(window_seconds or 0.0) * RESOLUTION,
             on_drop=self._drop if droppable else None,
-            released=self._tell,
+            released=self._log_refusals,
         )
         self._journals.append(journal)
         return journal
@@ -213,7 +213,7 @@ class Instruments(Exposed):
         return guarded
 
     def _show_refusals(self) -> None:
-        """Make the series of refusals; called last, so that they stand at the end of a page."""
+        """Make the series of refusals; called last, so that they are at the end of a page."""
         self._refused = {kind: self._ledger.scalar(INSTRUMENT_ERRORS, 0, kind=kind) for kind in REFUSALS}
 
     def _now(self) -> float:
@@ -240,23 +240,23 @@ class Instruments(Exposed):
         """Count refusals while folding, under the lock; they are logged after it."""
         if count:
             self._refused[kind].add(count)
-            self._to_tell.append((kind, reason))
+            self._to_log.append((kind, reason))
 
     def _book_refusals(self, kinds: list[str], _: list[Mark]) -> None:
         for kind, count in Counter(kinds).items():
             self._refused[kind].add(count)
 
     def _drop(self) -> None:
-        self._refuse("dropped", f"more than {DROP_BEYOND} records wait to be folded; the newest are thrown away")
+        self._refuse("dropped", f"more than {DROP_BEYOND} records wait to be folded; the newest are dropped")
 
-    def _tell(self) -> None:
-        while self._to_tell:
-            with contextlib.suppress(IndexError):  # another thread may tell it first
-                self._log_once(*self._to_tell.pop())
+    def _log_refusals(self) -> None:
+        while self._to_log:
+            with contextlib.suppress(IndexError):  # another thread may log it first
+                self._log_once(*self._to_log.pop())
 
     def _log_once(self, kind: str, reason: str) -> None:
         token = object()
-        if self._told.setdefault(kind, token) is not token:
+        if self._logged.setdefault(kind, token) is not token:
             return
         with contextlib.suppress(Exception):
             _logger.warning(
@@ -282,4 +282,4 @@ if hasattr(os, "register_at_fork"):
 
 
 def _ignore() -> None:
-    """A refusal beyond the bound is itself dropped."""
+    """Drop a refusal beyond the bound."""

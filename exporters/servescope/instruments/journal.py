@@ -1,7 +1,7 @@
-"""What callers write down on the hot path, and how it reaches the ledger.
+"""The records that callers append on the hot path, and how they reach the ledger.
 
-A journal is a list that any thread appends records to and one thread at a time folds. Appending is all a caller pays
-for; folding happens in the thread that reads, or in the caller's once every `FOLD_EVERY` records, so that memory stays
+A journal is a list that any thread appends records to and one thread at a time folds. Appending is the caller's only
+cost; folding happens in the thread that reads, or in the caller's once every `FOLD_EVERY` records, so that memory stays
 bounded however long nobody reads.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FOLD_EVERY = 1024
-"""Records a caller lets pile up before it folds them: enough to spread numpy's fixed costs, few enough to be quick."""
+"""Records that pile up before a caller folds them: enough to spread numpy's fixed costs, few enough to fold fast."""
 
 WAIT_BEYOND = 16 * FOLD_EVERY
 DROP_BEYOND = 64 * FOLD_EVERY
@@ -27,7 +27,7 @@ MARKED_EACH = 8
 """So many records are marked with the time one by one; then the time is marked each time there are twice as many."""
 
 RESOLUTION = 1 / 300
-"""Share of a trailing window below which two times need not be told apart."""
+"""Share of a trailing window below which two times count as the same."""
 
 Record = TypeVar("Record")
 
@@ -36,7 +36,7 @@ Mark = tuple[int, float]
 
 
 class Journal(Generic[Record]):
-    """Records that callers append and `book` is given, in order, a stretch at a time.
+    """Records that callers append and that `book` is called with, in order, in batches.
 
     Where nanoseconds count, a caller does what `write` does:
 
@@ -47,8 +47,8 @@ class Journal(Generic[Record]):
     `book(records, marks)` runs under `lock`, which all journals of one instrument share; it may not raise. With a
     `clock` the journal marks when records came: each one while there are few, ever fewer when there are many, and
     not more often than every `mark_seconds`.
-    `on_drop` is called for each record that had to be thrown away; without it, none ever is. `released` is called
-    after each fold, without the lock.
+    `on_drop` is called for each dropped record; without it, none is dropped. `released` is called after each fold,
+    without the lock.
     """
 
     __slots__ = (
@@ -88,16 +88,16 @@ class Journal(Generic[Record]):
         self._marked_at = 0.0
 
     def write(self, record: Record) -> bool:
-        """Append a record; False when it had to be thrown away."""
+        """Append a record; False when it was dropped."""
         self.append(record)
         return len(self.records) < self.stop_at or self.stop()
 
     def stop(self) -> bool:
         """Mark the time, and fold when enough records have come; False when the newest record was dropped.
 
-        Called by the thread that appended, without the lock. It does not wait for another thread's fold, except for
-        a moment when a great backlog shows that the folding thread does not get to run: numpy gives up the
-        interpreter's lock within a fold, and callers that never pause would keep it out.
+        Called by the thread that appended, without the lock. It does not wait for another thread's fold, except
+        briefly when a large backlog shows that the folding thread does not run: numpy releases the interpreter's
+        lock within a fold, and callers that never pause would starve it.
         """
         if not self._acquire():
             return self._keep_or_drop()
@@ -115,7 +115,7 @@ class Journal(Generic[Record]):
     def fold(self) -> None:
         """Book every record that was there when this was called; the caller holds the lock."""
         remaining = len(self.records)
-        # A thread that drops may have taken one from the end since: then there are fewer.
+        # A thread that drops may have removed one from the end since: then there are fewer.
         while remaining > 0 and self.records:
             # `append` goes on meanwhile: what was copied is deleted from the front, the list itself is never
             # replaced. A stretch stays below DROP_BEYOND, where a dropping thread takes from the end.
@@ -155,7 +155,7 @@ class Journal(Generic[Record]):
         taken = [mark for mark in self._marks if mark[0] <= count]
         self._marks = [(position - count, time) for position, time in self._marks if position > count]
         if not taken or taken[-1][0] < count:
-            # Records behind the last mark came after it, how long after is not known; few they are.
+            # Records after the last mark came later, by an unknown time; they are few.
             taken.append((count, taken[-1][1] if taken else self._clock()))
         return taken
 

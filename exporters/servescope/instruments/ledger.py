@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Exemplar(NamedTuple):
-    """One observation of a histogram with the trace it comes from; `time` is when it was told, in Unix seconds."""
+    """One observation of a histogram with the trace it comes from; `time` is when it was recorded, in Unix seconds."""
 
     trace_id: str
     value: float
@@ -43,7 +43,7 @@ class Scalar:
         self._labels = labels
         self._head = f"{format_series(name, labels)} ".encode()
         self._text = b""
-        self._text_value: float | None = None  # the value that the text tells
+        self._text_value: float | None = None  # the value in the text
 
     def add(self, amount: float) -> None:
         """Increase the series; it starts at 0 when it was absent."""
@@ -78,12 +78,12 @@ class Distribution:
         self._exponential: Exponential | None = None
         self._exemplars: dict[int, Exemplar] = {}
         self._shown = shown
-        self._text: bytes | None = None  # None when it must be made anew
+        self._text: bytes | None = None  # None when it has changed
         bounds = [*map(format_edge, edges), "+Inf"]
         self._heads = [(f"{name}_bucket", make_labels((*labels, ("le", bound)))) for bound in bounds]
         self._heads += [(f"{name}_count", labels), (f"{name}_sum", labels)]
         lines = [format_series(*head).replace("%", "%%") for head in self._heads]
-        # Filling one template per series is most of what rendering costs; bytes are twice as quick at it as text.
+        # Filling one template per series is most of what rendering costs; bytes are twice as fast to format as text.
         self._template = ("".join(f"{line} %d\n" for line in lines[:-1]) + f"{lines[-1]} %b\n").encode()
 
     def observe(self, values: NDArray[np.float64], times: NDArray[np.float64] | None = None) -> None:
@@ -203,10 +203,10 @@ class Ledger:
             samples: list[Sample] = []
             exemplars: Exemplars = {}
             for series in family:
-                told = series.samples()
-                samples += told
+                own = series.samples()
+                samples += own
                 # A histogram's buckets come first among its samples, as its exemplars do.
-                for sample, exemplar in zip(told, _exemplars(series), strict=False):
+                for sample, exemplar in zip(own, _exemplars(series), strict=False):
                     if exemplar is not None:
                         exemplars[sample.name, sample.labels] = exemplar
             yield metric, samples, exemplars
@@ -229,14 +229,14 @@ class Ledger:
         return {name: state for name, state in states.items() if state is not None}
 
     def family(self, metric: Metric) -> list[Scalar | Distribution]:
-        """The metric's series so far; the metric takes its place in the order when it is first named."""
+        """The metric's series so far; a metric's place in the order is that of its first call."""
         return self._families.setdefault(metric.name, (metric, []))[1]
 
 
 class Trailing:
     """A sum over a trailing window of seconds.
 
-    What came within `RESOLUTION` of the window may be kept as one, and then leaves it as one, with its latest part.
+    Amounts within `RESOLUTION` of the window may be kept as one, and then leave it together, with the latest of them.
     """
 
     __slots__ = ("_entries", "_resolution", "_window")
@@ -281,10 +281,10 @@ class Trailing:
 
 
 def _exemplars(series: Scalar | Distribution) -> Sequence[Exemplar | None]:
-    """The exemplars of a histogram's buckets; nothing at all where there is none, which most often is so."""
+    """The exemplars of a histogram's buckets; empty where there is none, which is the usual case."""
     return series.exemplars() if isinstance(series, Distribution) and series._exemplars else ()
 
 
 def _number(value: float) -> bytes:
-    """A value's text: a whole number without a point, which readers take for the same and is half as long."""
+    """A value's text: a whole number without a point, which is the same number and half as long."""
     return b"%d" % value if abs(value) < 1e15 and value == int(value) else format_value(value).encode()

@@ -1,4 +1,4 @@
-"""CPU, memory and GPUs in use by this process's replica; what cannot be known is absent.
+"""CPU, memory and GPUs in use by this process's replica; what is unknown is absent.
 
     engine = EngineInstruments(identity, resources=ResourceMeter())
 
@@ -29,12 +29,12 @@ _MOST_BYTES = 2**63
 _MOST_CORES = 1e6
 
 LEAST_SECONDS = 1.0
-"""A reading younger than this is given again: CPU use over less says nothing, and NVML takes milliseconds."""
+"""A reading younger than this is reused: CPU use over less is meaningless, and NVML takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device: `index` as NVML counts, `0`, or `0:1` for a MIG slice; None where the driver does not tell."""
+    """One device: `index` as NVML counts, `0`, or `0:1` for a MIG slice; None where the driver has no reading."""
 
     index: str
     busy_ratio: float | None
@@ -43,7 +43,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What is in use: CPU cores since the reading before, memory in bytes, GPUs; None where it is not known."""
+    """What is in use: CPU cores since the previous reading, memory in bytes, GPUs; None where unknown."""
 
     cpu_cores: float | None = None
     memory_bytes: int | None = None
@@ -72,7 +72,7 @@ class ResourceMeter:
     `scope` is `cgroup`, `process`, or `auto`: the cgroup when it is known and not the whole machine's, else the
     process. `nvml` is the NVML module to use; by default pynvml when it is installed. `visible_gpus` lists devices
     by index or UUID, as CUDA_VISIBLE_DEVICES does, which is the default; every device when that is not set. `proc`
-    and `cgroups` are where the kernel's file systems are mounted. The attribute `scope` says which it became.
+    and `cgroups` are where the kernel's file systems are mounted. The attribute `scope` is the one that is used.
 
     Any thread may read. Only the constructor raises: UsageError for a wrong scope or list of devices.
     """
@@ -112,7 +112,7 @@ class ResourceMeter:
         self._last: Resources | None = None
 
     def read(self) -> Resources:
-        """The resources in use; those read before when that was less than a second ago."""
+        """The resources in use; the previous reading when that was less than a second ago."""
         if self._process != os.getpid():
             # The lock may be held by a thread of the parent's, and NVML does not outlive a fork.
             self._find()
@@ -218,7 +218,7 @@ _SCOPES = ("auto", "cgroup", "process")
 
 
 def _find_usage(scope: str, proc: Path, cgroups: Path) -> _Usage:
-    """The first cgroup of this process that tells both CPU and memory; the process when there is none."""
+    """The first cgroup of this process with both CPU and memory; the process when there is none."""
     process = _ProcessUsage(proc / "self")
     if scope == "process":
         return process
@@ -228,7 +228,7 @@ def _find_usage(scope: str, proc: Path, cgroups: Path) -> _Usage:
             return usage
     if scope == "cgroup":
         _logger.warning(
-            "no cgroup under %s tells CPU and memory of this process; they are those of the process", cgroups
+            "no cgroup under %s has CPU and memory of this process; they are read from the process", cgroups
         )
     return process
 
@@ -241,7 +241,7 @@ def _cgroups_of_this_process(proc: Path, cgroups: Path) -> Iterator[_Usage]:
         paths.update(dict.fromkeys(controllers.split(","), path.strip("/")))
     # Within a container the path may be the host's, while its own cgroup is what is mounted: then the mount's top.
     if "" in paths:
-        # The machine's own cgroup tells no memory in version 2, so that it is never taken for a container's.
+        # The machine's own cgroup has no memory in version 2, so that it is never mistaken for a container's.
         yield _CgroupV2Usage(cgroups / paths[""])
         yield _CgroupV2Usage(cgroups)
     if "cpuacct" in paths and "memory" in paths:
@@ -271,7 +271,7 @@ _Value = TypeVar("_Value")
 
 
 def _known(read: Callable[[], _Value]) -> _Value | None:
-    """What `read` reads; None when the kernel does not tell, or tells something else."""
+    """What `read` reads; None when the kernel has no such file, or another format."""
     try:
         return read()
     except (OSError, ValueError, KeyError, IndexError):
@@ -289,7 +289,7 @@ class _Device:
     uuid: str
 
     def read(self) -> Gpu:
-        # A device in MIG mode, and a slice, do not tell how busy they are.
+        # A device in MIG mode, and a slice, report no utilization.
         busy = self._ask(lambda: self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu)
         used = self._ask(lambda: self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
         return Gpu(self.index, None if busy is None else busy / 100, used)
@@ -328,7 +328,7 @@ def _mig_slices(nvml: Any, handle: Any) -> Iterator[tuple[int, Any]]:
         if not nvml.nvmlDeviceGetMigMode(handle)[0]:
             return
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except nvml.NVMLError:  # the device knows no MIG
+    except nvml.NVMLError:  # the device has no MIG
         return
     for number in range(count):
         try:
@@ -343,7 +343,7 @@ def _uuid(nvml: Any, handle: Any) -> str:
 
 
 def _visible_devices(devices: list[_Device], visible: str | None) -> Iterator[_Device]:
-    """Those the list names, as CUDA reads it: by index or the beginning of a UUID, up to the first that is neither.
+    """The devices that the list names, as CUDA reads it: by index or UUID prefix, up to the first that is neither.
 
     Slices that are not named are left out, or their device's memory would count twice.
     """

@@ -39,8 +39,8 @@ class RouterInstruments(Instruments):
 
     The four ratios cover the trailing `ratio_window_seconds`. `clock` returns seconds and never goes back.
 
-    Any thread may call any method. No method raises: wrong values are counted in `servescope_instrument_errors_total`
-    and logged once per kind. The constructor raises UsageError. It loads numpy, importing this module does not.
+    Any thread may call any method. No method raises: invalid values are counted in `servescope_instrument_errors_total`
+    and logged once per kind. The constructor raises UsageError, and loads numpy; importing this module does not.
     """
 
     roles = ("router",)
@@ -103,14 +103,14 @@ class RouterInstruments(Instruments):
             return _VoidAttempt(self, 0, 0, 0)
 
     def count_event_gaps(self, count: int = 1) -> None:
-        """Count cache events missing from a worker's sequence; 0 says that gaps are counted, and shows the series."""
+        """Count cache events missing from a worker's sequence; a count of 0 exposes the series at 0."""
         try:
             self._gaps.write(whole("event gaps", count))
         except Exception as error:
             self._refuse_error(error)
 
     def count_dropped_events(self, count: int = 1) -> None:
-        """Count cache events that could not be applied; 0 says that drops are counted, and shows the series."""
+        """Count cache events that could not be applied; a count of 0 exposes the series at 0."""
         try:
             self._drops.write(whole("dropped events", count))
         except Exception as error:
@@ -126,7 +126,7 @@ class RouterInstruments(Instruments):
     def record_decision(self, seconds: float, *, busy_seconds: float) -> None:
         """Record how long a decision took from the request's arrival, without its wait for a free worker.
 
-        `busy_seconds` of it the router worked on this decision; the rest the request waited for its turn.
+        The router worked on this decision for `busy_seconds` of it; the request waited for the rest.
         """
         try:
             self._paces.write(_pack_pace(finite("seconds", seconds), finite("busy_seconds", busy_seconds)))
@@ -134,7 +134,7 @@ class RouterInstruments(Instruments):
             self._refuse_error(error)
 
     def set_queued_requests(self, count: int) -> None:
-        """Set how many requests are not placed yet: their decision is due, or all workers are saturated."""
+        """Set how many requests are not routed yet: undecided, or all workers are saturated."""
         try:
             self._queued = whole("queued requests", count)
         except Exception as error:
@@ -143,7 +143,7 @@ class RouterInstruments(Instruments):
     def count_recovery(self, source: str, count: int = 1) -> None:
         """Count that the index was brought up to date from `source`, one of `metrics.RECOVERY_SOURCES`.
 
-        A count of 0 says that recoveries are counted, and shows the series.
+        A count of 0 exposes the series at 0.
         """
         try:
             source = member("recovery source", source, RECOVERY_SOURCES)
@@ -164,7 +164,7 @@ class RouterInstruments(Instruments):
             if not isinstance(reason, str) or not 0 < len(reason) <= _LONGEST_REASON:
                 expected = f"a text of 1 to {_LONGEST_REASON} characters"
                 raise Refused("wrong_type", f"fallback_reason is {shown(reason)}, expected {expected}")
-            # Half a character raises here: no page could hold it, and the fold would lose other reasons with it.
+            # Half a character raises here: no page can hold it, and the fold would lose other reasons with it.
             self._reasons.write(str.encode(reason).decode())
         except Exception as error:
             self._refuse_error(error)
@@ -283,9 +283,9 @@ class Attempt:
         self._open = router._epoch
 
     def report(self, reused_tokens: int) -> None:
-        """The worker says how many of the prompt's tokens it reused from its cache: books the four token counters.
+        """The worker reused so many of the prompt's tokens from its cache: updates the four token counters.
 
-        A report that cannot be is refused; the attempt then counts as unreported.
+        An impossible report is refused; the attempt then counts as unreported.
         """
         if not self._close("report"):
             return
@@ -319,7 +319,7 @@ class Attempt:
 
 
 class _VoidAttempt(Attempt):
-    """An attempt whose tokens were refused: however it ends, it is unreported."""
+    """An attempt whose tokens were refused: it counts as unreported, however it ends."""
 
     __slots__ = ()
 

@@ -23,14 +23,14 @@ REFUSALS = (
 """Why a call or a value was refused; the values of the label `kind`."""
 
 MAX_TOKENS = 2**32 - 1
-"""Most tokens one call may speak of; more is refused as out of range."""
+"""Most tokens in one call; more is refused as out of range."""
 
 MAX_SECONDS = 1e9
-"""Longest time one call may speak of: 30 years. A wall-clock time passed as a duration is beyond it."""
+"""Longest time in one call: 30 years. A wall-clock time passed as a duration is longer."""
 
 
 class Refused(Exception):  # noqa: N818 - it never leaves an instrument
-    """A value that an instrument does not take; `kind` is one of `REFUSALS`."""
+    """A value that an instrument refuses; `kind` is one of `REFUSALS`."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -43,7 +43,7 @@ def inherited(call: str) -> Refused:
 
 
 def whole(name: str, value: object, most: int = MAX_TOKENS) -> int:
-    """The value as a whole number from 0 to `most`; `5.0` and numpy's integers are taken. Raises Refused."""
+    """The value as a whole number from 0 to `most`; `5.0` and numpy's integers are accepted. Raises Refused."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # it raises for what is not an index
     except TypeError:
@@ -74,7 +74,7 @@ def member(name: str, value: object, values: tuple[str, ...]) -> str:
 
 
 def shown(value: object) -> str:
-    """The value as it may stand in a log: at most 80 characters, whatever it is."""
+    """The value as text for a log: at most 80 characters, whatever it is."""
     try:
         text = repr(value)
     except Exception:

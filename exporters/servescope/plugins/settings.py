@@ -1,6 +1,6 @@
-"""What a plugin is told through environment variables: who its series belong to, and where its page is served.
+"""The settings of a plugin, from environment variables: the identity of its series, and where its page is served.
 
-An engine loads a plugin by name and hands it nothing of ours, so the environment is what remains.
+An engine loads a plugin by name and passes it none of our settings, so they are read from the environment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from servescope.contract.identity import IDENTITY_LABELS, ROLLOUT_PHASES, Identity
+from servescope.contract.identity import ENGINE_ROLES, IDENTITY_LABELS, ROLLOUT_PHASES, Identity
 from servescope.errors import ConfigurationError, IdentityError
 
 PREFIX = "SERVESCOPE_"
@@ -22,13 +22,12 @@ IDENTITY = {label: PREFIX + label.upper() for label in IDENTITY_LABELS}
 
 VARIABLES = (SWITCH, ADDRESS, PORT, *IDENTITY.values())
 
-ENGINE_ROLES = ("aggregated", "prefill", "decode")
 _SWITCH_VALUES = ("on", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Whose page it is and where it is served; port 0 is a free one."""
+    """The identity of the page and where it is served; port 0 is a free one."""
 
     identity: Identity
     address: str
@@ -46,17 +45,17 @@ class Settings:
 
 
 def is_switched_off(environ: Mapping[str, str]) -> bool:
-    """Whether the plugin is told to stay out. Raises ConfigurationError for neither on nor off."""
-    word = environ.get(SWITCH, "").strip().lower() or "on"
-    if word not in _SWITCH_VALUES:
+    """Whether the plugin is disabled. Raises ConfigurationError for neither on nor off."""
+    switch = environ.get(SWITCH, "").strip().lower() or "on"
+    if switch not in _SWITCH_VALUES:
         raise ConfigurationError(f"{SWITCH} is {environ[SWITCH]!r}, supported: {', '.join(_SWITCH_VALUES)}")
-    return word == "off"
+    return switch == "off"
 
 
 def read_settings(environ: Mapping[str, str], defaults: Mapping[str, str]) -> Settings:
-    """The settings of this environment; `defaults` are identity labels to take where a variable is not set.
+    """The settings of this environment; `defaults` are the identity labels of variables that are not set.
 
-    An empty variable is taken for one that is not set. Raises ConfigurationError, which names the variable.
+    An empty variable counts as not set. Raises ConfigurationError, which names the variable.
     """
     labels = {label: environ.get(variable, "").strip() for label, variable in IDENTITY.items()}
     labels = {label: value or defaults.get(label, "") for label, value in labels.items()}
@@ -74,7 +73,7 @@ def read_settings(environ: Mapping[str, str], defaults: Mapping[str, str]) -> Se
 
 
 def warn_of_misspelt(environ: Iterable[str], logger: logging.Logger) -> None:
-    """Warn of variables that look like ours and are none, such as SERVESCOPE_MODELNAME."""
+    """Warn of misspelt variables, such as SERVESCOPE_MODELNAME."""
     for variable in environ:
         if variable.startswith(PREFIX) and variable not in VARIABLES:
             near = difflib.get_close_matches(variable, VARIABLES, n=1, cutoff=0.8)

@@ -1,8 +1,8 @@
 """The vLLM plugin: installed beside vLLM, it gives every server the contract from inside.
 
-vLLM finds it by the entry point group `vllm.stat_logger_plugins` and tells it what each step of each engine did. What
-is read there is not a stable interface of vLLM's, so an attribute may be missing, and whatever it holds is checked.
-Nothing that goes wrong here reaches vLLM: the plugin says so in the log and stays out.
+vLLM finds it by the entry point group `vllm.stat_logger_plugins` and calls it with what each step of each engine did.
+That is not a stable interface of vLLM's, so an attribute may be missing, and every value is checked. No error of the
+plugin reaches vLLM: it is logged, and the plugin stays off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("vllm.servescope")
 
 LONGEST_DRAFT = 64
-"""Draft positions that are told apart; the last one holds those beyond it."""
+"""Draft positions with a series of their own; the last one includes those beyond it."""
 
 _OUTCOMES = {
     "stop": "ok",
@@ -44,14 +44,14 @@ _OUTCOMES = {
     "abort": "client_abort",
     "error": "error",
 }
-"""What became of a request, by vLLM's finish reason; a reason that is not here counts as an error and is logged."""
+"""The outcome by vLLM's finish reason; any other reason counts as an error and is logged."""
 
 # One logger for all engines hears of refused requests as well; older releases know only one logger per engine.
 _Base: Any = getattr(loggers, "AggregateStatLoggerBase", None) or loggers.StatLoggerBase
 
 
 class ServescopeStatLogger(_Base):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """What vLLM makes one of per server, or one per engine, and calls from its event loop; it never raises."""
+    """The logger that vLLM makes per server, or per engine, and calls from its event loop; it never raises."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class ServescopeStatLogger(_Base):  # type: ignore[misc]  # vLLM is not installe
         **_: object,
     ) -> None:
         self._readers: dict[int, _EngineReader] = {}
-        self._told_of_stranger = False
+        self._warned_of_unknown_engine = False
         try:
             self._start(vllm_config, _indexes(engine_index if engine_indexes is None else engine_indexes))
         except ServescopeError as error:
-            self._stay_out(str(error))
+            self._disable(str(error))
         except Exception as error:
-            self._stay_out(f"{type(error).__name__}: {error}")
+            self._disable(f"{type(error).__name__}: {error}")
 
     def record(
         self,
@@ -82,21 +82,21 @@ class ServescopeStatLogger(_Base):  # type: ignore[misc]  # vLLM is not installe
         reader = self._readers.get(engine_idx) if isinstance(engine_idx, int) else None
         if reader is not None:
             reader.read(scheduler_stats, iteration_stats)
-        elif self._readers and not self._told_of_stranger:
-            self._told_of_stranger = True
+        elif self._readers and not self._warned_of_unknown_engine:
+            self._warned_of_unknown_engine = True
             _logger.warning("servescope: engine %r is not one of %s; left out", engine_idx, [*self._readers])
 
     def record_admission_rejection(self, *_: object, **__: object) -> None:
-        """The server refused a request for want of capacity, before any engine saw it; counted with the first one."""
+        """The server refused a request for lack of capacity; counted with the first engine, since none received it."""
         for reader in self._readers.values():
             reader.instruments.count_ended("rejected")
             return
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say: where the page is was logged."""
+        """Nothing to log: the address of the page was logged at the start."""
 
     def log(self) -> None:
-        """Nothing to say: the page is read, not logged."""
+        """Nothing to log: the page is scraped."""
 
     def record_sleep_state(self, *_: object, **__: object) -> None:
         """Not part of the contract."""
@@ -116,12 +116,12 @@ class ServescopeStatLogger(_Base):  # type: ignore[misc]  # vLLM is not installe
         }
         shown = [reader.instruments for reader in readers.values()]
         url = _PAGE.show(settings, shown)
-        # vLLM lets go of its loggers when it scales: a page that nobody writes must not pass for an idle engine's.
-        weakref.finalize(self, _PAGE.take_down, shown).atexit = False
+        # vLLM drops its loggers when it scales: a page without updates must not be mistaken for an idle engine's.
+        weakref.finalize(self, _PAGE.remove, shown).atexit = False
         self._readers = readers
         _logger.info("servescope: metrics of %d engine(s) at %s", len(readers), url)
 
-    def _stay_out(self, reason: str) -> None:
+    def _disable(self, reason: str) -> None:
         self._readers = {}
         _logger.error("servescope: %s; the plugin is off, vLLM goes on without it", reason)
 
@@ -132,15 +132,15 @@ class _EngineReader:
     def __init__(self, instruments: StepInstruments, *, draft_length: int, counts_engine: bool) -> None:
         self.instruments = instruments
         self._draft_length = draft_length
-        # Of several server processes one is told the state of the engine, now this, now that one.
+        # vLLM reports the state of the engine to one of several server processes, and not always to the same one.
         self._counts_engine = counts_engine
-        self._leavers = _Leavers()
+        self._disconnects = _Disconnects()
         self._cached_by_step = False
         if draft_length:
             instruments.record_speculation(0, ())
 
     def read(self, scheduler: Any, iteration: Any) -> None:
-        """Book what a step did; what cannot be read is counted, and the rest booked."""
+        """Book what a step did; what cannot be read is counted, and the rest is booked."""
         if iteration is not None:
             self._attempt(self._read_tokens, iteration)
             self._attempt(self._read_times, iteration)
@@ -173,7 +173,7 @@ class _EngineReader:
     def _read_times(self, iteration: Any) -> None:
         firsts = getattr(iteration, "time_to_first_tokens_iter", None)
         if firsts:
-            self._leavers.begun += len(firsts)
+            self._disconnects.begun += len(firsts)
             self.instruments.observe_first_tokens(firsts)
         # Under speculation a step brings several tokens and one time, which is not the time between two tokens.
         latencies = None if self._draft_length else getattr(iteration, "inter_token_latencies_iter", None)
@@ -182,13 +182,13 @@ class _EngineReader:
 
     def _read_ends(self, iteration: Any) -> None:
         for finished in getattr(iteration, "finished_requests", None) or ():
-            self._leavers.ended += 1
+            self._disconnects.ended += 1
             self._attempt(self._read_end, finished)
 
     def _read_end(self, finished: Any) -> None:
         reason = getattr(finished, "finish_reason", None)
-        word = str(getattr(reason, "name", reason)).lower()
-        outcome = _OUTCOMES.get(word, word)
+        name = str(getattr(reason, "name", reason)).lower()
+        outcome = _OUTCOMES.get(name, name)
         read: Any = getattr(finished, "num_prompt_tokens", None)
         made: Any = getattr(finished, "num_generation_tokens", None)
         decoding, lasted = _seconds(finished, "decode_time"), _seconds(finished, "e2e_latency")
@@ -201,13 +201,13 @@ class _EngineReader:
                 outcome=outcome,
                 input_tokens=read,
                 output_tokens=made,
-                # vLLM tells first tokens by the step, not by the request: it came before the decoding did.
+                # vLLM reports first tokens per step, not per request: this one came before the decoding began.
                 time_to_first_token=lasted - decoding,
                 duration=lasted,
                 decode_seconds=decoding,
             )
         cached = getattr(finished, "num_cached_tokens", None)
-        # Releases that do not tell cached tokens by the step tell them by the request, -1 when they do not know.
+        # Releases that do not report cached tokens per step report them per request, -1 for unknown.
         if not self._cached_by_step and cached is not None and cached >= 0:
             self.instruments.record_cache_use(eligible_tokens=read, reused_tokens=cached)
 
@@ -216,7 +216,7 @@ class _EngineReader:
         if running is None or waiting is None:
             return
         waiting += getattr(scheduler, "num_skipped_waiting_reqs", None) or 0
-        gone = self._leavers.newly_gone(running + waiting)
+        gone = self._disconnects.newly_gone(running + waiting)
         if gone:
             self.instruments.count_ended("client_abort", gone)
         if self._counts_engine:
@@ -239,12 +239,12 @@ class _EngineReader:
             self.instruments.record_speculation(drafted, tuple(counts))
 
 
-class _Leavers:
-    """Requests that vLLM never says the end of: their clients left, and it forgot them.
+class _Disconnects:
+    """Requests whose end vLLM never reports: their clients disconnected, and it dropped them.
 
-    Whoever had a first token and has not ended is in the engine; as many as are not there have left. Requests in the
-    engine without a first token hide as many that left until they get one or go, so this is a count from below, which
-    is whole whenever the engine is empty. Those that left before their first token are in no count.
+    A request with a first token and no end is in the engine, unless its client has disconnected. Requests in the engine
+    without a first token hide as many disconnected ones until they get one or end, so this is a lower bound, which is
+    exact whenever the engine is empty. Disconnects before the first token are not counted.
     """
 
     def __init__(self) -> None:
@@ -253,14 +253,14 @@ class _Leavers:
         self._gone = 0
 
     def newly_gone(self, in_flight: int) -> int:
-        """Requests that are known to have left since this was last asked."""
+        """Disconnects that became known since the last call."""
         gone = max(self._gone, self.begun - self.ended - in_flight)
         newly, self._gone = gone - self._gone, gone
         return newly
 
 
 class _Page:
-    """The one page of this process, with every engine that it has a logger for."""
+    """The page of this process, with every engine that it has a logger for."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -269,7 +269,7 @@ class _Page:
         self._address = ""
 
     def show(self, settings: Settings, more: Sequence[Instruments]) -> str:
-        """Serve these engines as well, and return where. Raises ServescopeError; the page then is as it was."""
+        """Serve these engines as well, and return the page's URL. Raises ServescopeError, and then changes nothing."""
         with self._lock:
             known = {each.identity for each in self._shown}
             for each in more:
@@ -286,11 +286,11 @@ class _Page:
                     self._serve(before, settings.address, port)
                 raise ServescopeError(f"{error} ({PORT})") from error
 
-    def take_down(self, gone: Sequence[Instruments]) -> None:
-        """Take engines off the page; the port is closed with the last one. Returns at once, wherever it is called."""
-        threading.Thread(target=self._take_down, args=(gone,), name="servescope-take-down", daemon=True).start()
+    def remove(self, gone: Sequence[Instruments]) -> None:
+        """Remove engines from the page, and close the port after the last one; returns at once, in any thread."""
+        threading.Thread(target=self._remove, args=(gone,), name="servescope-remove", daemon=True).start()
 
-    def _take_down(self, gone: Sequence[Instruments]) -> None:
+    def _remove(self, gone: Sequence[Instruments]) -> None:
         with self._lock:
             left = [each for each in self._shown if all(each is not one for one in gone)]
             if self._server is None or len(left) == len(self._shown):
@@ -338,7 +338,7 @@ def _make_reader(vllm_config: Any, identity: Identity, processes: tuple[int, int
     instruments = StepInstruments(
         identity,
         draft_length=draft_length or 1,
-        # They are those of all engines of all processes here: told once.
+        # They are those of all engines of all processes here: reported once.
         resources=_EngineResources(ResourceMeter()) if first and rank == 0 else None,
         unreported_outcomes=unreported,
     )

@@ -41,16 +41,16 @@ def _introduction(matrix: Matrix) -> Iterator[str]:
         "",
         "# Which panel works on which engine",
         "",
-        "Every query of every panel of the committed [dashboards](dashboards.md), asked of a real Prometheus.",
-        "It holds what the collector shows of captured `/metrics` texts, and what the recording rules make of that.",
+        "The result of every query of every panel of the committed [dashboards](dashboards.md) on a real Prometheus.",
+        "It stores what the collector exposes for captured `/metrics` texts, and the results of the recording rules.",
         "",
-        f"For {SECONDS // 60} minutes the collector reads each capture every {SCRAPE_SECONDS} s "
+        f"For {SECONDS // 60} minutes the collector scrapes each capture every {SCRAPE_SECONDS} s "
         "through its [source map](sources.md).",
-        "A capture is one moment, and rates need several: "
-        "so what the engine had counted when it was captured is counted once more, evenly over those minutes.",
-        "After a share s of them, every counter and every part of a histogram is 1 + s times what was captured; "
-        "gauges stand as they were.",
-        "Nothing else is added: what had not happened on that engine does not happen here.",
+        "A capture is one moment, but rates need several samples: "
+        "therefore every counter doubles evenly over those minutes.",
+        "After a share s of the time, every counter and every part of a histogram is 1 + s times the captured value; "
+        "gauges keep theirs.",
+        "Nothing else is added: a counter that was 0 stays 0.",
         f"The last column is the emulated v2 of the tests, aggregated and in phases: "
         f"{INSTRUMENTS.title}, read by Prometheus without a collector.",
         "",
@@ -71,12 +71,12 @@ def _introduction(matrix: Matrix) -> Iterator[str]:
         "| Sign | |",
         "|---|---|",
         f"| {_SIGNS['data']} | data of every query |",
-        f"| {_SIGNS['partly']} | data of some of its queries; what is missing of the others stands beside it |",
-        f"| {_SIGNS['idle']} | empty: the engine tells it, and nothing of it had happened there when it was captured |",
-        f"| {_SIGNS['off']} | empty: the engine does not tell it; "
-        "the number leads to [what is missing](#what-engines-do-not-tell) |",
+        f"| {_SIGNS['partly']} | data of some of its queries; the numbers refer to what the others lack |",
+        f"| {_SIGNS['idle']} | empty: the engine exposes the metric, but nothing had happened when it was captured |",
+        f"| {_SIGNS['off']} | empty: the engine does not expose the metric; "
+        "the number refers to [what is missing](#metrics-that-engines-do-not-expose) |",
         "",
-        "Each panel says by itself what its emptiness means, and that is checked against this table.",
+        "Each panel's description says why it can be empty, which is checked against this table.",
         "",
     )
 
@@ -100,7 +100,7 @@ def _board(name: str, matrix: Matrix, notes: _Notes) -> Iterator[str]:
 
 
 class _Notes:
-    """What is missing, numbered in the order in which the page comes to it."""
+    """The missing metrics, numbered in the order of their first use on the page."""
 
     def __init__(self, matrix: Matrix) -> None:
         self._matrix = matrix
@@ -108,7 +108,7 @@ class _Notes:
         self._kinds: set[str] = set()
 
     def show(self, line: Line, cell: Cell) -> str:
-        """A cell with the numbers of what it lacks."""
+        """A cell with the numbers of its missing metrics."""
         numbers = [self._number(name) for name in cell.missing]
         if cell.found == "off" and not cell.missing:
             self._kinds.add(cell.why)
@@ -119,11 +119,12 @@ class _Notes:
         return self._numbers.setdefault(name, len(self._numbers) + 1)
 
     def lines(self) -> Iterator[str]:
-        """The section that the numbers lead to."""
+        """The section that the numbers refer to."""
         yield from (
-            "## What engines do not tell",
+            "## Metrics that engines do not expose",
             "",
-            "What panels above want of [the contract](metrics.md), and why an engine's source map does not have it.",
+            "Metrics of [the contract](metrics.md) that panels above read, "
+            "and why an engine's source map does not have them.",
             "",
         )
         yield from _table(("", "Missing", "Engine", "Why"), self._rows())
@@ -156,8 +157,8 @@ def _unread(matrix: Matrix, captures: Path) -> Iterator[str]:
     yield from (
         "## Captures that no source map reads",
         "",
-        "Nothing is guessed from names that are not in a map: of these engines and releases no panel shows anything.",
-        "The names a map wants and does not find are those that a release renamed, or had not yet.",
+        "Names that are not in a map are not guessed: panels show nothing for these engines and releases.",
+        "A release renamed the names that a map does not find, or did not have them yet.",
         "",
     )
     yield from _table(("Capture", "Looks like", "Why it is not read"), (_explain(path) for path in others))

@@ -32,13 +32,23 @@ def share(found: Mapping[Objective, Vector]) -> float | None:
     return found[REQUESTS].get(CHAT.labels())
 
 
-@pytest.mark.slow
-@settings(max_examples=4)
+@pytest.mark.proof
+@settings(max_examples=8)
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.3))
 def test_a_share_is_that_of_a_window_at_most_slightly_longer(seed: int, resets: float) -> None:
-    """Exactly the share of all increases since an instant that is at most 1/120 of the window before its start.
+    """With any traffic, and counters that reset more or less often."""
+    _check_four_days(seed, resets)
 
-    Traffic comes in bursts, so that a window of another length would have another share; counters start again.
+
+def test_a_share_with_resets_is_that_of_a_window_at_most_slightly_longer() -> None:
+    """Over four days of bursts, with counters that reset."""
+    _check_four_days(seed=7, resets=0.3)
+
+
+def _check_four_days(seed: int, resets: float) -> None:
+    """Shares are exactly those of all increases since an instant at most 1/120 of the window before its start.
+
+    Traffic comes in bursts, so that a window of another length would have another share.
     """
     source = np.random.default_rng(seed)
     steps = 4 * DAY // STEP

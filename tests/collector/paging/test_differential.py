@@ -31,7 +31,7 @@ from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, Range, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(280)]
 
 STEP_SECONDS = 15
 STEPS = 160

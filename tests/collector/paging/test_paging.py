@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from servescope.collector.config import read_configuration
 from servescope.contract.expressions import Vector
 from servescope.errors import ConfigurationError
 from tests.support.paging import ALERTMANAGER, CONFIGURATION, WEBHOOK, Scene, play
+from tests.support.waiting import wait_for_async
 
 
 def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
@@ -46,7 +46,6 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
     play(Scene(tmp_path), act)
 
 
-@pytest.mark.slow
 def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_for_fifteen(tmp_path: Path) -> None:
     """As by Prometheus: at the first evaluation after the interval; endsAt is in the future, then in the past."""
 
@@ -114,9 +113,11 @@ def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path, caplog: pytest.Lo
     assert "secret-path" not in caplog.text
 
 
-@pytest.mark.slow
-def test_a_failed_notification_is_counted_logged_and_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_notification_is_counted_logged_and_retried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log names the receiver by its host, without the path, which may be a secret."""
+    monkeypatch.setattr("servescope.collector.paging.notifier._FIRST_PAUSE_SECONDS", 0.1)
 
     async def act(scene: Scene) -> None:
         scene.receivers.down.add("http://hook:80/secret-path")
@@ -124,7 +125,7 @@ def test_a_failed_notification_is_counted_logged_and_retried(tmp_path: Path, cap
         problems = scene.collector.alerts.notifier.problems()
         assert problems == {"hook:80": "cannot connect: Connection refused"}
         scene.receivers.down.clear()
-        await asyncio.sleep(1.1)
+        await wait_for_async(lambda: scene.receivers.posts, "the next attempt")
         assert [status for _, status, _ in scene.receivers.sent("ServescopeWatchdog")] == ["firing"]
         assert scene.collector.alerts.notifier.problems() == {"hook:80": None}
         counted = scene.collector.telemetry.read(["servescope_notifications_total"])["servescope_notifications_total"]

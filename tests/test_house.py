@@ -21,7 +21,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "test_reload.py", "test_scrape.py", "test_serve.py", "test_serve_access.py", "test_serve_bounds.py",
         "test_serve_metrics.py", "test_serve_openapi.py", "test_time_faults.py", "test_traffic_split.py",
     },
-    "contract": {"test_own_metrics.py"},
     "dashboards": {"test_health.py"},
     "emulator": {
         "test_clock.py", "test_control.py", "test_engine_effects.py", "test_kv_events.py", "test_openai.py",

@@ -154,6 +154,17 @@ def test_an_answer_that_arrives_byte_by_byte_is_given_up_after_the_timeout(
     assert "no complete answer within 0.3 s" in capsys.readouterr().err
 
 
+def test_a_url_needs_the_collectors_extra(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file does not."""
+    monkeypatch.setattr(inspecting, "find_spec", lambda name: None)
+
+    assert main(["inspect", "http://127.0.0.1:1"]) == 2
+    assert "extra 'collector' is not installed: pip install 'servescope[collector]'" in capsys.readouterr().err
+    assert main(["inspect", files[0]]) == 0
+
+
 @pytest.mark.parametrize(
     "argument",
     [

@@ -22,7 +22,7 @@ import pytest
 
 from servescope.collector.rates import read_recent
 from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.contract.extrapolation import LOOKBACK_MS, Bounds, Floats, Range, window_changes
+from servescope.contract.extrapolation import LOOKBACK_MS, Floats, Range, WindowBounds, window_changes
 from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from tests.support.prometheus import Point, Prometheus, running
 
@@ -160,7 +160,7 @@ def _history_lines(targets: Sequence[Target]) -> Iterator[str]:
 @pytest.fixture(scope="module", params=["2", "3"])
 def asked(
     request: pytest.FixtureRequest, blocks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Prometheus, Bounds]]:
+) -> Iterator[tuple[Prometheus, WindowBounds]]:
     """A Prometheus over the history, and the bounds of its ranges."""
     binary = request.getfixturevalue("prometheus" if request.param == "2" else "prometheus_3")
     folder = tmp_path_factory.mktemp(f"prometheus-{request.param}")
@@ -193,7 +193,7 @@ def _present(series: Sequence[Series | None], values: Floats) -> dict[Series, fl
 
 
 def test_rates_through_the_rings_are_prometheus_to_the_bit(
-    targets: Sequence[Target], asked: tuple[Prometheus, Bounds]
+    targets: Sequence[Target], asked: tuple[Prometheus, WindowBounds]
 ) -> None:
     """Scrape by scrape, with instants in between and somewhat behind: over millions of samples no bit differs."""
     prometheus, bounds = asked
@@ -222,7 +222,7 @@ def test_rates_through_the_rings_are_prometheus_to_the_bit(
 
 
 def test_rates_over_stored_windows_are_prometheus_to_the_bit(
-    targets: Sequence[Target], asked: tuple[Prometheus, Bounds]
+    targets: Sequence[Target], asked: tuple[Prometheus, WindowBounds]
 ) -> None:
     """The general path, which reads every sample, gives the same bits as well."""
     prometheus, bounds = asked
@@ -248,7 +248,7 @@ def _window(target: Target) -> Window:
 
 
 def test_the_last_value_is_held_as_long_as_prometheus_holds_it(
-    targets: Sequence[Target], asked: tuple[Prometheus, Bounds]
+    targets: Sequence[Target], asked: tuple[Prometheus, WindowBounds]
 ) -> None:
     """Five minutes, to the millisecond; Prometheus 3 lets go of it exactly then, Prometheus 2 after."""
     prometheus, bounds = asked

@@ -17,7 +17,7 @@ from servescope.collector.program import Program, bucket_quantiles
 from servescope.collector.rates import read_recent
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Quantile, increase, level, rate
-from servescope.contract.extrapolation import Bounds, Range
+from servescope.contract.extrapolation import Range, WindowBounds
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
 from servescope.contract.metrics import METRICS
@@ -174,7 +174,7 @@ def contract_scrape(chance: random.Random, values: Values, identity: Identity, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", ["closed", "left-open"])
-def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Bounds) -> None:
+def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: WindowBounds) -> None:
     """Evaluation by evaluation, while series come and go, targets leave, and deployments come."""
     chance, deriver = random.Random(9), Deriver(WINDOW_MS, bounds)
     identities = [Identity("llama", f"chat-{number % 3}", "v1", replica=f"r{number}") for number in range(7)]

@@ -37,7 +37,7 @@ from servescope.contract.expressions import (
     promql,
     rate,
 )
-from servescope.contract.extrapolation import LOOKBACK_MS, Bounds
+from servescope.contract.extrapolation import LOOKBACK_MS, WindowBounds
 from servescope.contract.extrapolation import Range as TimeRange
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
@@ -360,7 +360,7 @@ def _compare_at(
     at_ms: int,
     window: str,
     window_ms: int,
-    bounds: Bounds = "closed",
+    bounds: WindowBounds = "closed",
 ) -> None:
     readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=window_ms, bounds=bounds)
     theirs = _ask(frozen.prometheus, expressions, at_ms, window)
@@ -499,7 +499,7 @@ def test_every_left_open_series_is_prometheus_3_to_the_bit(frozen_3: Frozen) -> 
     _compare_series(frozen_3, "left-open")
 
 
-def _compare_series(frozen: Frozen, bounds: Bounds) -> None:
+def _compare_series(frozen: Frozen, bounds: WindowBounds) -> None:
     recents = [_recent(window) for window in frozen.windows]
     names = sorted({series.name for window in frozen.windows for series in window.series if _is_counter(series)})
     # A rate has no name: each is told by a label, so that all can be asked for at once.

@@ -13,7 +13,7 @@ import pytest
 
 from servescope.collector.rates import read_recent
 from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.contract.extrapolation import Bounds, Range, window_changes, window_levels
+from servescope.contract.extrapolation import Range, WindowBounds, window_changes, window_levels
 from servescope.contract.samples import Sample, Series, Snapshot, Window
 
 NOW = 1_800_000_000_000
@@ -260,7 +260,7 @@ def test_a_ring_forgets_all_series_of_a_target_that_fails_for_longer_than_it_hol
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", ["closed", "left-open"])
-def test_rates_from_rings_are_those_of_the_windows_to_the_bit(bounds: Bounds) -> None:
+def test_rates_from_rings_are_those_of_the_windows_to_the_bit(bounds: WindowBounds) -> None:
     """Whatever comes, goes, fails or starts again: what is noted at arrival gives what reading every sample gives."""
     chance = random.Random(8)
     for _ in range(25):

@@ -27,7 +27,7 @@ from servescope.contract.expressions import (
     promql,
     rate,
 )
-from servescope.contract.extrapolation import LOOKBACK_MS, Bounds
+from servescope.contract.extrapolation import LOOKBACK_MS, WindowBounds
 from servescope.contract.figures import FIGURES
 from servescope.contract.readings import bucket_quantile, evaluate, evaluate_increases
 from servescope.contract.samples import Sample, Series, Window, format_edge, make_labels
@@ -408,7 +408,7 @@ SCRAPES = st.lists(
 
 
 def plain_factor(
-    samples: Sequence[tuple[int, float]], at_ms: int, window_ms: int, bounds: Bounds
+    samples: Sequence[tuple[int, float]], at_ms: int, window_ms: int, bounds: WindowBounds
 ) -> tuple[float, float] | None:
     """The increase between one series' samples and what extends it to the range's ends, a sample after the other."""
     start_ms = at_ms - window_ms
@@ -434,12 +434,12 @@ def plain_factor(
     return total, (sampled + to_start + to_end) / sampled
 
 
-BOUNDS: st.SearchStrategy[Bounds] = st.sampled_from(("closed", "left-open"))
+BOUNDS: st.SearchStrategy[WindowBounds] = st.sampled_from(("closed", "left-open"))
 
 
 @given(st.lists(SCRAPES, min_size=1, max_size=3), st.integers(0, 200_000), st.integers(1, 120_000), BOUNDS)
 def test_increases_are_those_of_a_plain_reading(
-    targets: list[list[tuple[int, float]]], at: int, over: int, bounds: Bounds
+    targets: list[list[tuple[int, float]]], at: int, over: int, bounds: WindowBounds
 ) -> None:
     """Vectorised over targets, and with any gaps and resets, the sum is that of one series at a time."""
     windows, expected = [], []
@@ -457,7 +457,7 @@ def test_increases_are_those_of_a_plain_reading(
 @settings(max_examples=400)
 @given(SCRAPES, st.one_of(st.integers(0, 200_000), st.integers(0, 11)), st.integers(1, 120_000), BOUNDS)
 def test_one_series_is_that_of_a_plain_reading_to_the_bit(
-    scrapes: list[tuple[int, float]], at: int, over: int, bounds: Bounds
+    scrapes: list[tuple[int, float]], at: int, over: int, bounds: WindowBounds
 ) -> None:
     """Also where the range begins or ends on a sample, and where its length is no whole number of seconds."""
     samples = plain_samples(scrapes)

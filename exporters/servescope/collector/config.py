@@ -24,7 +24,7 @@ from servescope.collector.deployments import (
 )
 from servescope.collector.paging.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
 from servescope.collector.traffic_split import SHARE_SETTINGS, ConfiguredShare, read_shares
-from servescope.contract.extrapolation import Bounds
+from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import Setting, Table
@@ -81,7 +81,7 @@ class CollectorSettings:
     max_label_bytes: int = DEFAULT_LIMITS.max_label_bytes
     max_line_bytes: int = DEFAULT_LIMITS.max_line_bytes
     max_held_series: int = 50_000
-    window_bounds: Bounds = "closed"
+    window_bounds: WindowBounds = "closed"
 
     def scraping(self) -> ScrapeSettings:
         """How a target is scraped that has no settings of its own."""
@@ -207,8 +207,8 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
     return settings
 
 
-def _read_bounds(table: Table) -> Bounds:
-    choice = table.choice("window_bounds", get_args(Bounds), CollectorSettings().window_bounds)
+def _read_bounds(table: Table) -> WindowBounds:
+    choice = table.choice("window_bounds", get_args(WindowBounds), CollectorSettings().window_bounds)
     return "left-open" if choice == "left-open" else "closed"
 
 

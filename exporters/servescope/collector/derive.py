@@ -15,7 +15,7 @@ from servescope.collector.program import Program
 from servescope.collector.rates import read_recent
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Expression, Vector, leaves
-from servescope.contract.extrapolation import Bounds, Range
+from servescope.contract.extrapolation import Range, WindowBounds
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS
@@ -77,7 +77,7 @@ class Deriver:
     derived together with them. Not thread safe.
     """
 
-    def __init__(self, window_ms: int, bounds: Bounds = "closed", asked: Sequence[Asked] = ()) -> None:
+    def __init__(self, window_ms: int, bounds: WindowBounds = "closed", asked: Sequence[Asked] = ()) -> None:
         self._window_ms, self._bounds = window_ms, bounds
         self._program = Program((*FIGURES.values(), *asked))
         # By window, the numbers of those that are derived over it; what has none has the figures'.
@@ -181,7 +181,12 @@ def _own_labels(figure: Figure, group: Labels) -> dict[str, str]:
 
 
 def derive_figures(
-    windows: Sequence[Window], *, at_ms: int, window_ms: int, bounds: Bounds = "closed", counted: Sequence[Sample] = ()
+    windows: Sequence[Window],
+    *,
+    at_ms: int,
+    window_ms: int,
+    bounds: WindowBounds = "closed",
+    counted: Sequence[Sample] = (),
 ) -> Derivation:
     """Every figure of one deployment from the windows of its targets.
 

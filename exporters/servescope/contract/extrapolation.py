@@ -18,7 +18,7 @@ from servescope.errors import ExpressionError
 
 Floats = NDArray[np.float64]
 
-Bounds = Literal["closed", "left-open"]
+WindowBounds = Literal["closed", "left-open"]
 """Whether a range includes the sample on its left edge: in Prometheus 2 it does, from 3.0 on it does not."""
 
 LOOKBACK_MS = 300_000
@@ -31,7 +31,7 @@ class Range:
 
     at_ms: int
     window_ms: int
-    bounds: Bounds = "closed"
+    bounds: WindowBounds = "closed"
 
     def __post_init__(self) -> None:
         if self.window_ms <= 0:
@@ -89,7 +89,7 @@ def measure_spans(
     )
 
 
-def extrapolation_factors(deltas: Floats, firsts: Floats, spans: Spans, bounds: Bounds) -> Floats:
+def extrapolation_factors(deltas: Floats, firsts: Floats, spans: Spans, bounds: WindowBounds) -> Floats:
     """The factors that extrapolate each increase between first and last sample to the ends of the range.
 
     A counter is never extrapolated to before it would have been 0. Prometheus 2 applies this limit before it checks

@@ -25,7 +25,7 @@ from servescope.contract.expressions import (
     Vector,
     matches,
 )
-from servescope.contract.extrapolation import Bounds, Range, window_changes, window_levels
+from servescope.contract.extrapolation import Range, WindowBounds, window_changes, window_levels
 from servescope.contract.samples import Labels, Sample, Series, Window
 
 
@@ -49,7 +49,7 @@ def evaluate(
     at_ms: int,
     window_ms: int,
     by: Sequence[str],
-    bounds: Bounds = "closed",
+    bounds: WindowBounds = "closed",
 ) -> Vector:
     """The expression's value per group at `at_ms` over the `window_ms` before it; a group without data is absent."""
     return compute(expression, WindowReadings(windows, at_ms=at_ms, window_ms=window_ms, bounds=bounds), by)
@@ -146,7 +146,9 @@ class WindowReadings:
     For another instant over the same windows use `at`, which keeps the grouping of their series.
     """
 
-    def __init__(self, windows: Sequence[Window], *, at_ms: int, window_ms: int, bounds: Bounds = "closed") -> None:
+    def __init__(
+        self, windows: Sequence[Window], *, at_ms: int, window_ms: int, bounds: WindowBounds = "closed"
+    ) -> None:
         self._windows = tuple(windows)
         self._groups: dict[tuple[int, str, Matchers, tuple[str, ...]], _RowsByGroup] = {}
         self._rows: dict[int, dict[str, list[int]]] = {}
@@ -158,7 +160,7 @@ class WindowReadings:
         other._read(at_ms, self._range.window_ms, self._range.bounds)
         return other
 
-    def _read(self, at_ms: int, window_ms: int, bounds: Bounds) -> None:
+    def _read(self, at_ms: int, window_ms: int, bounds: WindowBounds) -> None:
         self._range = within = Range(at_ms, window_ms, bounds)
         self._changes = [window_changes(window, within) for window in self._windows]
         self._rates = [changes.rates(within) for changes in self._changes]

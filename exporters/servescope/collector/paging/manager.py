@@ -23,7 +23,7 @@ from servescope.collector.paging.states import AlertInstance, AlertStates, Key, 
 from servescope.collector.paging.view import CollectorView
 from servescope.collector.telemetry import Telemetry
 from servescope.contract.expressions import Vector
-from servescope.contract.extrapolation import Bounds
+from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Snapshot
@@ -62,7 +62,7 @@ class AlertManager:
         settings: AlertingSettings,
         *,
         window_ms: int,
-        bounds: Bounds,
+        bounds: WindowBounds,
         telemetry: Telemetry,
         post: Post | None,
         submit: Callable[[Round], None],

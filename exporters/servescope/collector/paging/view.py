@@ -16,7 +16,7 @@ from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
 from servescope.collector.paging.requirements import Requirements, objectives_of
 from servescope.contract.expressions import Matchers, Vector, matches
-from servescope.contract.extrapolation import LOOKBACK_MS, Bounds, Range, sample_changes
+from servescope.contract.extrapolation import LOOKBACK_MS, Range, WindowBounds, sample_changes
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Labels, Series, make_labels
 from servescope.contract.types import Objective
@@ -26,7 +26,7 @@ from servescope.store.records import FigureTable
 class CollectorView:
     """The view of the last evaluation; see `servescope.alerting.evaluation.View`. Not thread safe."""
 
-    def __init__(self, requirements: Requirements, bounds: Bounds) -> None:
+    def __init__(self, requirements: Requirements, bounds: WindowBounds) -> None:
         self.requirements = requirements
         self._bounds = bounds
         longest_ms = max(requirements.budgets.values(), default=0)

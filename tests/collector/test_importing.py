@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from servescope.contract.samples import Snapshot
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.selectors import format_time
 from servescope.store.prometheus.targets import find_contract_targets, find_engines
 from servescope.store.records import RecordedSettings
 from tests.support import commands
@@ -86,12 +88,12 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     scrapes, answers = [], {}
     for number, target in enumerate(ours):
         attached = {"job": "instruments", "instance": f"10.0.0.{number}:9000", "pod": f"chat-{number}"}
-        answers[target.identity] = told = {
+        answers[target.identity] = texts = {
             time_ms: None if target.failure(elapsed) else target.exposition(elapsed)
             for time_ms in times
             for elapsed in [(time_ms - start_ms) / 1000]
         }
-        scrapes += [Scraped(time_ms, attached, text) for time_ms, text in told.items()]
+        scrapes += [Scraped(time_ms, attached, text) for time_ms, text in texts.items()]
     for replica in range(2):
         instance = f"10.0.1.{replica}:8000"
         identity = Identity("llama-70b", "chat-v1", "vllm-0.32", replica=instance)
@@ -108,6 +110,14 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
         yield Past(f"http://127.0.0.1:{running.port}", running, start_ms, times[-1], answers)
 
 
+@pytest.fixture(scope="module")
+def whole(past: Past, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one import of all of it, which no test writes."""
+    path = tmp_path_factory.mktemp("whole") / "s.db"
+    assert import_(past, path, *span(past)).returncode == 0
+    return path
+
+
 def import_(past: Past, path: Path, *arguments: str) -> commands.Done:
     """Run the command as a user does."""
     return commands.run("import", "--from", past.url, "--store", str(path), *arguments)
@@ -115,8 +125,6 @@ def import_(past: Past, path: Path, *arguments: str) -> commands.Done:
 
 def span(past: Past) -> list[str]:
     """The arguments that ask for all of it."""
-    from servescope.store.prometheus.selectors import format_time
-
     return ["--start", format_time(past.start_ms), "--end", format_time(past.end_ms)]
 
 
@@ -154,12 +162,9 @@ def sampled(scrapes: list[tuple[int, Snapshot | None]]) -> list[tuple[int, objec
     return [(time_ms, snapshot and sorted(snapshot.samples())) for time_ms, snapshot in scrapes]
 
 
-def test_our_instruments_come_back_scrape_by_scrape(past: Past, tmp_path: Path) -> None:
+def test_our_instruments_come_back_scrape_by_scrape(past: Past, whole: Path) -> None:
     """Contract series with their identity need no mapping: every scrape is what a collector would have stored."""
-    path = tmp_path / "s.db"
-    done = import_(past, path, *span(past))
-    assert done.returncode == 0, done.stderr
-    with Store(path, read_only=True) as store:
+    with Store(whole, read_only=True) as store:
         assert [target.identity.replica for target in store.targets()] == ["r0", "r1"]
         for target in store.targets():
             stored = store.read_scrapes(target.target_id, past.start_ms, past.end_ms)
@@ -167,7 +172,7 @@ def test_our_instruments_come_back_scrape_by_scrape(past: Past, tmp_path: Path) 
 
 
 def test_engines_are_read_by_their_source_maps(past: Past, tmp_path: Path) -> None:
-    """Engines a Prometheus scraped itself are translated; what no map reads is told by name."""
+    """Engines a Prometheus scraped itself are translated; series that no map reads are named."""
     path = tmp_path / "s.db"
     done = import_(
         past, path, *span(past), "--match", '{job="vllm"}', "--deployment", "chat-v1", "--model-name", "llama-70b",
@@ -184,12 +189,10 @@ def test_engines_are_read_by_their_source_maps(past: Past, tmp_path: Path) -> No
             assert sampled(stored) == sampled(expected(past, target.identity))
 
 
-def test_figures_of_the_past_are_those_of_the_recording_rules(past: Past, tmp_path: Path) -> None:
+def test_figures_of_the_past_are_those_of_the_recording_rules(past: Past, whole: Path) -> None:
     """At every instant the store's figure is what Prometheus computes over the same samples."""
-    path = tmp_path / "s.db"
-    assert import_(past, path, *span(past)).returncode == 0
     compared = 0
-    with Store(path, read_only=True) as store:
+    with Store(whole, read_only=True) as store:
         table = store.read_figures(CHAT, past.start_ms, past.end_ms)
         assert table.times.tolist() == list(range(-(-past.start_ms // 15_000) * 15_000, past.end_ms + 1, 15_000))
         for figure in FIGURES.values():
@@ -216,10 +219,10 @@ def _reads_gauges(name: str) -> bool:
     return isinstance(FIGURES[name].expression, Level)
 
 
-def test_importing_twice_changes_nothing(past: Past, tmp_path: Path) -> None:
+def test_importing_twice_changes_nothing(past: Past, whole: Path, tmp_path: Path) -> None:
     """A second import finds everything there and fetches nothing again."""
     path = tmp_path / "s.db"
-    import_(past, path, *span(past))
+    shutil.copy(whole, path)
     before = content(path, past)
     done = import_(past, path, *span(past))
     assert content(path, past) == before
@@ -233,16 +236,16 @@ def test_the_window_of_imported_figures_is_recorded(past: Past, tmp_path: Path) 
     later = RecordedSettings(600_000, 30_000, 15_000, "closed")
     with Store(path) as store, store.transaction():
         store.record_settings(past.end_ms + 50_000, later)
-    import_(past, path, *span(past))
+    start_ms = past.end_ms - 60_000
+    import_(past, path, "--start", format_time(start_ms), "--end", format_time(past.end_ms))
     with Store(path, read_only=True) as store:
-        assert store.settings_at(past.start_ms) == RecordedSettings(300_000, 15_000, 15_000, "closed")
+        assert store.settings_at(start_ms) == RecordedSettings(300_000, 15_000, 15_000, "closed")
         assert store.settings_at(past.end_ms + 60_000) == later
 
 
-def test_an_interrupted_import_is_taken_up_again(past: Past, tmp_path: Path) -> None:
+def test_an_interrupted_import_is_resumed(past: Past, whole: Path, tmp_path: Path) -> None:
     """An import that fails on the way keeps its whole stretches, and the next one adds the rest."""
-    whole, pieces = tmp_path / "whole.db", tmp_path / "pieces.db"
-    import_(past, whole, *span(past))
+    pieces = tmp_path / "pieces.db"
 
     def end(_: object) -> None:
         raise KeyboardInterrupt
@@ -258,12 +261,9 @@ def test_an_interrupted_import_is_taken_up_again(past: Past, tmp_path: Path) -> 
     assert content(pieces, past) == content(whole, past)
 
 
-def test_older_past_is_added_before_what_is_there(past: Past, tmp_path: Path) -> None:
+def test_older_past_is_added_before_what_is_there(past: Past, whole: Path, tmp_path: Path) -> None:
     """The second half first and then the whole gives what the whole gives at once."""
-    from servescope.store.prometheus.selectors import format_time
-
-    whole, pieces = tmp_path / "whole.db", tmp_path / "pieces.db"
-    import_(past, whole, *span(past))
+    pieces = tmp_path / "pieces.db"
     import_(past, pieces, "--start", format_time(past.start_ms + 700_000), "--end", format_time(past.end_ms))
     import_(past, pieces, *span(past))
     assert content(pieces, past)["scrapes"] == content(whole, past)["scrapes"]
@@ -276,14 +276,13 @@ def test_older_past_is_added_before_what_is_there(past: Past, tmp_path: Path) ->
         assert ours.values[key] == pytest.approx(values, rel=1e-12, abs=1e-12, nan_ok=True), key
 
 
-def test_a_collectors_own_scrapes_stay_alone(past: Past, tmp_path: Path) -> None:
-    """Where a collector scraped a target itself, the same time is not taken a second time from a Prometheus."""
+def test_a_collectors_own_scrapes_stay_alone(past: Past, whole: Path, tmp_path: Path) -> None:
+    """Where a collector scraped a target itself, the same time is not imported a second time from a Prometheus."""
     path = tmp_path / "s.db"
     identity = next(iter(past.answers))
     target = Target("http://r0/metrics", identity)
     own = [(time_ms + 4_000, snapshot) for time_ms, snapshot in expected(past, identity)[30:60]]
-    import_(past, tmp_path / "other.db", *span(past))
-    with Store(tmp_path / "other.db", read_only=True) as other:
+    with Store(whole, read_only=True) as other:
         status = next(each for each in other.targets() if each.target_id == target.target_id)
     with Store(path) as store, store.transaction():
         store.set_target(replace(status, url=target.url, last_scrape_ms=past.end_ms + 1))
@@ -307,7 +306,7 @@ def test_a_store_that_is_being_written_is_refused(past: Past, tmp_path: Path) ->
     assert "another collector" in done.stderr
 
 
-def test_nothing_of_the_contract_is_told_with_the_remedy(past: Past, tmp_path: Path) -> None:
+def test_a_prometheus_without_the_contract_is_an_error_with_the_remedy(past: Past, tmp_path: Path) -> None:
     """Where a Prometheus scraped engines, an import without a mapping says how to name them."""
     done = import_(past, tmp_path / "s.db", *span(past), "--match", '{job="vllm"}')
     assert done.returncode == 2
@@ -334,7 +333,7 @@ def test_a_configuration_names_the_engines_of_several_deployments(past: Past, tm
     assert "unknown key 'import[0].matches'" in refused.stderr
 
 
-def test_engines_without_an_up_are_told_apart_by_job_and_instance(past: Past) -> None:
+def test_engines_without_an_up_are_distinguished_by_job_and_instance(past: Past) -> None:
     """A match that no `up` has still finds the engines, whose scrapes are then the instants of their samples."""
     client = Prometheus(past.url)
     found = find_engines(
@@ -346,8 +345,9 @@ def test_engines_without_an_up_are_told_apart_by_job_and_instance(past: Past) ->
     ]  # fmt: skip
 
 
+@pytest.mark.proof
 def test_a_target_that_left_ends_where_it_ended_for_prometheus(prometheus: Path, tmp_path: Path) -> None:
-    """Stale markers are not told, and yet a gauge of a target that left counts no longer than it did there."""
+    """The API returns no stale markers, and yet a gauge of a target that left counts no longer than it did there."""
     identities = {name: Identity("m", "chat", "v2", replica=name) for name in ("stays", "leaves")}
     leaving = FakeTarget("leaves", identities["leaves"], 2, known=((0, 3),))
     targets = [FakeTarget("stays", identities["stays"], 1), leaving]
@@ -385,7 +385,7 @@ def test_a_target_that_left_ends_where_it_ended_for_prometheus(prometheus: Path,
             for time_ms, value in zip(track.times, track.values, strict=True)
         }  # fmt: skip
     ours = dict(zip(table.times.tolist(), table.values["concurrent_requests"].tolist(), strict=True))
-    # The marker stands at the next scrape there would have been, which is known to within the scrape's own delay.
+    # The marker is where the next scrape would have been, which is known to within the scrape's own delay.
     unsure = range(left_ms - 300, left_ms + 300)
     behind = [time_ms for time_ms in theirs if time_ms > left_ms + 300]
     assert len(behind) > 3

@@ -10,7 +10,7 @@ from tests.soak import BOUNDS, FAULTS, TARGETS, find_trends, soak
 
 
 def test_the_verdict_finds_what_grows() -> None:
-    """A steady climb is told from a level that wavers, however much comes before."""
+    """A steady climb is distinguished from a level that wavers, however much comes before."""
     seconds = [float(second) for second in range(300)]
     level = [10.0 * second for second in range(100)] + [1000.0 + second % 7 for second in range(200)]
     climb = [1000.0 + second for second in range(300)]
@@ -19,7 +19,7 @@ def test_the_verdict_finds_what_grows() -> None:
         assert {trend.flat for trend in trends if trend.name != "series in memory"} == {flat}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_collector_outlives_churning_targets(tmp_path: Path) -> None:
     """Half an hour by its clock: it scrapes on, and files, threads and tasks come back to where they were."""
     run = soak(tmp_path, seconds=20, speed=90)

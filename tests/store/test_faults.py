@@ -1,4 +1,4 @@
-"""A store that fails costs the store: the rest goes on, it is told, and it mends itself as soon as it can."""
+"""A store that fails costs the store: the rest goes on, the failure is reported, and it recovers as soon as it can."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from servescope.contract.samples import Series, Snapshot
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, StoreError, TargetStatus
 from servescope.store.writer import Round, StoreWriter
+from tests.support.waiting import wait_for
 
 CHAT = Deployment("llama", "chat", "v1")
 NOW = 1_800_000_000_000
@@ -42,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Writing:
-    """A writer and what it told; `scrape` hands over the next scrape of one target."""
+    """A writer and what it reported; `scrape` submits the next scrape of one target."""
 
     def __init__(self, path: Path, *, backlog: int = 1_000) -> None:
         self.path = path
@@ -73,7 +74,7 @@ class Writing:
         return self.step - 1
 
     def settle(self) -> None:
-        wait_until(lambda: self.writer.backlog() == 0)
+        wait_for(lambda: self.writer.backlog() == 0, "all that waits to be written")
 
     def stored(self) -> list[int]:
         with Store(self.path, read_only=True) as reader:
@@ -87,16 +88,8 @@ def writing(path: Path) -> Iterator[Writing]:
     writing.writer.close()
 
 
-def wait_until(ready: Callable[[], object], *, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            pytest.fail("not in time")
-        time.sleep(0.005)
-
-
 def test_a_full_disk_is_waited_out(writing: Writing) -> None:
-    """What comes meanwhile waits, how long is told, and all of it is there once there is room again."""
+    """What comes meanwhile waits, its age is reported, and all of it is stored once there is room again."""
     for _ in range(10):
         writing.scrape()
     writing.settle()
@@ -106,7 +99,7 @@ def test_a_full_disk_is_waited_out(writing: Writing) -> None:
     try:
         for _ in range(40):
             writing.scrape()
-        wait_until(lambda: len(writing.errors) >= 3)
+        wait_for(lambda: len(writing.errors) >= 3, "a third try")
         waiting, age = writing.writer.backlog(), writing.writer.age_seconds()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
@@ -118,15 +111,15 @@ def test_a_full_disk_is_waited_out(writing: Writing) -> None:
     assert writing.writer.age_seconds() == 0
 
 
-def test_a_file_that_may_not_grow_is_told_as_full(writing: Writing) -> None:
-    """SQLite's own word for it, with the file's name; and again what waited is written."""
+def test_a_file_that_may_not_grow_is_reported_as_full(writing: Writing) -> None:
+    """By SQLite's message, with the file's name; what waited is written later."""
     writing.scrape()
     writing.settle()
     with writing.store._lock:
         writing.store._connection.execute("PRAGMA max_page_count = 1")
     for _ in range(30):
         writing.scrape()
-    wait_until(lambda: writing.errors)
+    wait_for(lambda: writing.errors, "a report")
     with writing.store._lock:
         writing.store._connection.execute("PRAGMA max_page_count = 1000000")
     writing.settle()
@@ -136,14 +129,14 @@ def test_a_file_that_may_not_grow_is_told_as_full(writing: Writing) -> None:
 
 
 def test_while_the_store_fails_memory_is_bounded(path: Path) -> None:
-    """Beyond the backlog the oldest scrapes are given up and told; the youngest are there afterwards."""
+    """Beyond the backlog the oldest scrapes are dropped and reported; the youngest are stored afterwards."""
     writing = Writing(path, backlog=20)
     writing.settle()
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         for _ in range(100):
             writing.scrape()
-        wait_until(lambda: writing.errors)
+        wait_for(lambda: writing.errors, "a report")
         other.execute("ROLLBACK")
     other.close()
     writing.settle()
@@ -162,7 +155,7 @@ def test_a_lock_of_another_process_is_waited_out(writing: Writing) -> None:
     other.execute("BEGIN IMMEDIATE")
     for _ in range(5):
         writing.scrape()
-    wait_until(lambda: len(writing.errors) >= 2)
+    wait_for(lambda: len(writing.errors) >= 2, "a second try")
     other.execute("ROLLBACK")
     other.close()
     writing.settle()
@@ -195,13 +188,13 @@ def test_a_file_damaged_under_the_writer_is_set_aside(writing: Writing, damage: 
     writing.settle()
     with writing.store._lock:
         writing.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        # What is in the cache is not read again, so that damage would show by and by only.
+        # What is in the cache is not read again, so that damage would show later only.
         writing.store._connection.execute("PRAGMA shrink_memory")
         damage(writing.path)
     for _ in range(20):
         writing.scrape()
         time.sleep(0.002)
-    wait_until(lambda: any("a new one is begun" in str(error) for error in writing.errors))
+    wait_for(lambda: any("a new one is begun" in str(error) for error in writing.errors), "a new store")
     writing.settle()
 
     (aside,) = (name for name in writing.path.parent.glob("servescope.db.corrupt-*") if name.suffix != ".db-wal")
@@ -298,7 +291,7 @@ def test_a_directory_that_vanished_is_waited_for(tmp_path: Path) -> None:
     writing.settle()
     folder.rename(tmp_path / "elsewhere")
     second = writing.scrape()
-    wait_until(lambda: len(writing.errors) >= 2)
+    wait_for(lambda: len(writing.errors) >= 2, "a second try")
     folder.mkdir()
     writing.settle()
     stored = writing.stored()
@@ -321,7 +314,7 @@ def test_a_directory_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
     with Store(writing.path, read_only=True) as reader:
         folder.rename(tmp_path / "elsewhere")
         second = writing.scrape()
-        wait_until(lambda: len(writing.errors) >= 2)
+        wait_for(lambda: len(writing.errors) >= 2, "a second try")
         with pytest.raises(StoreError, match="no store at"):
             reader.read_scrapes("chat/r0", 0, NOW * 2)
         (tmp_path / "elsewhere").rename(folder)
@@ -337,7 +330,7 @@ def test_a_directory_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
 def test_damaged_rows_of_one_target_do_not_keep_others_from_being_packed(
     path: Path, wound: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are given up and told; reading them says so, by the store's own error."""
+    """They are dropped and reported; reading them before is a StoreError."""
     other = dataclasses.replace(STATUS, target_id="chat/r1")
     shown = tuple(Series("requests_total", (("n", str(number)),)) for number in range(3))
     with Store(path) as store:
@@ -363,16 +356,16 @@ def test_damaged_rows_of_one_target_do_not_keep_others_from_being_packed(
         assert (packed, left) == ((1,), (0,))
         assert len(store.read_scrapes("chat/r1", 0, NOW * 2)) == 240
         assert store.read_scrapes("chat/r0", 0, NOW * 2) == []
-    assert len([record for record in caplog.records if "it is given up" in record.message]) == 1
+    assert len([record for record in caplog.records if "it is dropped" in record.message]) == 1
 
 
 def test_a_file_that_may_not_be_written_is_waited_for(writing: Writing) -> None:
-    """As on a file system that turned read-only: told, and mended as soon as writing works again."""
+    """As on a file system that turned read-only: reported, and written as soon as that works again."""
     writing.settle()
     with writing.store._lock:
         writing.store._connection.execute("PRAGMA query_only = 1")
     writing.scrape()
-    wait_until(lambda: writing.errors)
+    wait_for(lambda: writing.errors, "a report")
     with writing.store._lock:
         writing.store._connection.execute("PRAGMA query_only = 0")
     writing.settle()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from servescope.store.embedded import Store
 from servescope.store.packing import Row
 from servescope.store.records import StoreError, TargetStatus, TooLargeError
 from servescope.store.writer import Round, StoreWriter
+from tests.support.waiting import deadline_seconds, wait_for
 
 CHAT = Deployment("llama", "chat", "v1")
 NOW = 1_800_000_000_000
@@ -301,18 +301,18 @@ def test_figures_are_packed_too(store: Store) -> None:
     assert store.time_range() == (NOW, NOW + 999 * STEP)
 
 
-@pytest.mark.slow
-def test_a_series_explosion_is_packed_in_small_runs(store: Store) -> None:
+def test_a_series_explosion_is_packed_in_small_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapes that each show other series make short runs, never a huge matrix, and nothing is lost."""
+    monkeypatch.setattr("servescope.store.packing._RUN_NUMBERS", 60_000)
     with store.transaction():
         for step in range(200):
-            shown = tuple(Series("x_total", (("id", f"{step}-{number}"),)) for number in range(300))
-            store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(shown, np.full(300, float(step))))
+            shown = tuple(Series("x_total", (("id", f"{step}-{number}"),)) for number in range(10))
+            store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(shown, np.full(10, float(step))))
     pack_all(store)
 
     assert 2 <= count(store, "runs") <= 4
     scrapes = read(store)
-    assert [len(each or ()) for _, each in scrapes] == [300] * 200
+    assert [len(each or ()) for _, each in scrapes] == [10] * 200
     assert all(each is not None and each[0][1] == step for step, (_, each) in enumerate(scrapes))
 
 
@@ -333,10 +333,10 @@ def test_only_the_chunks_that_are_asked_for_are_read(store: Store) -> None:
 
 def test_a_size_limit_deletes_the_oldest(store: Store) -> None:
     """The file stays within it, whatever comes, and what is left is the youngest."""
-    limit = 4_000_000
+    limit = 1_500_000
     rng = np.random.default_rng(1)
     wide = tuple(Series("x", (("n", str(number)),)) for number in range(200))
-    for hour in range(40):
+    for hour in range(15):
         with store.transaction():
             for step in range(hour * 240, hour * 240 + 240):
                 store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(wide, rng.random(200)))
@@ -345,10 +345,10 @@ def test_a_size_limit_deletes_the_oldest(store: Store) -> None:
             pass
 
     scrapes = store.read_scrapes("chat/r0", 0, NOW * 2)
-    assert scrapes[-1][0] == NOW + (40 * 240 - 1) * STEP
-    assert 0 < len(scrapes) < 40 * 240
+    assert scrapes[-1][0] == NOW + (15 * 240 - 1) * STEP
+    assert 0 < len(scrapes) < 15 * 240
     store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    assert store.path.stat().st_size < limit + 3_000_000
+    assert store.path.stat().st_size < limit + 1_500_000
 
 
 @pytest.mark.slow
@@ -356,13 +356,13 @@ def test_a_target_that_always_shows_other_series_does_not_cost_the_others_their_
     """The names of series that are gone count for the size as well, and go with them."""
     store.set_target(status("r1"))
     rng = np.random.default_rng(1)
-    limit = 4_000_000
-    for hour in range(8):
+    limit = 800_000
+    for hour in range(6):
         with store.transaction():
             for step in range(hour * 240, hour * 240 + 240):
                 store.append_scrape("chat/r0", NOW + step * STEP, snapshot(step))
-                other = tuple(Series("x", (("n", rng.bytes(8).hex()),)) for _ in range(100))
-                store.append_scrape("chat/r1", NOW + step * STEP, Snapshot(other, np.ones(100)))
+                other = tuple(Series("x", (("n", rng.bytes(8).hex()),)) for _ in range(20))
+                store.append_scrape("chat/r1", NOW + step * STEP, Snapshot(other, np.ones(20)))
         pack_all(store)
         with store.transaction():
             store.prune(0)
@@ -482,21 +482,21 @@ def test_a_size_limit_deletes_recent_rows_when_there_is_nothing_else(store: Stor
     assert scrapes[-1][0] == NOW + 99 * STEP
 
 
-@pytest.mark.slow
-def test_a_lowered_limit_shrinks_the_file(store: Store) -> None:
-    """Pages set free are given back once they are much of the file."""
+def test_a_lowered_limit_shrinks_the_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages set free are returned to the file system once they are much of the file."""
+    monkeypatch.setattr("servescope.store.retention._FEWEST_FREE_PAGES", 64)
     rng = np.random.default_rng(1)
     wide = tuple(Series("x", (("n", str(number)),)) for number in range(400))
-    for hour in range(60):
+    for hour in range(8):
         with store.transaction():
             for step in range(hour * 240, hour * 240 + 240):
                 store.append_scrape("chat/r0", NOW + step * STEP, Snapshot(wide, rng.random(400)))
         pack_all(store)
     store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     former = store.path.stat().st_size
-    while store.prune_to_size(2_000_000):
+    while store.prune_to_size(1_000_000):
         pass
-    for _ in range(40):
+    for _ in range(10):
         store.prune(0)
     store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -524,10 +524,8 @@ def test_the_writer_packs_in_between(path: Path, store: Store) -> None:
         )
     )
     with Store(path, read_only=True) as reader:
-        deadline = time.monotonic() + 10
-        while not (count(reader, "runs") and pruned) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        ended = writer.close()
+        wait_for(lambda: count(reader, "runs") and pruned, "packing and pruning")
+        ended = writer.close(deadline_seconds())
         found = read(reader)
 
     assert (ended, failed) == (True, [])
@@ -536,7 +534,7 @@ def test_the_writer_packs_in_between(path: Path, store: Store) -> None:
 
 
 def test_rows_of_an_idle_target_are_packed_where_no_figures_are_stored(path: Path, store: Store) -> None:
-    """What tells the time there are the scrapes of the other targets."""
+    """Its rows are idle by the time of the other targets' scrapes."""
     failed: list[object] = []
     writer = StoreWriter(store, on_written=lambda _: None, on_error=failed.append, on_dropped=failed.append)
     writer.submit(Round(targets=[status("r0"), status("r1")]))
@@ -545,9 +543,7 @@ def test_rows_of_an_idle_target_are_packed_where_no_figures_are_stored(path: Pat
     writer.submit(Round(scrapes=[("chat/r1", NOW + 200 * STEP, snapshot(200))]))
     writer.submit(Round(listed=frozenset({"chat/r1"}), keep_from_ms=NOW - 1000 * STEP))
     with Store(path, read_only=True) as reader:
-        deadline = time.monotonic() + 10
-        while not count(reader, "runs") and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: count(reader, "runs"), "packing")
         packed = count(reader, "runs"), count(reader, "recent_scrapes")
     writer.close()
 

@@ -13,6 +13,7 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, Snapshot
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from tests.support.waiting import deadline_seconds
 
 CHAT = Deployment("llama", "chat", "v1")
 NOW = 1_800_000_000_000
@@ -51,7 +52,8 @@ def _read_all_along(
 
 
 @pytest.mark.slow
-def test_processes_read_while_rows_are_packed_and_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [1_000, pytest.param(4_000, marks=pytest.mark.proof)])
+def test_processes_read_while_rows_are_packed_and_deleted(tmp_path: Path, steps: int) -> None:
     """No reader ever misses a scrape, sees one twice, or sees time go back."""
     path = tmp_path / "servescope.db"
     identity = Identity("llama", "chat", "v1", replica="r0")
@@ -69,18 +71,18 @@ def test_processes_read_while_rows_are_packed_and_deleted(tmp_path: Path) -> Non
         for reader in readers:
             reader.start()
         # Before each of these steps both have read once more.
-        for step in range(1, 4_000):
-            if step % 200 == 0:
-                assert all(each.acquire(timeout=30) for each in reads)
+        for step in range(1, steps):
+            if step % (steps // 20) == 0:
+                assert all(each.acquire(timeout=deadline_seconds()) for each in reads)
             _append(store, step)
             store.pack_due()
             if step % 20 == 0:
                 with store.transaction():
                     store.prune(NOW + (step - 600) * STEP)
         ended.set()
-        results = [found.get(timeout=60) for _ in readers]
+        results = [found.get(timeout=deadline_seconds()) for _ in readers]
         for reader in readers:
-            reader.join(10)
+            reader.join(deadline_seconds())
 
     assert [faults for _, faults in results] == [[], []]
     assert all(count >= 19 for count, _ in results)

@@ -21,6 +21,7 @@ from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import StoreError, TargetStatus
 from servescope.store.writer import Round, StoreWriter
+from tests.support.waiting import deadline_seconds
 
 CHAT = Deployment("llama", "chat", "v1")
 CODE = Deployment("llama", "code", "v2", environment="production", rollout_phase="promoting")
@@ -428,7 +429,7 @@ def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) ->
             )
         )
 
-    assert writer.close()
+    assert writer.close(deadline_seconds())
     assert (1 <= len(written) <= 3, failed) == (True, [])
     with Store(path, read_only=True) as reader:
         assert reader.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [0.0, 1.0, 2.0]
@@ -437,7 +438,7 @@ def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) ->
 
 
 def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the store fails rounds wait, the oldest is given up beyond the backlog, the rest is written later."""
+    """While the store fails rounds wait, the oldest is dropped beyond the backlog, the rest is written later."""
     failing = threading.Event()
     failing.set()
     write = Round.write
@@ -460,9 +461,9 @@ def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatc
     writer = StoreWriter(store, on_written=lambda _: None, on_error=on_error, on_dropped=dropped.append, backlog=2)
     for step in range(3):
         writer.submit(Round(figures=[(CHAT, NOW + step, {"a": float(step)})]))
-        assert tried.acquire(timeout=5)
+        assert tried.acquire(timeout=deadline_seconds())
     failing.clear()
-    assert writer.close()
+    assert writer.close(deadline_seconds())
 
     assert len(errors) >= 3
     assert [round_.figures[0][1] for round_ in dropped] == [NOW]
@@ -471,14 +472,14 @@ def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatc
 
 
 def test_a_round_that_no_store_could_take_stops_no_other(path: Path, store: Store) -> None:
-    """It is given up and told; what comes after it is written."""
+    """It is dropped and reported; what comes after it is written."""
     errors: list[StoreError] = []
     dropped: list[Round] = []
     writer = StoreWriter(store, on_written=lambda _: None, on_error=errors.append, on_dropped=dropped.append)
     writer.submit(Round(figures=[(CHAT, 1 << 80, {"a": 0.0})]))
     writer.submit(Round(figures=[(CHAT, NOW, {"a": 1.0})]))
 
-    assert writer.close()
+    assert writer.close(deadline_seconds())
     assert [round_.figures[0][1] for round_ in dropped] == [1 << 80]
     assert ["cannot be stored" in str(error) for error in errors] == [True]
     with Store(path, read_only=True) as reader:
@@ -491,7 +492,7 @@ def test_rounds_do_not_pile_up_behind_a_write_that_hangs(store: Store, monkeypat
 
     def hang(_round: Round, _store: Store) -> None:
         writing.set()
-        answers.wait(10)
+        answers.wait(deadline_seconds())
 
     monkeypatch.setattr(Round, "write", hang)
     dropped: list[Round] = []
@@ -499,13 +500,13 @@ def test_rounds_do_not_pile_up_behind_a_write_that_hangs(store: Store, monkeypat
         store, on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append, backlog=2
     )
     writer.submit(Round())
-    assert writing.wait(5)
+    assert writing.wait(deadline_seconds())
     for step in range(5):
         writer.submit(Round(figures=[(CHAT, step, {})]))
     given_up = [round_.figures[0][1] for round_ in dropped]
     answers.set()
 
-    assert writer.close()
+    assert writer.close(deadline_seconds())
     assert given_up == [0, 1, 2]
 
 
@@ -527,7 +528,7 @@ while True:
 @pytest.mark.slow
 def test_a_killed_writer_loses_nothing_it_acknowledged(path: Path) -> None:
     """After SIGKILL every acknowledged transaction is there, whole, and the next writer may start at once."""
-    for _ in range(5):
+    for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", _WRITE_FOREVER, str(path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(50)]
@@ -562,8 +563,8 @@ def test_other_processes_read_while_it_is_written(path: Path, store: Store) -> N
         reader.start()
     for step in range(2, 501):
         store.append_figures(CHAT, step, {"a": float(step)})
-    counts = [found.get(timeout=30) for _ in readers]
+    counts = [found.get(timeout=deadline_seconds()) for _ in readers]
     for reader in readers:
-        reader.join(10)
+        reader.join(deadline_seconds())
 
     assert counts == [500, 500]

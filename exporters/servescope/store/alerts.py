@@ -1,4 +1,4 @@
-"""What alerting remembers: how alerts stand, and what the counters of objectives counted."""
+"""What alerting stores: the state of alerts, and what the counters of objectives counted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AlertTables:
         return [self._alert(*row) for row in rows]
 
     def _alert(self, alert: str, labels: str, state: str) -> KeptAlert:
-        what = f"what is kept of alert {alert!r}"
+        what = f"the state of alert {alert!r}"
         pairs = decode(
             labels, lambda stored: tuple((str(name), str(value)) for name, value in stored), self._path, what
         )
@@ -63,7 +63,7 @@ class AlertTables:
         rows = self._connection.execute(
             "SELECT time_ms, body FROM sums WHERE time_ms <= ? ORDER BY time_ms", (clamped_time(until_ms),)
         ).fetchall()
-        # One object per deployment, however often it stands there.
+        # One object per deployment, however often it occurs.
         known: dict[Deployment, Deployment] = {}
         found: list[tuple[int, Sums]] = []
         for time_ms, body in rows:

@@ -1,4 +1,4 @@
-"""How many values become few bytes, and back bit by bit: blocks of series over time, and the instants they are from.
+"""The encoding of blocks of series over time, and of their instants: few bytes, decoded bit by bit.
 
 A block is a matrix of k series by n instants, of finite numbers. Series that hold whole numbers, or whole numbers
 divided by 10 … 10 000, are kept as differences in time of 64-bit integers; the buckets of a histogram, one behind the
@@ -30,7 +30,7 @@ _WIDTHS: Final = (1, 2, 4, 8)
 
 
 def encode_block(values: Matrix, chained: NDArray[np.bool_]) -> bytes:
-    """The bytes of k series by n instants; `chained` says which of the k are best told by the one before them.
+    """The bytes of k series by n instants; `chained` marks series best encoded as differences to the one before.
 
     n and k are 1 … 65 535. The values must be finite.
     """

@@ -1,10 +1,10 @@
 """The embedded store: figures, translated scrapes and the health of targets, in one SQLite file (`schema`).
 
 One process writes, any number read meanwhile (WAL). Every stored number is finite; what was absent is not stored. Rows
-come one by one, so that none is ever lost, and are packed by the run once there are enough of them.
+are appended one by one, so that none is ever lost, and packed into runs once there are enough of them.
 
-`Store` is the file and the only door to it: who may write, what is one transaction, what is read together. Each kind of
-thing in it has a class of its own: `Owners`, `Layouts`, `RecentRows`, `Runs`; a `Packer` turns recent rows into runs.
+`Store` is the only access to the file. Each kind of table has a class of its own: `Owners`, `SeriesLayouts`,
+`RecentRows`, `Runs`, `SettingsTable`, `AlertTables`; a `Packer` turns recent rows into runs, `Retention` deletes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from servescope.contract.samples import Series, Snapshot, Window
 from servescope.store.alerts import AlertTables, Sums
 from servescope.store.connection import StoreConnection, guarded
 from servescope.store.file import file_size
-from servescope.store.layouts import Layouts
+from servescope.store.layouts import SeriesLayouts
 from servescope.store.owners import Owners
 from servescope.store.packer import Owner, Packer
 from servescope.store.packing import Keys, Row
@@ -47,8 +47,8 @@ _PRUNE_ROWS = 2_000
 class Store(StoreConnection):
     """The figures, scrapes and targets in one file; safe to use from several threads, one at a time.
 
-    With `read_only` the file must exist; any number of processes may read while one writes, and when another file takes
-    its place, that one is read. Otherwise it is created when missing, and a second writer is refused. With
+    With `read_only` the file must exist; any number of processes may read while one writes, and when another file
+    replaces it, that one is read. Otherwise it is created when missing, and a second writer is refused. With
     `opened=False` nothing is opened yet: a reader does so at its first read, a writer with `reopen`. Raises StoreError,
     also for a file that is not a store of ours or is of another schema version.
     """
@@ -58,7 +58,7 @@ class Store(StoreConnection):
         self._owners = Owners(self._connection, self.path)
         self._alerts = AlertTables(self._connection, self.path)
         self._settings = SettingsTable(self._connection, self.path)
-        self._layouts = Layouts(self._connection, self.path)
+        self._layouts = SeriesLayouts(self._connection, self.path)
         self._runs = Runs(self._connection, self.path, self._layouts)
         self._recent = RecentRows(self._connection, self.path, self._layouts)
         self._packer = Packer(self._recent, self._runs)
@@ -113,7 +113,7 @@ class Store(StoreConnection):
 
     @guarded
     def write_alerts(self, alerts: Iterable[KeptAlert]) -> None:
-        """Keep how alerts stand, in place of how they stood."""
+        """Keep the state of alerts, in place of the former one."""
         self._alerts.write_alerts(alerts)
 
     @guarded
@@ -212,7 +212,7 @@ class Store(StoreConnection):
         """A deployment's figures from start to end, both included; empty when nothing was stored.
 
         `names` are figure keys, all when None. With `max_points` the time is cut into at most so many equal buckets, of
-        each of which the last instant is taken: a ratio is never averaged. Raises TooLargeError as `read_samples` does.
+        each of which the last instant is read: a ratio is never averaged. Raises TooLargeError as `read_samples` does.
         """
         width = None if max_points is None else _bucket_width(end_ms - start_ms, max_points)
         wanted = None if names is None else frozenset(names)
@@ -227,7 +227,7 @@ class Store(StoreConnection):
                 )
         rows = {str(key): row for key, row in zip(keys, values, strict=True)}
         if names is None:
-            # A key that is absent at every instant taken is not shown: it belongs to the others.
+            # A key that is absent at every instant read is left out: it belongs to other instants.
             return FigureTable(times, {key: rows[key] for key in sorted(rows) if not np.isnan(rows[key]).all()})
         return FigureTable(times, {name: rows.get(name, np.full(len(times), np.nan)) for name in names})
 
@@ -243,7 +243,7 @@ class Store(StoreConnection):
     ) -> list[Window]:
         """The stored scrapes of a deployment from start to end, both included: one window per target that has any.
 
-        `names` are contract metrics; a histogram's stands for its buckets, sum and count. Series stay native, before
+        `names` are contract metrics; a histogram's name selects its buckets, sum and count. Series stay native, before
         any sum; failed scrapes are columns of NaN. Raises TooLargeError when that is more than `most` numbers,
         `MOST_NUMBERS` when None, as it is over a long time of a target that always showed other series.
         """
@@ -310,7 +310,7 @@ class Store(StoreConnection):
 
     @guarded
     def read_alerts(self) -> list[KeptAlert]:
-        """How alerts stood last; raises StoreError when that is damaged."""
+        """The last state of alerts; raises StoreError when that is damaged."""
         with self._snapshot():
             return self._alerts.read_alerts()
 
@@ -344,9 +344,9 @@ class Store(StoreConnection):
             raise TooLargeError(f"store {self.path}: {error}") from None
 
 
-def _check_finite(values: NDArray[np.float64], whose: str) -> None:
+def _check_finite(values: NDArray[np.float64], owner: str) -> None:
     if not np.isfinite(values).all():
-        raise RefusedError(f"a value of {whose!r} is not finite; absent values are left out instead")
+        raise RefusedError(f"a value of {owner!r} is not finite; absent values are left out instead")
 
 
 def _bucket_width(span_ms: int, max_points: int) -> int:

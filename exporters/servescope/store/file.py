@@ -1,4 +1,4 @@
-"""The store's file: whose it is, which process may write it, and what happens to a damaged one."""
+"""The store's file: whether it is ours, which process may write it, and what happens to a damaged one."""
 
 from __future__ import annotations
 

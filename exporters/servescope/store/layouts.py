@@ -1,4 +1,4 @@
-"""What the numbers of a row, or of a run, are: lists of series or figure keys, each of which the file has once."""
+"""What the numbers of a row, or of a run, are: lists of series or figure keys, each stored once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from servescope.store.schema import checked_time, decode, digest, write_text
 
 # A layout in use is marked so once an hour, which is what its retention is counted from.
 _MARK_MS = 3_600_000
-# What is known of layouts and shapes, at most, and their keys: a key with its labels takes up to a kilobyte.
+# Layouts and shapes cached at most, and their keys: a key with its labels needs up to a kilobyte.
 _LAYOUTS_HELD = 256
 _KEYS_HELD = 100_000
 
 K = TypeVar("K", Keys, Shape)
 
 
-class Layouts:
-    """The layouts of rows and the shapes of runs, by the rows of the file that hold them. Not thread safe."""
+class SeriesLayouts:
+    """The layouts of rows and the shapes of runs, by their rows in the file. Not thread safe."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection, self._path = connection, path
@@ -106,7 +106,7 @@ class Layouts:
 
 
 def _held(held: OrderedDict[int, K], row: int, read: Callable[[], K]) -> K:
-    """What is held for a row, read when it is not there; rows are never numbered twice, and the oldest give way."""
+    """What is cached for a row, else read; row numbers are never used twice, and the oldest are evicted."""
     if row not in held:
         held[row] = read()
         while len(held) > 1 and (len(held) > _LAYOUTS_HELD or sum(map(_count_keys, held.values())) > _KEYS_HELD):

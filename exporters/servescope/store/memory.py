@@ -1,4 +1,4 @@
-"""Memory that was freed, given back to the system."""
+"""Memory that was freed, returned to the system."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def release_freed_memory() -> None:
-    """Have the C library return the pages that nothing is on any more; without effect where it is not glibc.
+    """Have the C library return free pages to the system; without effect where it is not glibc.
 
-    What a scrape takes is freed between what lives for long, which leaves holes that only this empties. It takes
-    milliseconds, in which other threads go on.
+    The memory of a scrape is freed between blocks that live for long, which leaves holes that only this returns. It
+    needs milliseconds, during which other threads run.
     """
     if _trim is not None:
         _trim(0)

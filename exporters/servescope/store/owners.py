@@ -1,4 +1,4 @@
-"""Whose rows there are: deployments, and targets with their latest status."""
+"""The owners of rows: deployments, and targets with their latest status."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Owners:
             self._coverage[status.target_id] = status.coverage
 
     def unlist(self, keep: Iterable[str]) -> list[str]:
-        """Have only the targets of `keep` listed; returns those that are not any more."""
+        """Have only the targets of `keep` listed; returns those that no longer are."""
         kept = set(keep)
         gone = [
             name

@@ -57,34 +57,35 @@ class Packer:
             first = rows[0].time_ms
             around = self._runs.between(kind, owner, first, first)
             if around:
-                taken = self._merge(kind, owner, rows, around[0])
+                packed = self._merge(kind, owner, rows, around[0])
             else:
-                taken = rows_until_gap(rows, self._runs.next_start(kind, owner, first))
-                self._runs.write(kind, owner, taken)
-            self._recent.delete(kind, owner, taken[-1].time_ms + 1, len(taken))
+                packed = rows_until_gap(rows, self._runs.next_start(kind, owner, first))
+                self._runs.write(kind, owner, packed)
+            self._recent.delete(kind, owner, packed[-1].time_ms + 1, len(packed))
         self._recent.recount(kind, owner)
         self._rows_due[kind, owner] = RUN_ROWS
         self.note(kind, owner)
 
     def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: Run) -> list[Row]:
-        """Write a run anew with the rows that lie within it; where both have an instant, the later word counts."""
-        taken = [row for row in rows if row.time_ms <= run.end_ms]
+        """Write a run anew with the rows that lie within it; where both have an instant, the newer row counts."""
+        packed = [row for row in rows if row.time_ms <= run.end_ms]
         try:
             former = self._runs.unpack(run)
         except StoreError as error:
             if error.damaged:
                 raise
-            # Nobody can read it as it is; left there it would keep these rows from ever being packed.
-            _logger.error("%s; it is given up, and what came for its time takes its place", error)  # noqa: TRY400
+            # Nobody can read it; if it stayed, these rows would never be packed.
+            _logger.error("%s; it is dropped, and newer rows of its time replace it", error)  # noqa: TRY400
             former = []
-        merged = {row.time_ms: row for row in (*former, *taken)}
+        merged = {row.time_ms: row for row in (*former, *packed)}
         self._runs.delete(run.id)
         self._runs.write(kind, owner, [merged[time_ms] for time_ms in sorted(merged)])
-        return taken
+        return packed
 
     def _note_due(self, kind: int, owner: int) -> None:
-        """Remember whether the rows of an owner are enough for a run; each one's first run has its own length, lest all
-        come at once.
+        """Remember whether the rows of an owner are enough for a run.
+
+        Each owner's first run has its own length, so that not all are packed at once.
         """
         count = self._recent.counts()[kind, owner]
         if count < RUN_ROWS // 2:

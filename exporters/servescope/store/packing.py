@@ -1,7 +1,7 @@
-"""How rows become a run: what its numbers are (`Shape`), which of them lie in one chunk, and back.
+"""How rows become a run, and back: what its numbers are (`Shape`), and which of them are in one chunk.
 
 Rows of one target need not show the same series: a run has the series of all its rows, and each instant says which
-layout it had. Where a series was absent its chunk repeats the former value, which costs nothing and is never read.
+layout it had. Where a series was absent its chunk repeats the former value, which needs no bytes and is never read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RUN_NUMBERS = 6_000_000
 
 Key = Series | str
 Keys = tuple[Key, ...]
-Places = NDArray[np.intp]
+Indexes = NDArray[np.intp]
 
 
 class Row(NamedTuple):
@@ -44,11 +44,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What a run's numbers are: its keys, which of them each chunk holds, in order, and which each layout had."""
+    """What a run's numbers are: its keys, the indexes of those in each chunk, in order, and of those in each layout."""
 
     keys: Keys
-    chunks: tuple[Places, ...]
-    layouts: tuple[Places, ...]
+    chunks: tuple[Indexes, ...]
+    layouts: tuple[Indexes, ...]
 
     def layout_keys(self, layout: int) -> Keys:
         """The keys of a layout, in its order."""
@@ -56,7 +56,7 @@ class Shape:
         return self.keys if self._is_whole(places) else tuple(self.keys[place] for place in places.tolist())
 
     def absent(self, layout: int) -> NDArray[np.bool_] | None:
-        """Which keys a layout had not; None when it had all."""
+        """The keys that a layout lacks; None when it has all."""
         places = self.layouts[layout]
         if len(places) == len(self.keys):
             return None
@@ -87,7 +87,7 @@ class Shape:
             tuple(every if places is None else np.array(places, dtype=np.intp) for places in stored["layouts"]),
         )
 
-    def _is_whole(self, places: Places) -> bool:
+    def _is_whole(self, places: Indexes) -> bool:
         return len(places) == len(self.keys) and bool((places == np.arange(len(places))).all())
 
 
@@ -127,13 +127,13 @@ def pack(shape: Shape, rows: Sequence[Row], layouts: Sequence[Keys]) -> Packed:
 
 
 def rows_until_gap(rows: Sequence[Row], before_ms: int) -> list[Row]:
-    """The rows from the first on that may be one run: none of `before_ms` or later, none behind a gap."""
-    taken: list[Row] = []
+    """The first rows that may be one run: none at `before_ms` or later, none after a gap."""
+    found: list[Row] = []
     for row in rows:
-        if row.time_ms >= before_ms or (taken and row.time_ms - taken[-1].time_ms > _RUN_GAP_MS):
+        if row.time_ms >= before_ms or (found and row.time_ms - found[-1].time_ms > _RUN_GAP_MS):
             break
-        taken.append(row)
-    return taken
+        found.append(row)
+    return found
 
 
 def divide_rows(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -165,7 +165,7 @@ def _fits_run(rows: int, distinct_keys: int) -> bool:
     return rows <= 1 or (rows <= RUN_ROWS and rows * distinct_keys <= _RUN_NUMBERS)
 
 
-def _divide(keys: Keys) -> tuple[Places, ...]:
+def _divide(keys: Keys) -> tuple[Indexes, ...]:
     """Which keys lie in one chunk: those that are read together, histograms in the order of their buckets."""
     if not keys or isinstance(keys[0], str):
         return _cut(np.arange(len(keys), dtype=np.intp), _CHUNK_KEYS["figures"])
@@ -173,18 +173,18 @@ def _divide(keys: Keys) -> tuple[Places, ...]:
     for place, key in enumerate(keys):
         family = SAMPLE_FAMILIES.get(key[0], key[0])
         families.setdefault(family, {}).setdefault(_histogram(key), []).append(place)
-    chunks: list[Places] = []
+    chunks: list[Indexes] = []
     for histograms in families.values():
         places = [place for members in histograms.values() for place in sorted(members, key=lambda p: _rank(keys[p]))]
         chunks += _cut(np.array(places, dtype=np.intp), _CHUNK_KEYS["series"])
     return tuple(chunks)
 
 
-def _cut(places: Places, size: int) -> tuple[Places, ...]:
+def _cut(places: Indexes, size: int) -> tuple[Indexes, ...]:
     return tuple(places[start : start + size] for start in range(0, len(places), size))
 
 
-def _chained(keys: Keys, places: Places) -> NDArray[np.bool_]:
+def _chained(keys: Keys, places: Indexes) -> NDArray[np.bool_]:
     """Which keys continue the one before them: a bucket the bucket below it, a count the last bucket."""
     picked = [keys[place] for place in places.tolist()]
     links = [

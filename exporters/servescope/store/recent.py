@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.store.layouts import Layouts
+from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import RUN_ROWS, Keys, Row
 from servescope.store.records import StoreError
 from servescope.store.schema import LATEST_MS, RECENT, TIME_BITS, checked_time, clamped_time
-from servescope.store.segments import Segment, wanted_places
+from servescope.store.segments import Segment, find_indexes
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _KEYS_PACKED = 50_000
 class RecentRows:
     """The rows of all owners that are not packed yet. Not thread safe."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, layouts: Layouts) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, layouts: SeriesLayouts) -> None:
         self._connection, self._path, self._layouts = connection, path, layouts
         # By kind and owner, about: what counts is whether there are enough of them for a run.
         self._counts: Counter[tuple[int, int]] | None = None
@@ -129,7 +129,7 @@ class RecentRows:
                 yield Segment(times, (), np.empty((0, len(stretch))))
                 continue
             keys = self._layouts.keys(layout)
-            places = wanted_places(keys, wanted)
+            places = find_indexes(keys, wanted)
             stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
             yield Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T)
 
@@ -142,7 +142,7 @@ class RecentRows:
     def rows_to_pack(self, kind: int, owner: int) -> list[Row]:
         """The oldest rows, at most as many as make a run, and fewer where each shows other series.
 
-        Damaged ones would keep the others from ever being packed, and are given up.
+        Damaged ones would keep the others from ever being packed, and are dropped.
         """
         rows: list[Row] = []
         layouts: dict[int, Keys] = {}
@@ -154,7 +154,7 @@ class RecentRows:
                 rows.append(self._row(key - (owner << TIME_BITS), layout, body, layouts))
             except StoreError as error:
                 if not damaged:
-                    _logger.error("%s; it is given up, and others that are damaged as well", error)  # noqa: TRY400
+                    _logger.error("%s; it is dropped, and others that are damaged as well", error)  # noqa: TRY400
                 damaged.append((key,))
         self._connection.executemany(f"DELETE FROM {RECENT[kind]} WHERE id = ?", damaged)  # noqa: S608  constants
         return rows

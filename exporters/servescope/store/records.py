@@ -72,7 +72,7 @@ class FigureTable:
 
 @dataclass(frozen=True, slots=True)
 class KeptAlert:
-    """How an alert of one set of labels stands, times in milliseconds: see `servescope.alerting.evaluation.Active`.
+    """The state of an alert of one set of labels, times in milliseconds: see `servescope.alerting.evaluation.Active`.
 
     `resolved_ms` is when it was over. `told` says by receiver what it knows: since when it fires, `firing` or
     `resolved`, and when it was told. `value` is that of when it was written, and makes no difference.

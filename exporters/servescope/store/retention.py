@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from servescope.store.layouts import Layouts
+from servescope.store.layouts import SeriesLayouts
 from servescope.store.owners import Owners
 from servescope.store.packer import Packer
 from servescope.store.recent import RecentRows
@@ -26,7 +26,7 @@ class Retention:
         connection: sqlite3.Connection,
         owners: Owners,
         settings: SettingsTable,
-        layouts: Layouts,
+        layouts: SeriesLayouts,
         runs: Runs,
         recent: RecentRows,
         packer: Packer,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.store.codec import Matrix, decode_block, decode_stamps
-from servescope.store.layouts import Layouts
+from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import FAILED, Row, divide_rows, make_shape, pack
 from servescope.store.records import StoreError
 from servescope.store.schema import CHUNK_BITS, LATEST_MS, clamped_time
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 class Runs:
     """The runs of all owners; those of one do not overlap. Not thread safe."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, layouts: Layouts) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, layouts: SeriesLayouts) -> None:
         self._connection, self._path, self._layouts = connection, path, layouts
 
     # --- Reading ------------------------------------------------------------------------------------------------------

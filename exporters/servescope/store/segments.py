@@ -1,4 +1,4 @@
-"""What is read: stretches of some series over some instants, from runs and recent rows, put together to one table."""
+"""What is read: some series over some instants, from runs and recent rows, put together to one table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.metrics import METRICS
 from servescope.store.codec import Matrix
-from servescope.store.packing import Key, Keys, Places, Shape
+from servescope.store.packing import Indexes, Key, Keys, Shape
 from servescope.store.records import TooLargeError
 
 MOST_NUMBERS: Final = 32_000_000
@@ -26,16 +26,16 @@ class Segment(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """Which rows of which chunks of a run are wanted, and what they are."""
+    """The rows of the chunks of a run to read, and their keys."""
 
-    chunks: tuple[tuple[int, Places], ...]
-    order: Places
-    places: Places
+    chunks: tuple[tuple[int, Indexes], ...]
+    order: Indexes
+    places: Indexes
     keys: Keys
 
 
-def wanted_places(keys: Keys, wanted: frozenset[str] | None) -> Places:
-    """Where the keys are whose name, or which themselves, are wanted; all of them when `wanted` is None."""
+def find_indexes(keys: Keys, wanted: frozenset[str] | None) -> Indexes:
+    """Indexes of the keys to read: of figures by key, of series by name; all when `wanted` is None."""
     if wanted is None:
         return np.arange(len(keys), dtype=np.intp)
     return np.array(
@@ -45,8 +45,8 @@ def wanted_places(keys: Keys, wanted: frozenset[str] | None) -> Places:
 
 
 def pick(shape: Shape, wanted: frozenset[str] | None) -> Picked:
-    """Which rows of which chunks hold what is wanted, in the order of the keys."""
-    places = wanted_places(shape.keys, wanted)
+    """The rows of the chunks that hold the wanted keys, in the order of the keys."""
+    places = find_indexes(shape.keys, wanted)
     chunks = [(number, np.flatnonzero(np.isin(chunk, places))) for number, chunk in enumerate(shape.chunks)]
     chunks = [(number, rows) for number, rows in chunks if len(rows)]
     found = [shape.chunks[number][rows] for number, rows in chunks]
@@ -55,8 +55,8 @@ def pick(shape: Shape, wanted: frozenset[str] | None) -> Picked:
 
 
 def thin(segment: Segment, width_ms: int) -> Segment:
-    """The last instant of each stretch of time that is so wide."""
-    # They are multiples of their width, so that a picture does not change shape while its range moves on.
+    """The last instant of each stretch of time of a width."""
+    # They are multiples of their width, so that a graph does not change shape while its range moves on.
     stretches = segment.times // width_ms
     last = np.flatnonzero(np.append(stretches[1:] != stretches[:-1], True)) if len(stretches) else slice(0)
     return Segment(segment.times[last], segment.keys, segment.values[:, last])
@@ -65,28 +65,28 @@ def thin(segment: Segment, width_ms: int) -> Segment:
 def assemble(segments: Iterable[Segment], *, most: int) -> Segment:
     """All keys, all instants ascending, and the values; where two segments have an instant, the later one counts.
 
-    Raises TooLargeError when that would be more than so many numbers, before the rest of the segments is had.
+    Raises TooLargeError when that would be more than `most` numbers, before the rest of the segments is read.
     """
     rows: dict[Key, int] = {}
     # Nearly all segments share their keys, which are long to hash.
-    known: dict[int, Places] = {}
-    taken: list[Segment] = []
+    known: dict[int, Indexes] = {}
+    read: list[Segment] = []
     instants = 0
     for segment in segments:
         if id(segment.keys) not in known:
             places = [rows.setdefault(key, len(rows)) for key in segment.keys]
             known[id(segment.keys)] = np.array(places, dtype=np.intp)
-        taken.append(segment)
+        read.append(segment)
         instants += len(segment.times)
         if len(rows) * instants > most:
             raise TooLargeError(
                 f"{len(rows)} series at {instants} instants, and maybe more, are too many to be read at once; "
                 f"ask for fewer names or a shorter time"
             )
-    times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in taken)])
+    times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in read)])
     values = np.full((len(rows), len(times)), np.nan)
     at = 0
-    for segment in taken:
+    for segment in read:
         values[known[id(segment.keys)], at : at + len(segment.times)] = segment.values
         at += len(segment.times)
     if (times[1:] <= times[:-1]).any():

@@ -1,4 +1,4 @@
-"""Writing in a thread of its own: what the collector hands over, what to do when the file fails, and the tidying up."""
+"""Writing in a thread of its own: what the collector submits, what to do when the file fails, packing and pruning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IDLE_MS = 1_800_000
 _VERIFY_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
-# The room that an alert takes while it waits to be written.
+# An alert needs as much memory as so many numbers while it waits to be written.
 _NUMBERS_PER_ALERT = 16
 
 
@@ -35,9 +35,9 @@ _NUMBERS_PER_ALERT = 16
 class Round:
     """What a scrape, or an evaluation, adds to the store.
 
-    `listed` are all targets of the configuration, None to leave those known as they are. The last round that says so
-    decides what is kept: `keep_from_ms`, and `keep_bytes` at most, None for any size. `alerts` are all there are, None
-    where they stay as they are; `sums` and the instants of `forgotten_sums` are those of `Store.append_sums`.
+    `listed` are all targets of the configuration, None to leave those known as they are. The last round with
+    `keep_from_ms` decides what is kept: since then, and `keep_bytes` at most, None for any size. `alerts` are all there
+    are, None where they stay as they are; `sums` and the instants of `forgotten_sums` are those of `Store.append_sums`.
     """
 
     scrapes: list[tuple[str, int, Snapshot | None]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Round:
 
     @property
     def samples(self) -> int:
-        """How many numbers it holds, or what takes as much room."""
+        """How many numbers it holds, or what needs as much memory."""
         return (
             sum(len(snapshot.series) for _, _, snapshot in self.scrapes if snapshot is not None)
             + sum(len(values) for _, _, values in self.figures)
@@ -123,7 +123,7 @@ class StoreWriter:
         self._untidy = True
         self._keep: tuple[int, int | None] | None = None
         self._pack_idle_before_ms: int | None = None
-        # When the last round was from, which is what tells how long a target has been idle.
+        # The time of the last round, by which a target is idle.
         self._latest_ms = 0
         self._thread = threading.Thread(target=self._run, name="servescope-store", daemon=True)
         self._thread.start()
@@ -236,7 +236,7 @@ class StoreWriter:
             self._note(round_)
 
     def _write_one_by_one(self, batch: Sequence[tuple[float, Round]]) -> None:
-        """Write what can be written; a round that no store could take is told and given up."""
+        """Write what can be written; a round that no store could hold is reported and dropped."""
         for _, round_ in batch:
             try:
                 with self._store.transaction():
@@ -269,7 +269,7 @@ class StoreWriter:
     # --- When the file fails ------------------------------------------------------------------------------------------
 
     def _recover(self, error: StoreError) -> None:
-        """Tell of it, and try again after a pause that grows; a damaged file is set aside."""
+        """Report it, and try again after a pause that grows; a damaged file is set aside."""
         self._on_error(error)
         self._pause_seconds = min(max(2 * self._pause_seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
         if not error.damaged:
@@ -289,7 +289,7 @@ class StoreWriter:
             self._begin_anew(reason if self._store.was_open else None)
         elif self._store.lacks_log():
             self._store.restore_log()
-            self._report("its write-ahead log was removed; a copy with all that was written takes the file's place")
+            self._report("its write-ahead log was removed; a copy with all that was written replaces the file")
         elif self._is_new:
             self._introduce()
         elif (is_shorter := self._store.has_shorter_log()) or time.monotonic() >= self._verify_at:
@@ -304,7 +304,7 @@ class StoreWriter:
         self._introduce()
 
     def _introduce(self) -> None:
-        """Write to a new file what it needs before it can take the next scrape."""
+        """Write to a new file what it needs before the next scrape can be appended."""
         with self._store.transaction():
             Round(targets=tuple(self._statuses.values()), settings=self._settings).write(self._store)
         self._is_new = False

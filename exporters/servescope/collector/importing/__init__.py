@@ -1,1 +1,1 @@
-"""`servescope import`: the past that a Prometheus holds, taken into a store."""
+"""`servescope import`: the past that a Prometheus holds, written into a store."""

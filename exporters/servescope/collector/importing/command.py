@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"the collector's configuration, for its settings and [[import]] tables (default: {DEFAULT_FILE} if here)",
     )
-    parser.add_argument("--match", metavar="SELECTOR", help="take these series only, such as '{job=\"vllm\"}'")
+    parser.add_argument("--match", metavar="SELECTOR", help="import these series only, such as '{job=\"vllm\"}'")
     parser.add_argument(
         "--deployment", metavar="NAME", help="the matched targets are engines of this deployment, by their own names"
     )

@@ -1,4 +1,4 @@
-"""Samples as OpenMetrics, which a Prometheus takes as its past."""
+"""Samples as OpenMetrics, from which promtool creates the blocks of a Prometheus."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _HEALTH_MS = 600_000
 def write_openmetrics(store: Store, selection: Selection, path: Path) -> int:
     """Write the native contract samples with their times, and `servescope_target_up` of each scrape; returns how many.
 
-    The text is what `promtool tsdb create-blocks-from openmetrics` takes. A family stands together, and in it metric
-    by metric; one with too many samples for that, stretch of time by stretch.
+    The text is input for `promtool tsdb create-blocks-from openmetrics`. The lines of a family are together, and in it
+    those of each metric; in a family with too many samples, those of each stretch of time.
     """
     written = 0
     with replacing(path) as file:
@@ -102,7 +102,7 @@ def _place_in_point(series: Series) -> tuple[int, float]:
 
 
 def _write_health(file: IO[bytes], store: Store, selection: Selection) -> int:
-    """Each scrape as 1, or 0 where it failed: from the samples alone a failed one could not be told from none."""
+    """Each scrape as 1, or 0 where it failed: from the samples alone a failed scrape looks like none."""
     head = f"# HELP {TARGET_UP} 1 when the scrape succeeded, else 0.\n# TYPE {TARGET_UP} gauge\n"
     written = 0
     for deployment in selection.deployments:
@@ -143,7 +143,7 @@ def _health_within(
         yield from _health_within(store, deployment, listed, middle_ms + 1, last_ms)
         return
     seen = set()
-    # Targets that were taken from the configuration since are known by their series alone.
+    # Targets that have left the configuration since are known by their series alone.
     for window in windows:
         if window.series:
             identity = tuple(pair for pair in window.series[0].labels if pair[0] in IDENTITY_LABELS)

@@ -30,7 +30,7 @@ from servescope.store.prometheus.selectors import format_time
 
 TIMEOUT_SECONDS: Final = 60.0
 MAX_BYTES: Final = 32_000_000
-"""An answer may be so large by default; held as numbers it takes about six times as much while it is read."""
+"""The largest answer by default, in bytes; as numbers it needs about six times as much memory while it is read."""
 MAX_STEPS: Final = 11_000
 """The steps a Prometheus gives one range query at most."""
 
@@ -43,7 +43,7 @@ _TOO_MUCH = re.compile(r"too many|exceed|too large|timed out|timeout", re.IGNORE
 
 
 class PrometheusError(ServescopeError):
-    """A Prometheus could not be asked; the text names the URL, the status and its own words.
+    """A Prometheus could not be queried; the text names the URL, the status and the reason it gave.
 
     `status` is None when no answer came.
     """
@@ -54,7 +54,7 @@ class PrometheusError(ServescopeError):
 
 
 class NotPrometheusError(PrometheusError):
-    """What answers at the URL is no Prometheus."""
+    """The server at the URL is not a Prometheus."""
 
 
 class TooMuchError(PrometheusError):
@@ -114,7 +114,8 @@ class Prometheus:
     def read_samples(self, selector: str, *, start_ms: int, end_ms: int) -> list[Track]:
         """The samples as they are stored, from start to end, both included.
 
-        Stale markers are not told; a Prometheus 3 leaves out the first instant of a range, so one more is asked for.
+        The API returns no stale markers. A Prometheus 3 leaves out the first instant of a range, so the range is one
+        millisecond longer.
         """
         expression = f"{selector}[{end_ms - start_ms + 1}ms]"
         tracks = [
@@ -184,7 +185,7 @@ class Prometheus:
         try:
             return self._ask_openly(path, parameters, method)
         except PrometheusError as error:
-            # What stands before a Prometheus may send the credentials back that it refuses.
+            # A proxy in front of a Prometheus may return the credentials that it refuses.
             raise type(error)(self.url, self._access.conceal(error.reason), error.status) from error.__cause__
 
     def _ask_openly(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None) -> Any:
@@ -197,7 +198,7 @@ class Prometheus:
         if answer is None or answer.get("status") not in ("success", "error"):
             self._refuse_answer(path, status, body)
         if answer["status"] == "error":
-            self._raise_told(path, status, answer)
+            self._raise_reported(path, status, answer)
         return answer.get("data")
 
     def _request(self, path: str, parameters: Sequence[tuple[str, str]], method: str) -> tuple[int, bytes]:
@@ -249,10 +250,10 @@ class Prometheus:
             raise PrometheusError(self.url, f"the answer is no whole gzip: {error}") from error
         return b"".join(chunks)
 
-    def _raise_told(self, path: str, status: int, answer: Mapping[str, Any]) -> NoReturn:
-        told = f"{answer.get('errorType', 'error')}: {answer.get('error', 'no reason given')}"
-        kind = TooMuchError if _TOO_MUCH.search(told) else PrometheusError
-        raise kind(self.url, f"HTTP status {status} to {path}: {_shortened(told)}", status)
+    def _raise_reported(self, path: str, status: int, answer: Mapping[str, Any]) -> NoReturn:
+        reason = f"{answer.get('errorType', 'error')}: {answer.get('error', 'no reason given')}"
+        kind = TooMuchError if _TOO_MUCH.search(reason) else PrometheusError
+        raise kind(self.url, f"HTTP status {status} to {path}: {_shortened(reason)}", status)
 
     def _refuse_answer(self, path: str, status: int, body: bytes) -> NoReturn:
         text = _shortened(" ".join(body.decode("utf-8", "replace").split()))
@@ -264,10 +265,10 @@ class Prometheus:
         raise kind(self.url, f"HTTP status {status} to {path}: {text or 'without a word'}", status)
 
     def _not_prometheus(self, path: str, status: int = 200, text: str = "") -> NoReturn:
-        told = f" ({text})" if text else ""
+        shown = f" ({text})" if text else ""
         raise NotPrometheusError(
             self.url,
-            f"no Prometheus answers there: /api/v1/{path} gave HTTP status {status}, not Prometheus' JSON{told}; "
+            f"no Prometheus answers there: /api/v1/{path} gave HTTP status {status}, not Prometheus' JSON{shown}; "
             "expected the base URL such as 'http://127.0.0.1:9090', with its path prefix where there is one",
             status,
         )
@@ -294,7 +295,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 def _make_opener(access: Access) -> OpenerDirector:
-    # The proxies are those of the environment, as other command line tools take them.
+    # The proxies are those of the environment, as in other command line tools.
     return build_opener(ProxyHandler(), _NoRedirect(), HTTPSHandler(context=access.make_ssl_context()))
 
 

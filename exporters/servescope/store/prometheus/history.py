@@ -287,7 +287,7 @@ class PrometheusHistory:
         return statuses
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
-        """The native samples of a deployment's targets, one window for each that has any; as an import takes them."""
+        """The native samples of a deployment's targets, one window for each that has any; as an import reads them."""
         wanted = tuple(name for name in CONTRACT_NAMES if SAMPLE_FAMILIES[name] in names or name in names)
         targets, _ = find_contract_targets(
             self.prometheus, f"{{{matchers(deployment)}}}", start_ms=start_ms, end_ms=end_ms

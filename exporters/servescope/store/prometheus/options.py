@@ -13,7 +13,7 @@ from servescope.store.prometheus.client import Prometheus
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say how a Prometheus lets us in."""
+    """Add the arguments for access to a Prometheus."""
     parser.add_argument("--bearer-token-file", metavar="FILE", help="token to send to the Prometheus, read anew")
     parser.add_argument("--username", metavar="NAME", help="for basic authentication, with --password-file")
     parser.add_argument("--password-file", metavar="FILE", help="password for basic authentication, read anew")
@@ -31,11 +31,11 @@ def open_prometheus(url: str, arguments: argparse.Namespace) -> Prometheus:
 
 
 OPTIONS: Final = ("bearer_token_file", "username", "password_file", "header", "ca_file")
-"""The arguments of `configure`, as `connect` takes them."""
+"""The arguments of `configure`, which `connect` reads."""
 
 
 def connect(url: str, options: Mapping[str, Any]) -> Prometheus:
-    """The Prometheus at `url` with the options by which it lets us in; raises UsageError."""
+    """The Prometheus at `url`, accessed with these options; raises UsageError."""
     headers = tuple(_split_header(each) for each in options.get("header") or ())
     if (options.get("username") is None) != (options.get("password_file") is None):
         raise UsageError("--username and --password-file go together")

@@ -246,7 +246,7 @@ class ConcurrencyAutoscaler:
         if wanted >= self._replicas:
             self._replicas = wanted
         elif now >= self._next_step_at:
-            # Of an odd number, the smaller half goes.
+            # Of an odd number, the smaller half is stopped.
             self._replicas = max(wanted, self._replicas - max(self._replicas // 2, 1))
             self._next_step_at = now + self._scaling.scale_down_delay
 

@@ -35,7 +35,7 @@ class Effects:
 
 
 def compose(effects: Iterable[Effects]) -> Effects:
-    """All of them at once, in the order they were switched on; none leave everything as it should be.
+    """The effects of all at once, in the order they were switched on; without any, no effects.
 
     Factors multiply and delays add. Shares combine as chances that know nothing of each other: of what one spares, the
     next takes its share. Of the crashes the soonest counts, of the bounds the lowest, and of a setting that is replaced

@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where its exposition is served."""
+        """The path of its exposition."""
         return f"/{self.identity.deployment_id}/{self.identity.replica}/metrics"
 
 
@@ -180,7 +180,7 @@ class Deployment:
     # --- from prefill to decode ---------------------------------------------------------------------------------------
 
     def _hand_over(self, flight: Flight, serving: Serving) -> None:
-        """The prompt is computed and its KV can go."""
+        """Send the KV of a prompt that is computed."""
         sender = flight.replicas[0]
         flight.serving = sender.engine, serving
         flight.sender = sender
@@ -249,7 +249,7 @@ class Deployment:
         ]
 
     def is_gone(self, path: str) -> bool:
-        """Whether the path was that of a replica that is no more."""
+        """Whether the path is of a replica that no longer exists."""
         found = re.fullmatch(rf"/{re.escape(self.plan.identity.deployment_id)}/([a-z0-9-]+)/metrics", path)
         return found is not None and self.fleet.was_there(found[1])
 
@@ -272,7 +272,7 @@ class Deployment:
         self.fleet.apply_effects(effects)
 
     def restart(self, name: str) -> None:
-        """The process of a replica dies and a new one serves at once; a router's is back a little later.
+        """Replace the process of a replica by a new one at once; a router's is back a little later.
 
         A replica's requests end as `error`, its cache is empty, its counters begin at zero and its events at 1. Without
         effect on a replica that has no process. Requests wait for a router; it recovers its index and begins its
@@ -285,7 +285,7 @@ class Deployment:
             self.fleet.restart(name)
 
     def fail(self, name: str) -> None:
-        """The process of a replica dies; after its back-off it is started again. Otherwise as `restart`."""
+        """Let the process of a replica die; it is started again after its back-off. Otherwise as `restart`."""
         self.fleet.fail(name)
 
     # --- hooks of the fleet -------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class Deployment:
             self._give_back(flight)
 
     def _give_back(self, flight: Flight) -> None:
-        """The receiver is gone before the KV came: another one gets it, from the worker that still holds it."""
+        """Send the KV to another worker, as the receiver is gone before it came."""
         assert flight.transfer is not None  # noqa: S101 - asked by the caller
         assert flight.receiver is not None  # noqa: S101 - it has a transfer
         transfer, flight.transfer = flight.transfer, None

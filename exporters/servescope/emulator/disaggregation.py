@@ -24,7 +24,7 @@ class Disaggregation:
     def __post_init__(self) -> None:
         for field in fields(self):
             count = getattr(self, field.name)
-            # A truth value is a number in Python, and never meant as one here.
+            # A bool is an int in Python, and never meant as one here.
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise UsageError(f"{field.name} is {count!r}, expected a whole number of 1 or more")
             if count > _MOST_WORKERS:

@@ -199,7 +199,7 @@ class Faults:
         self._applied: WeakKeyDictionary[object, object] = WeakKeyDictionary()
         # By deployment: seconds from one restart to the next, None while there are none.
         self._paces: dict[str, float | None] = {}
-        # How often each of these has changed, so that what was planned before is known to be past.
+        # How often each of these has changed, so that actions planned before can be recognised.
         self._rounds: dict[str, int] = {}
         for deployment in stack.deployments:
             deployment.watch_engines(partial(self._apply_to_engine, deployment))
@@ -208,7 +208,7 @@ class Faults:
             self.schedule(fault)
 
     def switch_on(self, fault: Fault, *, seconds: float | None = None) -> ActiveFault:
-        """Have a fault from now on, for so long or until it is switched off.
+        """Switch a fault on, for so long or until it is switched off.
 
         Raises UsageError when there is nothing it could be in.
         """

@@ -1,4 +1,4 @@
-"""The workers of a deployment as an orchestrator keeps them: started, checked, ended, started again, drained, gone."""
+"""The workers of a deployment as an orchestrator runs them: started, checked, restarted, drained, removed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from servescope.emulator.engine import Engine
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck, Replica, Start, Status
 from servescope.errors import UsageError
 
-# What makes of the workers' statuses that of their unit: the first of these that one of them has.
+# The status of a unit: the first of these that one of its workers has.
 _WORST_FIRST: tuple[Status, ...] = ("draining", "failed", "unhealthy", "starting", "active")
-# A unit that serves least is given up first.
-_GIVEN_UP_FIRST: tuple[Status, ...] = ("failed", "starting", "unhealthy", "active")
+# The unit that serves least is stopped first.
+_STOPPED_FIRST: tuple[Status, ...] = ("failed", "starting", "unhealthy", "active")
 _STEMS: dict[WorkerRole, str] = {"aggregated": "engine", "prefill": "prefill", "decode": "decode"}
 
 
@@ -90,7 +90,7 @@ class Fleet:
         return found is not None and int(found[2]) < self._born[found[1]] and name not in self.replicas
 
     def active(self, *roles: WorkerRole) -> list[str]:
-        """The names of the workers that take requests in one of these roles."""
+        """The names of the workers that serve requests in one of these roles."""
         return [
             name
             for name, replica in self.replicas.items()
@@ -120,13 +120,13 @@ class Fleet:
     # --- scaling ------------------------------------------------------------------------------------------------------
 
     def open(self, units: int) -> None:
-        """Have so many units that serve from the start."""
+        """Create so many units that serve from the start."""
         for _ in range(units):
             for replica in self._create_unit():
                 self._activate(replica)
 
     def scale_to(self, units: int) -> None:
-        """Start units or give units up until so many are there, those aside that drain.
+        """Start or stop units until there are so many, draining ones not counted.
 
         As an orchestrator does: what has failed is started again, not replaced, so it counts.
         """
@@ -136,7 +136,7 @@ class Fleet:
             for replica in self._create_unit():
                 self._begin_start(replica, image_present=False)
         youngest_first = sorted(statuses, reverse=True)
-        least_first = [unit for status in _GIVEN_UP_FIRST for unit in youngest_first if statuses[unit] == status]
+        least_first = [unit for status in _STOPPED_FIRST for unit in youngest_first if statuses[unit] == status]
         for unit in least_first[: max(-change, 0)]:
             for replica in [replica for replica in self.replicas.values() if replica.unit == unit]:
                 self._give_up(replica)
@@ -188,7 +188,7 @@ class Fleet:
     # --- starting and failing -----------------------------------------------------------------------------------------
 
     def restart(self, name: str) -> None:
-        """The process of a worker dies and a new one serves at once; nothing happens where there is no process."""
+        """Replace the process of a worker by a new one at once; without effect where there is no process."""
         replica = self.find(name)
         if not replica.serves_metrics:
             return
@@ -201,13 +201,13 @@ class Fleet:
             self._activate(replica)
 
     def fail(self, name: str) -> None:
-        """The process of a worker dies; after its back-off it is started again. Without effect as `restart` is."""
+        """Let the process of a worker die; it is started again after its back-off. Without effect as `restart` is."""
         replica = self.find(name)
         if replica.serves_metrics:
             self._fail(replica)
 
     def apply_effects(self, effects: DeploymentEffects) -> None:
-        """Let starts under way take as long as that says, and replicas crash."""
+        """Apply the effects to starts under way, and to replicas that are to crash."""
         self._effects = effects
         for replica in self.replicas.values():
             if replica.start is not None:
@@ -270,7 +270,7 @@ class Fleet:
         return [*self.replicas.values()][: self._effects.crashing_replicas]
 
     def _doom(self) -> None:
-        """Set the hour of every worker that is to crash."""
+        """Schedule the crash of every worker that is to crash."""
         for replica in self._crashing():
             if replica.status == "active":
                 due = replica.active_since + self._effects.crash_after_seconds

@@ -9,7 +9,7 @@ from servescope.instruments.resources import LEAST_SECONDS, Gpu, Resources
 
 
 class EmulatedGpu:
-    """One device, read as a real one is; what the host does is not emulated, so CPU and memory stay unknown.
+    """One device, read as a real one is; the host is not emulated, so CPU and memory are unknown.
 
     `memory_bytes` are taken from the start, as engines reserve their cache, and stay so.
     """

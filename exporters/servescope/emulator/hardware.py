@@ -1,4 +1,4 @@
-"""What an engine costs and holds on a kind of GPU, from data sheets: `hardware.toml` has the numbers and their sources.
+"""The cost and cache of an engine on a kind of GPU, from data sheets: `hardware.toml` has the numbers and sources.
 
 Each part of a step takes what bounds it: prompts take compute, weights and context are read from memory, tensor
 parallelism divides both and adds two all-reduces per layer. The parts are added up as if nothing overlapped, so a step

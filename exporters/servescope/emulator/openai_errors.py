@@ -1,4 +1,4 @@
-"""What is answered to a request that cannot be served: status, and an error in the shape that OpenAI gives it."""
+"""The answers to requests that cannot be served: status, and an error in OpenAI's shape."""
 
 from __future__ import annotations
 

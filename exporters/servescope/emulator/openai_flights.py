@@ -1,4 +1,4 @@
-"""A client's request on its way through a deployment: its choices as the engine's requests, and what comes of them."""
+"""A client's request in a deployment: its choices as the engine's requests, and their progress."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What came of a choice, by its number: so many more `tokens`, or its end with an `outcome`."""
+    """Progress of a choice, by its number: so many more `tokens`, or its end with an `outcome`."""
 
     choice: int
     tokens: int = 0

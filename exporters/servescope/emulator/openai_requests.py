@@ -37,7 +37,7 @@ _BOUNDED = {
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
-# What has no meaning here, and clients send all the same: OpenAI's, then those of vLLM and its like.
+# Parameters without a meaning here that clients send: OpenAI's, then those of vLLM and similar servers.
 _IGNORED = {
     "user", "metadata", "store", "service_tier", "logit_bias", "parallel_tool_calls", "reasoning_effort", "verbosity",
     "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "prediction", "modalities",
@@ -56,7 +56,7 @@ _DIMENSIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """How much is taken: bytes of a body, entries of its lists, and requests that are being answered at once."""
+    """Limits: bytes of a body, entries of its lists, and requests answered at once."""
 
     body_bytes: int = 8 << 20
     messages: int = 2048

@@ -1,4 +1,4 @@
-"""One worker of a deployment: how it starts, whether it is healthy, how it fails and comes back."""
+"""One worker of a deployment: how it starts, whether it is healthy, how it fails and restarts."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ class Start:
         self._next_phase()
 
     def set_factor(self, factor: float) -> None:
-        """From now on it takes `factor` times as long as planned, above 0."""
+        """Make it take `factor` times as long as planned from now on; above 0."""
         if self.phase is not None:
             self._left -= (self._clock.now - self._since) / self._factor
             self._factor = factor
             self._set_timer()
 
     def cancel(self) -> None:
-        """It will never be ready."""
+        """Cancel the start."""
         self._timers += 1
         self.phase = None
 
@@ -188,7 +188,7 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """What the router calls it."""
+        """Its name at the router."""
         return self.identity.replica
 
     @property

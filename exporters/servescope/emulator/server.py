@@ -1,4 +1,4 @@
-"""The emulated stack as a scraper meets it: every process's `/metrics` over HTTP, and files that list them."""
+"""The emulated stack for a scraper: every process's `/metrics` over HTTP, and files that list them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class RunningEmulator:
         self._server = _Server(application, self._socket)
 
     def start(self) -> None:
-        """Serve, write the files and let time pass; once the configuration is there, everything is."""
+        """Serve, write the files and start the clock; the configuration is written last."""
         self._server.start()
         self._follow_targets()
         _replace_file(self.config_path, format_configuration(self.stack.deployments))
@@ -164,7 +164,7 @@ class RunningEmulator:
         return web.Response(status=found.status, body=found.body, headers={"Content-Type": _CONTENT_TYPE})
 
     def _find(self, path: str) -> _Page:
-        """What there is at `path`; 410 for a replica that is gone. In the thread of the stack."""
+        """The target at `path`; 410 for a replica that is gone. In the thread of the stack."""
         # All of it at once, so that a scrape sees all figures of one moment.
         target = self._paths.get(path)
         if target is not None:
@@ -308,7 +308,7 @@ async def _show(_: web.Request, target: Target, page: bytes) -> web.StreamRespon
 
 
 class _Claim:
-    """That a directory is one emulator's; it ends with the process, whatever ends that."""
+    """A lock on a directory for one emulator; it ends with the process, however that ends."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / ".emulator.lock"

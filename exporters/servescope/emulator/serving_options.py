@@ -1,4 +1,4 @@
-"""The options of `servescope emulate` that say what it serves: which names, which API, which events."""
+"""The options of `servescope emulate` for what it serves: metric names, API, events."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurv
 
 # Where a trace names no blocks, any size will do; this is the demo's.
 _AZURE_BLOCK_TOKENS: Final = 32
-# Nothing that a recorded client sends is turned away for want of a place to wait.
+# No request of a trace is rejected because the queue is full.
 _ENDLESS_QUEUE: Final = 1 << 30
 # In flight, on average, until a v2 deployment of such engines grows: within the documented 50 000 to 150 000.
 _TARGET_IN_FLIGHT_TOKENS: Final = 100_000

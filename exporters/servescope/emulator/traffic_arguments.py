@@ -1,4 +1,4 @@
-"""The arguments of `servescope emulate` that say what traffic there shall be."""
+"""The arguments of `servescope emulate` for its traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fault makes true: a figure that moves past a bound while it is on, so that alerts can be proven on it."""
+"""The truths of a fault: figures that move past a bound while it is on, so that alerts can be proven on it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _LARGEST = 1e100
 
 
 def _require_number(name: str, value: object) -> None:
-    # A truth value is a number in Python, and never meant as one here.
+    # A bool is an int in Python, and never meant as one here.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise UsageError(f"{name} is {value!r}, expected a number of 0 or more")
     if value > _LARGEST:

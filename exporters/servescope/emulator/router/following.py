@@ -1,4 +1,4 @@
-"""How a router keeps its index true: it follows the workers' events, mends gaps, and recovers after a restart."""
+"""How a router keeps its index current: it applies the workers' events, closes gaps, and recovers after a restart."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class IndexFollower:
         return self.state == "recovering" and self.index.is_empty
 
     def apply_effects(self, effects: RouterEffects) -> None:
-        """What happens to events, and to gaps, from now on."""
+        """Replace the effects of faults on events and on gaps."""
         self._effects = effects
         if effects.recovers:
             for worker, followed in self._followed.items():
@@ -98,7 +98,7 @@ class IndexFollower:
             self._show_state()
 
     def receive(self, worker: str, event: BlockEvent) -> None:
-        """Take an event from the network, which may lose or delay it."""
+        """Receive an event over the network, which may lose or delay it."""
         followed = self._followed.get(worker)
         if followed is None:
             return
@@ -129,13 +129,13 @@ class IndexFollower:
         self._show(instruments)
 
     def recover(self) -> None:
-        """The process is back: it begins with its snapshot, if there is one, and asks the workers for the rest."""
+        """Begin again with the snapshot, if there is one, and ask the workers for the rest."""
         self._up = True
         known = self._read_snapshot()
         for worker, followed in self._followed.items():
             followed.complete_to = 0
             snapshot = known.get(worker)
-            # What another process under that name had cached says nothing about this one.
+            # The cache of another process under that name is not this one's.
             if snapshot is not None and followed.link is not None and snapshot.stream == followed.link.stream:
                 self.index.replace(worker, snapshot.block_ids, sequence=snapshot.sequence)
                 followed.complete_to = snapshot.sequence

@@ -20,7 +20,7 @@ class BlockIndex:
         self._holders: dict[int, int] = {}
 
     def add_worker(self, worker: str) -> None:
-        """Know a worker, whose cache is empty and whose next event is its first."""
+        """Add a worker with an empty cache and no event yet."""
         taken, bit = set(self._bits.values()), 1
         while bit in taken:
             bit <<= 1
@@ -46,7 +46,7 @@ class BlockIndex:
         return event.sequence - known - 1
 
     def apply_again(self, worker: str, event: BlockEvent) -> None:
-        """Follow an event that a worker sends again, whether or not it is known; all those after it must follow too."""
+        """Apply an event that a worker sends again, known or not; all events after it must be applied too."""
         bit = self._bits[worker]
         self._sequences[worker] = event.sequence
         holders = self._holders
@@ -56,7 +56,7 @@ class BlockIndex:
             holders[block] = holders.get(block, 0) | bit
 
     def replace(self, worker: str, block_ids: Iterable[int], *, sequence: int) -> None:
-        """Take these for all that the worker has cached after the event of that number."""
+        """Replace what the worker has cached, as of the event of that number."""
         bit = self._bits[worker]
         for block in self.cached_blocks(worker):
             self._forget(block, bit)

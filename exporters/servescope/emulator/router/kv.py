@@ -87,7 +87,7 @@ class KvRouter:
 
     @property
     def is_up(self) -> bool:
-        """Whether the process is there: not so for a little while after it died."""
+        """Whether the process runs; false for a little while after it died."""
         return self._up
 
     @property
@@ -101,7 +101,7 @@ class KvRouter:
         return sum(waiting.request.input_tokens for waiting in self._unplaced.values())
 
     def add_worker(self, worker: str, *, capacity: WorkerCapacity = UNBOUNDED, link: WorkerLink | None = None) -> None:
-        """A worker is ready, its cache empty and its next event its first."""
+        """Add a worker that is ready, with an empty cache and no event yet."""
         self._follower.add_worker(worker, link)
         self._workers[worker] = WorkerLoad(capacity)
         self._share(worker, InFlight(0, 0))
@@ -113,22 +113,22 @@ class KvRouter:
             self._workers[worker].paused = True
 
     def resume_worker(self, worker: str) -> None:
-        """A worker takes requests again."""
+        """Place requests on a worker again."""
         if worker in self._workers:
             self._workers[worker].paused = False
             self._go_on()
 
     def remove_worker(self, worker: str) -> None:
-        """A worker is gone, and its cache with it."""
+        """Remove a worker and its cache."""
         self._follower.remove_worker(worker)
         self._workers.pop(worker, None)
 
     def apply(self, worker: str, event: BlockEvent) -> None:
-        """Follow a change in a worker's cache."""
+        """Apply an event of a worker's cache."""
         self._follower.receive(worker, event)
 
     def apply_effects(self, effects: RouterEffects) -> None:
-        """What is wrong with the router from now on."""
+        """Replace the effects of faults on the router."""
         self._effects = effects
         self._follower.apply_effects(effects)
 
@@ -152,7 +152,7 @@ class KvRouter:
             self._share(name, worker.in_flight)
 
     def restart(self, name: str) -> None:
-        """The process dies and is back a little later.
+        """Let the process die and be back a little later.
 
         Its index and what it has in flight are lost, its counters begin at zero; waiting requests are submitted again.
         Raises UsageError when `name` is not its name.
@@ -178,7 +178,7 @@ class KvRouter:
             self._go_on()
 
     def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
-        """Find a worker; what it returns takes the request back, without effect once it is placed."""
+        """Find a worker; the result cancels the request, without effect once it is placed."""
         self._submitted += 1
         waiting = Waiting(request, placed, number=self._submitted, arrived=self._clock.now)
         self._unplaced[waiting.number] = waiting
@@ -199,7 +199,7 @@ class KvRouter:
         self.instruments.set_queued_requests(len(self._unplaced))
 
     def _go_on(self) -> None:
-        """Begin decisions as long as there is one to make."""
+        """Begin decisions while requests wait for one."""
         while self._up and not self._deciding:
             waiting = self._next()
             if waiting is None:

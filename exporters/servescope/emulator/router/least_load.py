@@ -89,7 +89,7 @@ class LeastLoadRouter:
         return lambda: self._take_back(number)
 
     def restart(self, name: str) -> None:
-        """The process dies and is back at once: what it has in flight is forgotten, its counters begin at zero."""
+        """Let the process restart at once: its requests in flight are forgotten, its counters begin at zero."""
         check_name(name, self.processes)
         self.instruments = RouterInstruments(self.instruments.identity, clock=self._clock.read)
         for worker in self._requests:
@@ -122,6 +122,6 @@ class LeastLoadRouter:
         return Placement(worker, attempt, lambda: self._release(worker, birth))
 
     def _release(self, worker: str, birth: int) -> None:
-        # One that was gone and came back under its name has nothing to do with requests of its former life.
+        # A worker that came back under its name does not have the requests of its former process.
         if worker in self._requests and self._births[worker] == birth:
             self._requests[worker] -= 1

@@ -9,7 +9,7 @@ from servescope.emulator.router.configuration import WorkerCapacity
 
 
 class InFlight(NamedTuple):
-    """What a router has on one worker: requests, and the blocks of their prompts."""
+    """What a router has in flight on one worker: requests, and the blocks of their prompts."""
 
     requests: int
     blocks: int
@@ -23,7 +23,7 @@ class Prompt(NamedTuple):
 
 
 class WorkerLoad:
-    """What is on one worker. A block that several prompts share is on it once, as it is in its cache."""
+    """The load of one worker. A block that several prompts share counts once, as it is in its cache once."""
 
     __slots__ = ("_peers", "_peers_blocks", "_peers_requests", "_private", "_requests", "_shared", "capacity", "paused")
 
@@ -38,7 +38,7 @@ class WorkerLoad:
         self._peers_blocks = 0
 
     def begin(self, prompt: Prompt) -> None:
-        """A request is placed there."""
+        """Add a request that was placed there."""
         self._requests += 1
         self._private += prompt.blocks - len(prompt.block_ids)
         shared = self._shared
@@ -46,7 +46,7 @@ class WorkerLoad:
             shared[block] = shared.get(block, 0) + 1
 
     def end(self, prompt: Prompt) -> None:
-        """A request that was placed there has ended."""
+        """Remove a request that has ended."""
         self._requests -= 1
         self._private -= prompt.blocks - len(prompt.block_ids)
         shared = self._shared

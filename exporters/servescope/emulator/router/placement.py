@@ -1,4 +1,4 @@
-"""What becomes of a request that is handed to a router."""
+"""Where a router places a request, and what it must be able to do."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Placement:
         self._ended = False
 
     def report(self, reused_tokens: int) -> None:
-        """The worker says how many prompt tokens it found in its cache."""
+        """Record how many prompt tokens the worker found in its cache."""
         self._reported = True
         self._attempt.report(reused_tokens)
 
     def end(self) -> None:
-        """The request has ended, well or not; without effect when called again."""
+        """Record that the request has ended, well or not; without effect when called again."""
         if self._ended:
             return
         self._ended = True
@@ -67,19 +67,19 @@ class Router(Protocol):
         """Prompt tokens of the requests that were submitted and not placed yet."""
 
     def add_worker(self, worker: str, *, capacity: WorkerCapacity = UNBOUNDED, link: WorkerLink | None = None) -> None:
-        """A worker is ready, its cache empty and its next event its first; `link` answers when events were missed."""
+        """Add a worker that is ready, with an empty cache and no event yet; `link` is asked for missed events."""
 
     def pause_worker(self, worker: str) -> None:
-        """A worker takes no new requests; without effect on one that is unknown."""
+        """Place no new requests on a worker; without effect on one that is unknown."""
 
     def resume_worker(self, worker: str) -> None:
-        """A worker takes requests again; without effect on one that is unknown."""
+        """Place requests on a worker again; without effect on one that is unknown."""
 
     def remove_worker(self, worker: str) -> None:
-        """A worker is gone, and its cache with it; without effect on one that is unknown."""
+        """Remove a worker and its cache; without effect on one that is unknown."""
 
     def apply(self, worker: str, event: BlockEvent) -> None:
-        """A worker's cache has changed."""
+        """Apply an event of a worker's cache."""
 
     def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
         """Find a worker: `placed` is called with it, exactly once, at once or later, unless what this returns is called
@@ -87,10 +87,10 @@ class Router(Protocol):
         """
 
     def restart(self, name: str) -> None:
-        """The process of that name dies and is back a little later. Raises UsageError when there is none."""
+        """Let the process of that name die and be back a little later. Raises UsageError when there is none."""
 
     def apply_effects(self, effects: RouterEffects) -> None:
-        """What is wrong with the router from now on; what it does not have is ignored."""
+        """Replace the effects of faults; those of parts that the router does not have are ignored."""
 
 
 def check_name(name: str, processes: Iterable[str]) -> None:

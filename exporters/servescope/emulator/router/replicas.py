@@ -72,22 +72,22 @@ class RouterReplicas:
         return sum(router.queued_tokens for router in self.routers.values())
 
     def add_worker(self, worker: str, *, capacity: WorkerCapacity = UNBOUNDED, link: WorkerLink | None = None) -> None:
-        """A worker is ready."""
+        """Add a worker to every replica."""
         for router in self.routers.values():
             router.add_worker(worker, capacity=capacity, link=link)
 
     def pause_worker(self, worker: str) -> None:
-        """A worker takes no new requests."""
+        """Place no new requests on a worker."""
         for router in self.routers.values():
             router.pause_worker(worker)
 
     def resume_worker(self, worker: str) -> None:
-        """A worker takes requests again."""
+        """Place requests on a worker again."""
         for router in self.routers.values():
             router.resume_worker(worker)
 
     def remove_worker(self, worker: str) -> None:
-        """A worker is gone."""
+        """Remove a worker."""
         for router in self.routers.values():
             router.remove_worker(worker)
 
@@ -109,7 +109,7 @@ class RouterReplicas:
                 self._clock.schedule(self._runtime.recovery.restart_seconds, router.share_all)
 
     def apply_effects(self, effects: RouterEffects) -> None:
-        """What is wrong with every replica from now on."""
+        """Replace the effects of faults on every replica."""
         for router in self.routers.values():
             router.apply_effects(effects)
 

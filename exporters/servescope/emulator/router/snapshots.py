@@ -1,4 +1,4 @@
-"""A router's index on disk, so that a process that starts again does not begin with nothing."""
+"""A router's index on disk, so that a restarted process does not begin with nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits in front of a KV-aware router."""
+"""The queue of a KV-aware router."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SaturationQueue:
         return len(self._heap)
 
     def push(self, waiting: Waiting, *, tokens_to_compute: int) -> None:
-        """Let a request wait whose prompt has that many tokens that no worker has cached."""
+        """Queue a request whose prompt has that many tokens that no worker has cached."""
         priority = waiting.request.priority
         if self._policy == "fcfs":
             key = waiting.arrived - priority * self._bump_seconds
@@ -60,6 +60,6 @@ class SaturationQueue:
         return heapq.heappop(self._heap)[2]
 
     def _drop_taken_back(self) -> None:
-        """So that the front is a request that still waits."""
+        """Drop cancelled requests from the front."""
         while self._heap and self._heap[0][2].taken_back:
             heapq.heappop(self._heap)

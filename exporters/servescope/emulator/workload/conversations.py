@@ -117,7 +117,7 @@ class Conversations:
         self._population = self._find_population(mix)
 
     def start(self) -> None:
-        """Let bursts come and go from now on, and conversations arrive once `follow` says of which mix."""
+        """Start the bursts; conversations arrive once `follow` sets their mix."""
         self._clock.schedule(self._random.expovariate(1 / self._mix.calm_seconds), self._toggle_burst)
 
     def follow(self, mix: Mix, *, rate_factor: float = 1.0, abort_share: float | None = None) -> None:
@@ -207,7 +207,7 @@ class Conversations:
         self._branch(conversation)
 
     def _branch(self, conversation: _Conversation) -> None:
-        """Let what follows be of a new stream."""
+        """Begin a new stream."""
         self._streams += 1
         conversation.segments.append((conversation.tokens, self._streams))
 

@@ -1,4 +1,4 @@
-"""What traffic there shall be, as a scenario's `[traffic]` says it."""
+"""The plan of the traffic, as a scenario's `[traffic]` configures it."""
 
 from __future__ import annotations
 

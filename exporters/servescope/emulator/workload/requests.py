@@ -1,4 +1,4 @@
-"""A request as the emulated stack meets it, and how it is handed on and answered."""
+"""A request to the emulated stack, and the callbacks that answer it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Finished = Callable[[str], None]
 """Called when a request has ended, with one of the contract's outcomes."""
 
 Cancel = Callable[[], None]
-"""Hangs up; without effect once the request has ended."""
+"""Cancels the request, as its client hangs up; without effect once it has ended."""
 
 Send = Callable[[Request, Finished], object]
 """Hands a request to a deployment."""

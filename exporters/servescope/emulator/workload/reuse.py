@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from servescope.emulator.cache import BlockCache
 
 UNLIMITED: Final = 1 << 62
-"""A capacity that nothing fills."""
+"""An unlimited capacity."""
 
 
 class Reuse(NamedTuple):

@@ -89,7 +89,7 @@ class Traffic:
         return dict(self._shares)
 
     def start(self) -> None:
-        """Let requests come from now on."""
+        """Start the arrivals."""
         self._started = True
         self._conversations.start()
         if self._replay is not None:

@@ -66,22 +66,33 @@ def test_wheel_names_the_vllm_plugin(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module",
+    "statement",
     [
-        "servescope",
-        "servescope.instruments.engine",
-        "servescope.instruments.router",
-        "servescope.instruments.autoscaler",
+        "import servescope",
+        "from servescope import AutoscalerInstruments, EngineInstruments, Identity, RouterInstruments, serve",
+        "import servescope.instruments.processes",
+        "import servescope.exposition.web",
     ],
 )
-def test_import_is_light(module: str) -> None:
+def test_import_is_light(statement: str) -> None:
     """Importing the package or an instrument loads no third party, so an engine's start is not slowed."""
-    code = f"import sys, {module}; print(' '.join({{name.split('.')[0] for name in sys.modules}}))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=deadline_seconds()
-    ).stdout
+    assert {name.split(".")[0] for name in loaded_by(statement)} & THIRD_PARTY == set()
 
-    assert set(loaded.split()) & THIRD_PARTY == set()
+
+def test_importing_the_package_loads_nothing_but_itself() -> None:
+    """Neither a module of ours nor a costly one of the standard library, until a name is used."""
+    loaded = loaded_by("import servescope")
+
+    assert {name for name in loaded if name.startswith("servescope")} == {"servescope"}
+    assert not {"typing", "importlib.metadata", "dataclasses"} & (loaded - loaded_by("pass"))
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The names of the modules that a fresh interpreter has loaded after the statement."""
+    code = f"import sys; {statement}; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=deadline_seconds())
+    return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

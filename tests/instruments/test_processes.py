@@ -7,6 +7,7 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import struct
@@ -19,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -26,12 +28,15 @@ from servescope.contract.identity import Identity
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.registry import PrometheusCollector
 from servescope.exposition.rendering import render, render_openmetrics
+from servescope.exposition.web import AsgiApp
+from servescope.instruments import processes
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.processes import ProcessGroup
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import value
 from servescope.plugins.steps import StepInstruments
+from tests.conftest import ROOT
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = [
@@ -568,3 +573,24 @@ def test_a_machine_without_abstract_sockets_is_refused(name: str, monkeypatch: p
     monkeypatch.setattr("servescope.instruments.processes.sys.platform", "darwin")
     with pytest.raises(ServescopeError, match="needs Linux"):
         ProcessGroup(name, EngineInstruments(IDENTITY))
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_code_of_the_documentation_runs(name: str) -> None:
+    """The blocks of docs/processes.md, one after another: the server's page is the group's, and the app is one."""
+    page = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(?ms)^```python\n(.*?)^```", page)
+    assert len(blocks) == 2
+    namespace: dict[str, Any] = {}
+    try:
+        for block in blocks:
+            exec(compile(block.replace("chat-v2-engine-0", name), "docs/processes.md", "exec"), namespace)
+        with urlopen(namespace["server"].url, timeout=deadline_seconds()) as answer:
+            assert f'servescope_group_processes{{deployment_id="chat-v2",group="{name}"'.encode() in answer.read()
+        assert isinstance(namespace["make_metrics_app"](), AsgiApp)
+    finally:
+        namespace["server"].close()
+        for group in list(processes._groups):
+            group.close()

@@ -25,6 +25,7 @@ from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.extrapolation import LOOKBACK_MS, Floats, Range, WindowBounds, window_changes
 from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from tests.support.prometheus import Point, Prometheus, running
+from tests.support.waiting import deadline_seconds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
@@ -137,7 +138,7 @@ def blocks(targets: Sequence[Target], promtool: Path, tmp_path_factory: pytest.T
     text.write_text("".join(_history_lines(targets)), encoding="utf-8")
     subprocess.run(
         [promtool, "tsdb", "create-blocks-from", "openmetrics", text, folder / "data"],
-        check=True, capture_output=True, timeout=120,
+        check=True, capture_output=True, timeout=deadline_seconds(120),
     )  # fmt: skip
     return folder
 

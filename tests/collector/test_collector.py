@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -41,6 +40,7 @@ from tests.support.stepped_collector import (
     vllm_page,
     write_targets,
 )
+from tests.support.waiting import deadline_seconds
 
 
 def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypat
 
     def parse_slowly(reader: Reader, body: bytes, limits: PageLimits) -> ParsedText:
         if len(body) > 300_000:
-            assert others_done.wait(20), "nothing else was done meanwhile"
+            assert others_done.wait(deadline_seconds()), "nothing else was done meanwhile"
         return parse(reader, body, limits)
 
     def flood(count: float) -> str:
@@ -304,15 +304,15 @@ def test_a_target_that_flaps_is_told_ever_more_rarely(tmp_path: Path, caplog: py
             told[step] = record.getMessage().partition(" ")[2]
 
     async def flap(world: World) -> None:
-        for step in range(240):
+        for step in range(120):
             await go_on(step, None if step % 2 == 0 else 1)
         flapped = dict(told)
-        for step in range(240, 600):
+        for step in range(120, 320):
             await go_on(step, 1)
-        after = {step: line for step, line in told.items() if step >= 240}
+        after = {step: line for step, line in told.items() if step >= 120}
         told.clear()
-        await go_on(600, None)
-        await go_on(601, 1)
+        await go_on(320, None)
+        await go_on(321, 1)
 
         failed = "http://a:80/metrics: cannot connect: Connection refused"
         assert [flapped[step] for step in (0, 1)] == [failed, "answers again"]
@@ -320,9 +320,9 @@ def test_a_target_that_flaps_is_told_ever_more_rarely(tmp_path: Path, caplog: py
         assert flapped[5] == f"answers again; failed 2 more times since {format_instant(1000 * (START + 45))}"
         assert 3 < len(flapped) < 12
         failures = sum(counted(line) + (line.startswith(failed)) for line in (*flapped.values(), *after.values()))
-        assert failures == 120
+        assert failures == 60
         assert len(after) <= 1
-        assert told == {600: failed, 601: "answers again"}
+        assert told == {320: failed, 321: "answers again"}
 
     with caplog.at_level(logging.INFO, "servescope.collector.watched"):
         play(world, flap)
@@ -691,12 +691,10 @@ def test_the_command_collects_until_sigterm(tmp_path: Path, engine: str) -> None
             json.loads(get(f"{base}/api/v1/targets"))["targets"], key=lambda target: not target["healthy"]
         )
         seen = [get(f"{base}{path}") for path in ("/metrics", "/api/v1/targets", "/api/v1/deployments")]
-        started = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        code = process.wait(10)
-        seconds = time.monotonic() - started
+        code = process.wait(deadline_seconds())
 
-    assert (code, seconds < 2.5) == (0, True), log.read_text()
+    assert code == 0, log.read_text()
     assert (healthy["source"], healthy["error"]) == ("servescope", None)
     assert failing["error"].endswith("/metrics: cannot connect: Connection refused")
     assert "t0ps3cret" not in "".join(seen) + log.read_text()
@@ -713,15 +711,15 @@ def test_a_second_collector_is_refused(tmp_path: Path) -> None:
         wait_until(lambda: get(f"http://{listen}/-/healthy"), tmp_path / "collect.log")
         same_store = subprocess.run(
             [*COLLECT, "--target", target, "--listen", "127.0.0.1:0"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=deadline_seconds(), check=False,
         )  # fmt: skip
         same_port = subprocess.run(
             [*COLLECT, "--target", target, "--listen", listen, "--store", "b.db"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=deadline_seconds(), check=False,
         )  # fmt: skip
         still_there = get(f"http://{listen}/-/healthy")
         first.send_signal(signal.SIGINT)
-        code = first.wait(10)
+        code = first.wait(deadline_seconds())
 
     assert (code, still_there) == (0, "ok\n")
     assert (same_store.returncode, same_port.returncode) == (1, 1)

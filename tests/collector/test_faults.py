@@ -22,6 +22,7 @@ from tests.support.authorities import Authority
 from tests.support.collect_command import get
 from tests.support.faulty_servers import FAULTS, HEALTHY, MAX_BODY_BYTES, answering
 from tests.support.prometheus import free_port
+from tests.support.waiting import deadline_seconds
 
 HEALTHY_SCRAPES = 6
 CERTIFICATES: Mapping[str, tuple[str, bool, bool]] = {
@@ -52,11 +53,11 @@ def serving_faults(authority: Authority) -> Iterator[Mapping[str, str]]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve(stop)))
     thread.start()
     try:
-        assert started.wait(20)
+        assert started.wait(deadline_seconds())
         yield urls
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
+        thread.join(deadline_seconds())
         loop.close()
 
 

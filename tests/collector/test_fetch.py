@@ -41,6 +41,7 @@ from tests.support.faulty_servers import (
 )
 from tests.support.faulty_tls import TLS_FAULTS, breaking_tls
 from tests.support.loopback import running
+from tests.support.waiting import deadline_seconds
 
 FAULTS_OF_TEXT = {"html", "half a line"}  # an answer that is fetched, and cannot be read
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")
@@ -200,7 +201,7 @@ def answering_clients(tls: ssl.SSLContext) -> Iterator[str]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(5)
+        thread.join(deadline_seconds(5))
 
 
 @pytest.mark.parametrize(
@@ -465,7 +466,7 @@ async def tunnelling(heads: list[bytes], *, status: str = "200 OK") -> AsyncIter
             onward, upstream = await asyncio.open_connection(host, int(port))
             await asyncio.gather(copy(reader, upstream), copy(onward, writer))
         writer.close()
-        await asyncio.wait({asyncio.ensure_future(writer.wait_closed())}, timeout=1)
+        await asyncio.wait({asyncio.ensure_future(writer.wait_closed())}, timeout=deadline_seconds(1))
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -589,7 +590,7 @@ def test_a_hanging_name_server_holds_up_nobody_else(monkeypatch: pytest.MonkeyPa
     def hang(host: str, *words: object, **named: object) -> object:
         if host == "hanging.example":
             asked.append(host)
-            release.wait(10)
+            release.wait(deadline_seconds(10))
         return look_up("127.0.0.1", *words, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
@@ -612,7 +613,7 @@ def test_too_many_names_without_an_answer_are_an_error(monkeypatch: pytest.Monke
     """There is a bound to the threads that wait for a name server."""
     release = threading.Event()
     monkeypatch.setattr("servescope.collector.resolver._MOST_LOOKUPS", 2)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(10) and [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(deadline_seconds(10)) and [])
 
     async def run() -> None:
         resolver = Resolver()

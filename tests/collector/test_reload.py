@@ -25,6 +25,7 @@ from tests.support.collect_command import collecting, get, wait_until
 from tests.support.prometheus import free_port
 from tests.support.reloaded_collector import START, TARGET, TARGETS, World, play, text
 from tests.support.stepped_collector import page
+from tests.support.waiting import deadline_seconds
 
 
 def gaps(times: Sequence[float]) -> list[float]:
@@ -379,7 +380,7 @@ def test_a_refusal_that_says_nothing_is_waited_out_longer_each_time(tmp_path: Pa
 
 def post(url: str) -> tuple[int, dict[str, object]]:
     try:
-        with urlopen(Request(url, method="POST"), timeout=5) as answer:
+        with urlopen(Request(url, method="POST"), timeout=deadline_seconds(5)) as answer:
             return answer.status, json.load(answer)
     except HTTPError as error:
         with error:
@@ -413,7 +414,7 @@ def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
         taken = post(f"{base}/-/reload")
         left = replicas()
         process.send_signal(signal.SIGTERM)
-        code = process.wait(10)
+        code = process.wait(deadline_seconds())
 
     assert (code, left) == (0, ["b.invalid"]), log.read_text()
     assert refused[0] == 400
@@ -439,7 +440,7 @@ def test_a_collector_that_cannot_run_leaves_no_store(tmp_path: Path, wrong: str,
         added = TARGET.format(name="a", keys="") if more == "doubled" else more
         (tmp_path / "servescope.toml").write_text(text("a").replace(":0", f":{port}") + added)
         with collecting(folder=tmp_path) as process:
-            code = process.wait(20)
+            code = process.wait(deadline_seconds())
 
     told = (tmp_path / "collect.log").read_text()
     assert code == (1 if wrong == "port" else 2), told

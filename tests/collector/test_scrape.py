@@ -195,7 +195,7 @@ def test_a_target_that_hangs_times_out(*, starts: bool) -> None:
         if starts:
             await response.prepare(request)
             await response.write(b"output_tokens_total 1\n")
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return response
 
     outcome, error = failed(scrape_once({"/metrics": answer}, limits=replace(LIMITS, timeout_seconds=0.1)))

@@ -23,7 +23,8 @@ TOKEN = "0penapi-t0ken"  # the tests' own
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(40, marks=pytest.mark.proof)])
+def test_schemathesis_finds_nothing(tmp_path: Path, examples: int) -> None:
     """Statuses, types, schemas, headers, wrong data, unknown methods, missing tokens: all as described."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{TOKEN}\n")
@@ -34,7 +35,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         run = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{opened.port}/api/v1/openapi.json",
             "--header", f"Authorization: Bearer {TOKEN}", "--phases", "coverage,fuzzing", "--checks", "all",
-            "--max-examples", "40", "--generation-deterministic", "--continue-on-failure", "--no-color",
+            "--max-examples", str(examples), "--generation-deterministic", "--continue-on-failure", "--no-color",
             cwd=tmp_path,
             env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks",
                  "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
@@ -38,6 +41,39 @@ replica = "{name}"
 
 def text(*names: str, settings: str = "", keys: str = "") -> str:
     return TARGETS.format(settings=settings) + "".join(TARGET.format(name=name, keys=keys) for name in names)
+
+
+T = TypeVar("T")
+
+
+class _Threads(ThreadPoolExecutor):
+    """The threads of an event loop, which count what they were given and have not finished."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.submitted = self.pending = 0
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        self.submitted += 1
+        self.pending += 1
+        loop, future = asyncio.get_running_loop(), super().submit(fn, *args, **kwargs)
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish))
+        return future
+
+    def _finish(self) -> None:
+        self.pending -= 1
+
+
+def _threads_of(loop: asyncio.AbstractEventLoop) -> _Threads:
+    if loop not in _THREADS:
+        _THREADS[loop] = _Threads()
+        loop.set_default_executor(_THREADS[loop])
+    return _THREADS[loop]
+
+
+_THREADS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Threads] = WeakKeyDictionary()
+# More than a chain of tasks that wake each other is long.
+_TURNS = 100
 
 
 class World:
@@ -99,8 +135,15 @@ class World:
 
     async def settle(self) -> None:
         """Let everything run that does not sleep, threads included."""
-        for _ in range(8):
-            await asyncio.sleep(0.001)
+        threads = _threads_of(asyncio.get_running_loop())
+        is_quiet = False
+        while not is_quiet:
+            submitted = threads.submitted
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            is_quiet = not threads.pending and threads.submitted == submitted
+            if not is_quiet:
+                await asyncio.sleep(0.001)
 
     def times(self, replica: str) -> list[float]:
         return [round(moment, 3) for moment, name in self.asked if name == replica]

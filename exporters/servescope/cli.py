@@ -1,4 +1,4 @@
-"""The command line: one module per command, imported only when it is asked for."""
+"""The command line: one module per command, imported when the command runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ COMMANDS = {
     "demo": ("servescope.demo", "show an emulated v1 and v2 deployment in the console"),
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
-    "inspect": ("servescope.collector.inspecting", "say what an exposition is and what the contract gets from it"),
-    "import": ("servescope.collector.importing.command", "take the past that a Prometheus holds into a store"),
+    "inspect": (
+        "servescope.collector.inspecting",
+        "show what an exposition is and which metrics of the contract it has",
+    ),
+    "import": ("servescope.collector.importing.command", "import the past that a Prometheus holds into a store"),
     "export": ("servescope.store.exporting.command", "write what a store holds as Parquet or OpenMetrics"),
     "emulate": (
         "servescope.emulator.command",

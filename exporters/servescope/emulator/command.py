@@ -44,8 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stack",
         choices=list(_STACKS),
         default="both",
-        help="which deployments there are: v1 with least-load routing, v2 with KV-aware routing, the latter also with "
-        "prefill and decode workers of its own (default: %(default)s)",
+        help="the deployments: v1 with least-load routing, v2 with KV-aware routing, v2 with separate prefill and "
+        "decode workers, or v1 and v2 (default: %(default)s)",
     )
     parser.add_argument(
         "--port", type=int, default=0, help="port of the OpenAI API and of all /metrics (default: a free one)"
@@ -54,26 +54,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--address",
         default=_ADDRESS,
         metavar="HOST",
-        help="address to listen on; 0.0.0.0 is every one of the machine (default: %(default)s)",
+        help="address to listen on; 0.0.0.0 for every address of the machine (default: %(default)s)",
     )
     parser.add_argument(
         "--advertise",
         default="",
         metavar="HOST",
-        help="what the lists of targets call this machine, where others reach it by a name (default: the address)",
+        help="host in the lists of targets, when scrapers reach this machine by a name (default: the address)",
     )
     parser.add_argument(
         "--directory",
         type=Path,
         default=Path("emulated"),
-        help="where servescope.toml and the lists of targets go (default: ./emulated)",
+        help="directory for servescope.toml and the lists of targets (default: ./emulated)",
     )
     parser.add_argument(
         "--speed-up",
         type=float,
         default=1.0,
         metavar="X",
-        help="let time pass X times as fast: latencies stay as they are, rates per wall-clock second become X times "
+        help="run X times as fast as the wall clock: latencies are the same, rates per wall-clock second are X times "
         "as high (default: 1)",
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
@@ -81,8 +81,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--traffic",
         choices=("generated", "none"),
         default="generated",
-        help="what is served beside the clients of the API: conversations or a trace, as the options below have it, or "
-        "nothing (default: %(default)s)",
+        help="traffic beside the clients of the API: conversations or a trace, by the options below, or none "
+        "(default: %(default)s)",
     )
     configure_traffic(parser)
     parser.add_argument(
@@ -94,20 +94,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]",
-        help="have this fault from the start, any number of them; `servescope faults kinds` lists what there is",
+        help="switch this fault on at the start; may be repeated; `servescope faults kinds` lists the kinds",
     )
     parser.add_argument(
         "--scenario",
         type=Path,
         metavar="FILE",
-        help="take deployments, traffic, faults and seed from a TOML file, such as those in examples/scenarios; "
+        help="read deployments, traffic, faults and seed from a TOML file, such as those in examples/scenarios; "
         "--fault adds more",
     )
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: at Ctrl-C)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the emulator until Ctrl-C, or for the seconds asked for."""
+    """Run the emulator until Ctrl-C, or for `--seconds`."""
     _require_extra()
     from servescope.emulator import server
     from servescope.emulator.control import Control
@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _build_stack(arguments: argparse.Namespace) -> tuple[EmulatedStack, Sequence[Fault]]:
-    """The stack that was asked for, and the faults that its scenario has for it."""
+    """The stack of the arguments, and the faults of its scenario."""
     if arguments.scenario is None:
         return _build_preset(arguments), ()
     from servescope.emulator.scenario import read_scenario

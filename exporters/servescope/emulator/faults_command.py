@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope faults`."""
     parser.add_argument(
         "action", nargs="?", choices=("list", "kinds", "on", "off"), default="list",
-        help="list what is on (default), list every kind, switch a fault on, switch faults off",
+        help="list the faults that are on (default), list every kind, switch faults on, switch faults off",
     )  # fmt: skip
     parser.add_argument(
         "fault", nargs="*", metavar="FAULT",
@@ -30,19 +30,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--url", metavar="URL", default=os.environ.get(EMULATOR_VARIABLE, ""),
-        help=f"where the emulator is, as `servescope emulate` says (default: ${EMULATOR_VARIABLE}); its token, if "
-        f"it has one, is taken from ${TOKEN_VARIABLE}",
+        help=f"URL of the emulator, as `servescope emulate` prints it (default: ${EMULATOR_VARIABLE}); its token, if "
+        f"it has one, is read from ${TOKEN_VARIABLE}",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=float, metavar="N", help="on: switch it off again after so long, by the emulator's clock"
+        "--seconds", type=float, metavar="N", help="on: switch it off again after N seconds of the emulator's clock"
     )
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="of what is printed (default: %(default)s)"
+        "--format", choices=("text", "json"), default="text", help="format of the output (default: %(default)s)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask, and say what came of it."""
+    """Send the request and print the answer."""
     if arguments.action in ("list", "kinds") and arguments.fault:
         raise UsageError(f"{arguments.fault[0]!r} is one word too many for `faults {arguments.action}`")
     if arguments.seconds is not None and arguments.action != "on":

@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="engines that serve it (default: 16)")
     parser.add_argument("--router", metavar="KIND", help=f"{' or '.join(ROUTERS)} (default: kv)")
     parser.add_argument(
-        "--hardware", metavar="GPU", help=f"of each worker: {', '.join(list_hardware())} (default: h100)"
+        "--hardware", metavar="GPU", help=f"GPUs of each worker: {', '.join(list_hardware())} (default: h100)"
     )
     parser.add_argument("--model", help=f"{', '.join(list_models())} (default: {DEFAULT_MODEL})")
     parser.add_argument("--tensor-parallel-size", type=int, metavar="N", help="GPUs of each worker (default: 4)")
@@ -67,8 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--scale",
         type=float,
         metavar="X",
-        help="X times as many requests: below 1 each is kept by chance, above 1 others come that ask the like "
-        "(default: 1)",
+        help="X times as many requests: below 1 each is kept by chance, above 1 similar ones are added (default: 1)",
     )
     parser.add_argument("--repeat", type=int, metavar="N", help="replay it N times, with the same prompts (default: 1)")
     parser.add_argument(
@@ -87,10 +86,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache-only",
         action="store_true",
-        help="prompts in the order of the file, each served in no time: how much a cache alone reuses",
+        help="replay the prompts through a cache alone, in the order of the file: how much it reuses",
     )
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="of what is printed (default: %(default)s)"
+        "--format", choices=("text", "json"), default="text", help="format of the output (default: %(default)s)"
     )
 
 

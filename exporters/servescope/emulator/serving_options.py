@@ -26,12 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         choices=("servescope", "vllm"),
         default="servescope",
-        help="whose names the engines' /metrics have: servescope's own, or those of vLLM 0.32 (default: %(default)s)",
+        help="metric names of the engines' /metrics: servescope's own, or those of vLLM 0.32 (default: %(default)s)",
     )
     parser.add_argument(
         "--api-key",
         metavar="KEY",
-        help=f"have clients of the OpenAI API show this key (default: ${API_KEY_VARIABLE}, or none)",
+        help=f"key that clients of the OpenAI API must send (default: ${API_KEY_VARIABLE}, or none)",
     )
     parser.add_argument(
         "--kv-events",
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-events-replay",
         metavar="ENDPOINT",
-        help="let subscribers ask here, and at the ports behind, for batches they missed",
+        help="ZeroMQ address of the first engine's replay socket, for subscribers that missed batches",
     )
     parser.add_argument(
         "--kv-events-topic", metavar="TOPIC", default="", help="topic of the events (default: an empty one, as vLLM's)"

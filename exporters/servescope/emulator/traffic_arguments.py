@@ -25,13 +25,13 @@ _OF_A_MIX: Final = ("preset", "requests_per_second")
 def configure_traffic(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument(
-        "--preset", metavar="NAME", help=f"what the traffic is: {', '.join(sorted(PRESETS))} (default: chat)"
+        "--preset", metavar="NAME", help=f"kind of traffic: {', '.join(sorted(PRESETS))} (default: chat)"
     )
     parser.add_argument(
         "--requests-per-second",
         type=float,
         metavar="R",
-        help=f"over all deployments, on average (default: {Mix().requests_per_second:g})",
+        help=f"average rate over all deployments (default: {Mix().requests_per_second:g})",
     )
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="replay a Mooncake or Azure trace; engines are sized for it"

@@ -398,7 +398,7 @@ def test_what_a_prometheus_does_not_hold_is_said(past: Past, open_page: Callable
     assert "failing" in shown
     assert "not identified" not in shown
     assert "last success not known" in shown
-    assert any("does not hold where a target is" in caption.value for caption in page.caption)
+    assert any("does not store a target's address" in caption.value for caption in page.caption)
     target = next(one.target_id for one in past.history.targets())
     coverage = open_page("sources", past.url, view="coverage", target=target)
     assert "collector's store" in coverage.info[0].value

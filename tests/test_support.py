@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.support import slowness, waiting
+from tests.support.busy import run_busy
 from tests.support.waiting import NotInTimeError, wait_for, wait_for_async
+from tests.support.workers import slow_files_first
 
 
 def test_the_first_true_value_is_returned() -> None:
@@ -71,3 +74,25 @@ def test_the_slowness_is_measured_once_and_never_below_usual_speed(monkeypatch: 
     assert slowness.slowness() == 1
     assert slowness.slowness() == 1
     assert os.environ[slowness.VARIABLE] == "1.00"
+
+
+class _Item(NamedTuple):
+    """What the order of tests depends on."""
+
+    path: str
+    is_slow: bool
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name == "slow" and self.is_slow else None
+
+
+def test_files_with_slow_tests_come_first_whole() -> None:
+    """A quick test of such a file comes with it; files and their tests otherwise keep their order."""
+    items = [_Item("a", False), _Item("b", False), _Item("b", True), _Item("c", False), _Item("d", True)]
+
+    assert slow_files_first(items) == [items[1], items[2], items[4], items[0], items[3]]
+
+
+def test_a_busy_command_keeps_its_exit_code() -> None:
+    """That of the command, not of the loops beside it."""
+    assert run_busy([sys.executable, "-c", "raise SystemExit(3)"]) == 3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
 
-import pytest
 from xdist.scheduler import LoadGroupScheduling
 
 
@@ -16,7 +16,21 @@ class ByFile(LoadGroupScheduling):  # type: ignore[misc] # of a package without 
         return scope.partition("::")[0]
 
 
-def slow_files_first(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+class Marked(Protocol):
+    """A test with its file and its marks, as pytest collects it."""
+
+    @property
+    def path(self) -> Any:
+        """The file it is in."""
+
+    def get_closest_marker(self, name: str) -> Any:
+        """The mark of this name; None where it has none."""
+
+
+Item = TypeVar("Item", bound=Marked)
+
+
+def slow_files_first(items: Iterable[Item]) -> list[Item]:
     """The tests in an order that ends with short files, so that no core waits long for another.
 
     Files, and tests within a file, otherwise keep their order.

@@ -14,7 +14,7 @@ from pathlib import Path
 from docs.faults import render_faults
 from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES, GROUPS
-from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, MOST_LABEL_BYTES, ROLES, ROLLOUT_PHASES
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.own_metrics import OWN_METRICS, OwnMetric
 from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Metric, Verdict
@@ -92,6 +92,7 @@ def _introduction() -> Iterator[str]:
         f"{_codes(IDENTITY_LABELS)}.",
         f"`role` is one of {_codes(ROLES)}.",
         f"`rollout_phase` is {_codes(phase for phase in ROLLOUT_PHASES if phase)}, or empty.",
+        f"A value has at most {MOST_LABEL_BYTES} bytes and no control characters.",
         "",
     )
 

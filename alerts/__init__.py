@@ -1,1 +1,1 @@
-"""What a Prometheus beside servescope runs, compiled from the catalog by `python -m alerts`."""
+"""Generates rules, runbooks and Alertmanager's configuration from the catalog: `python -m alerts`."""

@@ -1,4 +1,4 @@
-"""`python -m alerts` writes `alerts/generated/`; with `--check` it writes nothing and says what is out of date."""
+"""`python -m alerts` writes `alerts/generated/`; with `--check` it only lists the files that are out of date."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def main() -> int:
     parser.add_argument(
         "--format",
         choices=("prometheus", "prometheusrule", "mimir"),
-        help="write all rules as one document of this form to the standard output, and no file",
+        help="write all rules as one document of this format to standard output instead of files",
     )
     arguments = parser.parse_args()
     if arguments.options and not (arguments.format or arguments.output):
-        parser.error("--options goes with --output or --format: the folder of the defaults keeps them")
+        parser.error("--options requires --output or --format: the default folder is for the default options")
     try:
         options = read_options(arguments.options) if arguments.options else DEFAULTS
     except ServescopeError as error:
@@ -101,7 +101,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> int:
 
 
 def _strangers(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Runbooks of alerts that are no more."""
+    """Runbooks of alerts that no longer exist."""
     ours = (path for path in sorted((folder / RUNBOOKS).glob("Servescope*.md")))
     return [path for path in ours if f"{RUNBOOKS}/{path.name}" not in files]
 

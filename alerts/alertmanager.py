@@ -1,4 +1,4 @@
-"""Alertmanager's configuration: who gets which alert, what is grouped, what one alert mutes of others, and when."""
+"""Alertmanager's configuration: routes, groups, inhibition rules and time intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 __all__ = ["MIGRATION_WINDOW", "RECEIVERS", "SECRETS", "configuration", "inhibitions", "render_alertmanager"]
 
 MIGRATION_WINDOW = "migration"
-# Alertmanager wants a time for every interval, so without a plan there is one that never comes.
+# Alertmanager requires at least one interval; without a planned migration this one never occurs.
 _NEVER = {"days_of_month": ["31"], "months": ["february"]}
 
 
@@ -49,7 +49,7 @@ def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, A
                 {
                     "receiver": "ticket",
                     "matchers": ['severity="warning"', f'{options.label("rollout_phase")}="promoting"'],
-                    # What a planned migration is expected to bring opens no ticket; pages go on.
+                    # Warnings that a planned migration is expected to cause are muted; pages are sent.
                     "mute_time_intervals": [MIGRATION_WINDOW],
                 },
                 {"receiver": "ticket", "matchers": ['severity="warning"'], "repeat_interval": "12h"},
@@ -68,7 +68,7 @@ def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, A
 
 
 def _pieces(span: Span) -> list[dict[str, Any]]:
-    """A span of time as Alertmanager's intervals, which end with the day: one for each day it touches."""
+    """A span as Alertmanager's intervals, which cannot cross midnight: one for each day."""
     pieces = []
     start = span.start
     while start < span.end:
@@ -87,11 +87,11 @@ def _pieces(span: Span) -> list[dict[str, Any]]:
 
 
 def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
-    """What mutes what; labels that neither side has are equal too, so both sides have all that are named.
+    """The inhibition rules. Labels that neither side has count as equal, so both sides have all labels of `equal`.
 
-    But for the environment, which an operator may leave unnamed: two deployments that share all else are then alike.
+    Except for the environment, which is optional: two deployments that share all other labels then count as one.
     """
-    # Whichever phase of its rollout it is told in, a deployment is one.
+    # The rollout phase does not identify a deployment.
     deployment = [options.label(label) for label in DEPLOYMENT_LABELS if label != "rollout_phase"]
     return [
         {
@@ -100,19 +100,19 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
             "equal": ["family", *deployment],
         },
         {
-            # Nothing serves: late tokens, queues and failures of the same deployment follow from it.
+            # Latency, queues and failures of the same deployment follow from it.
             "source_matchers": ['alertname="ServescopeNoActiveReplica"'],
             "target_matchers": ['alertname!="ServescopeNoActiveReplica"', 'component=~"engine|router|autoscaler|slo"'],
             "equal": deployment,
         },
         {
-            # Where no replica is active, no engine answers: one page is enough.
+            # Without an active replica no engine answers: one page is enough.
             "source_matchers": ['alertname="ServescopeNoActiveReplica"'],
             "target_matchers": ['alertname="ServescopeDeploymentDown"'],
             "equal": deployment,
         },
         {
-            # A target that cannot be scraped shows no metrics either.
+            # A target that cannot be scraped exposes no metrics either.
             "source_matchers": ['alertname="ServescopeTargetDown"'],
             "target_matchers": ['alertname="ServescopeMetricsMissing"'],
             "equal": [*deployment, *(options.label(label) for label in IDENTITY_LABELS[-2:])],

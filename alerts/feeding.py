@@ -1,4 +1,4 @@
-"""Which alerts an engine's own page can feed: one whose metrics it has not got would never be told, and is left out."""
+"""Which alerts can fire with an engine's metrics: an alert on metrics that it does not expose is left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from servescope.sources.maps import SUPPLIED, MetricMap
 
 
 def metrics_of(sources: Iterable[str]) -> frozenset[str]:
-    """The metrics that one of these sources supplies, or that another target beside it does; all for no source."""
+    """The metrics that one of these sources, or another target beside it, exposes; all metrics without sources."""
     maps = [load_sources()[name] for name in sources]
     if not maps:
         return frozenset(METRICS)

@@ -1,7 +1,7 @@
-"""The recording rules of histograms: how fast each bucket of a deployment fills, over all its replicas.
+"""The recording rules of histograms: the rate of each bucket of a deployment, over all its replicas.
 
-A percentile over several deployments cannot be had from theirs, and over the raw buckets of two hundred replicas a day
-of one costs thirty million samples. Over these it costs a few thousand, and is the same number.
+A percentile over several deployments cannot be computed from theirs, and from the raw buckets of two hundred replicas a
+day needs thirty million samples. From these rules it needs a few thousand, for the same result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an operator may choose about the rules, read from a TOML file that is taken whole or refused whole.
+"""The options of the rules, read from a TOML file that is refused as a whole if it is invalid.
 
-One file serves the dashboards too: labels, selector, window, scrape interval, thresholds and prefix are theirs, and
-stand at the top; what concerns alerts alone stands in the table [alerts].
+One file serves the dashboards too: labels, selector, window, scrape interval, thresholds and prefix are top-level keys
+shared by both; options of the alerts are in the table [alerts].
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from servescope.settings.tables import Setting, Table
 from servescope.sources.map_files import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
-"""Where the secrets of the receivers are, one file each: none stands in the configuration."""
+"""The folder of the receivers' secrets, one file each; the configuration contains none."""
 
 _LONGEST_EVALUATION_SECONDS = 300.0
 _LONGEST_WINDOW_DAYS = 31
@@ -46,7 +46,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}\Z")
 # The value of a label that is written into expressions and texts.
 _VALUE = re.compile(r"[^\s\"'\\{}](?:[^\n\r\t\"'\\{}]{0,126}[^\s\"'\\{}])?\Z")
 _A_VALUE = "the value of a label, without quotes, braces and backslashes"
-# Where the fastest row of burn windows asks for more than all requests being bad, its page could never be told.
+# With a lower goal the fastest burn rate would need more than 100% bad requests and could never page.
 _LEAST_GOAL = math.ceil(100 * (1 - 1 / max(row.factor for row in BURN_WINDOWS))) / 100
 
 ALERT_SETTINGS: Final = (
@@ -74,7 +74,7 @@ MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "requ
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in UTC, whole minutes, in which a migration is planned."""
+    """The time of a planned migration, in UTC and whole minutes."""
 
     start: datetime
     end: datetime
@@ -84,9 +84,9 @@ class Span:
 class Options:
     """How the rules, the runbooks and Alertmanager's configuration are written.
 
-    `common` is what the dashboards are told too. `runbooks` and `grafana` are where links lead, `secrets` and
-    `templates` the folders on Alertmanager's machine; `disabled` names alerts that are left out. With `sources`, those
-    are left out too that none of these sources has the metrics for.
+    `common` are the options shared with the dashboards. `runbooks` and `grafana` are the base URLs of links, `secrets`
+    and `templates` folders on Alertmanager's machine; `disabled` names alerts to leave out. With `sources`, alerts on
+    metrics that none of these sources has are left out as well.
     """
 
     common: shared.Options = shared.DEFAULTS
@@ -103,7 +103,7 @@ class Options:
     migration_windows: tuple[Span, ...] = ()
 
     def alerts(self) -> Mapping[str, Alert]:
-        """The alerts by name, with the numbers that are chosen, but for those disabled."""
+        """The enabled alerts by name, with the chosen numbers."""
         chosen = ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
         had = metrics_of(self.sources)
         return MappingProxyType(
@@ -116,20 +116,20 @@ class Options:
 
     @property
     def scope(self) -> str:
-        """The matchers of every selector of series that are not recorded, "" for none."""
+        """The matchers for every selector of series that are not recorded, "" for none."""
         return self.common.selector.rstrip(", ")
 
     def expression(self, promql: str) -> str:
-        """A PromQL expression with identity labels under the names they have here."""
-        # A label's name stands in PromQL for nothing else: metrics are longer, and values are quoted.
+        """A PromQL expression with renamed identity labels."""
+        # In PromQL a label's name cannot be anything else: metric names are longer, and values are quoted.
         return self._renamed(promql, r"\b({labels})\b")
 
     def template(self, text: str) -> str:
-        """A text with `$labels.…` of Prometheus or `Labels.…` of Alertmanager under the names they have here."""
+        """A text with renamed labels in `$labels.…` of Prometheus or `Labels.…` of Alertmanager."""
         return self._renamed(text, r"(?<=[Ll]abels\.)({labels})\b")
 
     def label(self, name: str) -> str:
-        """The name a label has here."""
+        """The label's name, renamed if the options say so."""
         return self.common.label(name)
 
     def _renamed(self, text: str, pattern: str) -> str:
@@ -143,7 +143,7 @@ DEFAULTS = Options()
 
 
 def read_options(path: Path) -> Options:
-    """The options in a TOML file; those it does not name are the defaults.
+    """The options of a TOML file, with defaults for missing ones.
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
@@ -185,7 +185,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
 
 def _matching(table: Table, key: str, default: str, form: re.Pattern[str], expected: str) -> str:
     value = table.string(key, default)
-    # What stands in annotations is a template of Prometheus.
+    # Annotations are Prometheus templates.
     if not form.match(value) or "{{" in value:
         raise table.wrong(key, expected)
     return value

@@ -1,4 +1,4 @@
-"""Who is told by Alertmanager, and how: one receiver per severity, each of a kind that the operator chooses."""
+"""Alertmanager's receivers: one per severity, each of a kind that the operator chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from servescope.settings.tables import Setting, Table
 
 RECEIVERS: Final = MappingProxyType({"critical": "page", "warning": "ticket", "info": "chat", "none": "watchdog"})
-"""The receiver of each severity; information calls nobody and goes to a channel one may read."""
+"""The receiver of each severity; information goes to a chat channel and pages nobody."""
 
 TEMPLATES_FOLDER: Final = "/etc/alertmanager/templates"
 HEADLINE: Final = '{{ template "servescope.headline" . }}'
@@ -46,7 +46,7 @@ _FORMS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """A receiver: its name, its kind, and what that kind needs to know; secrets are in files."""
+    """A receiver: its name, its kind, and the settings of that kind; secrets are in files."""
 
     name: str
     kind: str
@@ -54,7 +54,7 @@ class Receiver:
 
     @property
     def secret(self) -> str:
-        """The file with its secret, "" for a kind that has none."""
+        """The name of its secret's file, "" for a kind without one."""
         return f"{self.name}_{_KINDS[self.kind].secret}" if _KINDS[self.kind].secret else ""
 
     def configuration(self, secrets: str) -> dict[str, Any]:
@@ -62,14 +62,14 @@ class Receiver:
         kind = _KINDS[self.kind]
         if kind.section is None or kind.make is None:
             return {"name": self.name}
-        # Who expects the Watchdog wants to hear that it is there, over and over, and not that it was.
+        # A service that expects the Watchdog needs repeated notifications, and none that it resolved.
         entry = {"send_resolved": self.name != "watchdog", **kind.make(self.settings, f"{secrets}/{self.secret}")}
         return {"name": self.name, kind.section: [entry]}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a kind needs (`keys`), the end of its secret's file name, and its section and entry."""
+    """A kind's required `keys`, the suffix of its secret's file name, its section and its entry."""
 
     keys: tuple[str, ...] = ()
     secret: str = ""
@@ -77,15 +77,15 @@ class _Kind:
     make: Callable[[Mapping[str, str], str], dict[str, Any]] | None = None
 
 
-def _webhook(said: Mapping[str, str], secret: str) -> dict[str, Any]:
+def _webhook(settings: Mapping[str, str], secret: str) -> dict[str, Any]:
     authorization = {"type": "Bearer", "credentials_file": secret}
-    return {"url": said["url"], "http_config": {"authorization": authorization}}
+    return {"url": settings["url"], "http_config": {"authorization": authorization}}
 
 
-def _slack(said: Mapping[str, str], secret: str) -> dict[str, Any]:
+def _slack(settings: Mapping[str, str], secret: str) -> dict[str, Any]:
     return {
         "api_url_file": secret,
-        "channel": said["channel"],
+        "channel": settings["channel"],
         "title": HEADLINE,
         "title_link": _RUNBOOK,
         "fallback": HEADLINE,
@@ -103,12 +103,12 @@ def _pagerduty(_: Mapping[str, str], secret: str) -> dict[str, Any]:
     }
 
 
-def _email(said: Mapping[str, str], secret: str) -> dict[str, Any]:
+def _email(settings: Mapping[str, str], secret: str) -> dict[str, Any]:
     return {
-        "to": said["to"],
-        "from": said["from"],
-        "smarthost": said["smarthost"],
-        "auth_username": said["username"],
+        "to": settings["to"],
+        "from": settings["from"],
+        "smarthost": settings["smarthost"],
+        "auth_username": settings["username"],
         "auth_password_file": secret,
         "headers": {"Subject": HEADLINE},
         "html": "",
@@ -126,7 +126,7 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
     }
 )
 KINDS: Final = tuple(_KINDS)
-"""`none` tells nobody: Alertmanager shows what it would have told."""
+"""`none` notifies nobody; Alertmanager shows the alerts."""
 
 DEFAULT_RECEIVERS: Final = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""The recording rules: every derived figure, per deployment, as Prometheus computes it from the contract's series."""
+"""The recording rules: every figure per deployment, computed from the contract's series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alert rules and the rules they stand on, in the forms that Prometheus, its operator and Mimir read."""
+"""Writes the alert rules and the recording rules they use, in the formats of Prometheus, its operator and Mimir."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
 
 
 def annotations_of(alert: Alert, options: Options = DEFAULTS) -> dict[str, str]:
-    """What a notification says, and where it leads."""
-    told = {
+    """The annotations of one alert, as templates."""
+    texts = {
         "summary": alert.summary,
         "description": alert.description,
         "runbook_url": f"{options.runbooks}/{alert.name}.md",
         "dashboard_url": dashboard_url(alert, options),
     }
-    return {key: options.template(text) for key, text in told.items()}
+    return {key: options.template(text) for key, text in texts.items()}
 
 
 def dashboard_url(alert: Alert, options: Options = DEFAULTS) -> str:
-    """The panel that shows the alert; ids are those that `python -m dashboards` gives with the same options."""
+    """The URL of the panel that shows the alert, as `python -m dashboards` writes it with the same options."""
     return f"{options.grafana}/d/{dashboard_path(alert, options.common.prefix)}"

@@ -1,4 +1,4 @@
-"""Everything that knows grafanalib: it writes the panels and dashboards, and what it writes wrongly is mended here.
+"""The only module that uses grafanalib: it writes panels and dashboards, with corrections where grafanalib is outdated.
 
 Its thresholds have no base, its data sources are names, its axes take whole numbers, and its table, gauge and heatmap
 are of Grafana 5: these are ours. What remains of older models is dropped, so that a dashboard is what Grafana 11 to 13
@@ -149,7 +149,7 @@ _LAST: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
 def make_datasource_variable(default: str, regex: str) -> core.Template:
-    """The variable that says which Prometheus is asked."""
+    """The variable for the Prometheus data source."""
     return Template(
         name="datasource", label="Data source", type="datasource", query="prometheus", default=default, regex=regex
     )
@@ -168,14 +168,14 @@ def make_variable(name: str, title: str, query: str, every: str) -> core.Templat
 
 
 def make_link(title: str, uid: str) -> core.DashboardLink:
-    """A link to another dashboard that takes time and variables along."""
+    """A link to another dashboard that keeps time range and variables."""
     return core.DashboardLink(
         title=title, type="link", icon="dashboard", uri=f"/d/{uid}", includeVars=True, keepTime=True
     )
 
 
 def make_annotation(name: str, query: Query, color: str, text: str, *, enabled: bool = True) -> dict[str, Any]:
-    """Marks where a query has a value; grafanalib has no modern form of it."""
+    """An annotation where a query has a value; grafanalib has no current model of it."""
     return {
         "name": name,
         "datasource": DATASOURCE,

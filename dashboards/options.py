@@ -1,4 +1,4 @@
-"""What an operator may choose about the dashboards, read from a TOML file that is taken whole or refused whole."""
+"""The options of the dashboards, read from a TOML file that is refused as a whole if it is invalid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)\Z")
 _MATCHERS = re.compile(r'\s*[a-zA-Z_]\w*\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*(,\s*|\Z)')
 _PREFIX = re.compile(r"[a-z][a-z0-9-]{0,19}\Z")
-# What series, alerts and rules have beside the identity; under one of these names it would be lost.
+# Labels that series, alerts and rules already have: an identity label with such a name would be overwritten.
 _TAKEN_LABELS = sorted(
     {
         "__name__", "alertname", "alertstate", "component", "family", "instance", "job", "le", "reason", "severity",
@@ -41,9 +41,9 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_
 class Options:
     """How the dashboards are written.
 
-    `labels` gives identity labels another name, `selector` adds matchers to every query; `figures` tells whether
-    figures of a deployment are read from the recording rules over `window`, or computed over what the screen shows.
-    `thresholds` moves the edges of a figure's band. `engines` are those in use, by their source maps; none for all.
+    `labels` renames identity labels, `selector` adds matchers to every query; `figures` selects whether figures of a
+    deployment are read from the recording rules over `window`, or computed over the displayed range. `thresholds`
+    changes the thresholds of a figure's band. `engines` are the source maps in use; empty for all.
     """
 
     prefix: str = "servescope"
@@ -62,11 +62,11 @@ class Options:
     engines: tuple[str, ...] = ()
 
     def label(self, name: str) -> str:
-        """The name an identity label has in this Prometheus; any other label keeps its own."""
+        """The label's name in this Prometheus: identity labels can be renamed, others cannot."""
         return self.labels.get(name, name)
 
     def band(self, figure: str) -> Band | None:
-        """The figure's band, its edges where the operator wants them."""
+        """The figure's band, with the operator's thresholds."""
         band = FIGURES[figure].band
         edges = self.thresholds.get(figure)
         if band is None or edges is None:
@@ -78,7 +78,7 @@ DEFAULTS = Options()
 
 
 def read_options(path: Path) -> Options:
-    """The options in a TOML file; those it does not name are the defaults.
+    """The options of a TOML file, with defaults for missing ones.
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
@@ -213,7 +213,7 @@ def _is_duration(text: str) -> bool:
 
 
 def _is_pattern(text: str) -> bool:
-    """Whether it is a regular expression, as far as Prometheus' and the browser's are Python's too."""
+    """Whether it is a regular expression, checked with Python's syntax instead of Prometheus' and the browser's."""
     try:
         re.compile(text)
     except re.error:

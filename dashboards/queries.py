@@ -1,4 +1,4 @@
-"""From expressions of the catalog to the PromQL of a panel, within what the dashboard's variables choose."""
+"""Compiles expressions of the catalog to PromQL for panels, filtered by the dashboard's variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from servescope.errors import UsageError
 
 RATE_INTERVAL = "$__rate_interval"
 PRESENCE = METRICS["concurrent_requests"].name
-"""The gauge whose series say which deployments and replicas there are: every engine has one of them."""
+"""The gauge that identifies deployments and replicas: every engine has it."""
 
 ALERTS = "ALERTS"
 """Prometheus' own series of pending and firing alerts."""
@@ -42,7 +42,7 @@ _OURS = "Servescope.+"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that narrows queries: `label` is the label, `every` the regex of All, `presence` whose it is."""
+    """A variable that filters queries by `label`; `every` is the regex of All, `presence` a metric with it."""
 
     name: str
     title: str
@@ -69,13 +69,13 @@ PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
         ),
     }
 )
-"""Which of the programs that monitor is looked at, by the address that Prometheus scrapes it under."""
+"""The instance of a collector, Prometheus or Alertmanager."""
 
 WATCHED = Variable("deployment", "Deployment", "deployment_id", ".+", OWN_METRICS["servescope_targets"].name)
-"""Whose targets are looked at, where a collector's series tells of targets."""
+"""The deployment of the targets, for series about targets."""
 
 HEALTH_VARIABLES = (PROGRAMS["collector"], WATCHED, PROGRAMS["prometheus"], PROGRAMS["alertmanager"])
-"""The variables of what is looked at from without: none narrows another."""
+"""The variables of the Health dashboard: they do not filter each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Query:
 
 
 HISTOGRAMS = "histograms"
-"""The variable that says which form of histograms is asked for: 1 for classic buckets, -1 for native ones."""
+"""The variable for the type of histograms: 1 for classic buckets, -1 for native ones."""
 
 
 def histogram_queries(
@@ -130,7 +130,7 @@ def histogram_queries(
 def scope(
     options: Options, *, replica: bool = False, without: str = "", variables: tuple[Variable, ...] = SCOPE
 ) -> str:
-    """Matchers for what the variables choose; `without` leaves one variable and those after it out."""
+    """Matchers for the selected values of variables; `without` omits one variable and those after it."""
     variables = (*variables, REPLICA) if replica and REPLICA not in variables else variables
     narrowing = [variable for variable in variables if variable.label in IDENTITY_LABELS]
     names = [variable.name for variable in narrowing]
@@ -143,7 +143,7 @@ def _chosen(variables: Iterable[Variable], options: Options) -> str:
 
 
 def firing_alerts(options: Options, *, ago: str = "") -> str:
-    """The alerts that fire for deployments in scope, and those of ours that are of no single one.
+    """The firing alerts of the selected deployments, and our firing alerts of no single deployment.
 
     These are of a model as a whole, as one on the shares of its stacks, or of the monitoring itself, whose failure puts
     everything shown in doubt. The Watchdog, which fires for ever, is left out.
@@ -160,12 +160,12 @@ def firing_alerts(options: Options, *, ago: str = "") -> str:
 
 
 def list_firing_alerts(options: Options, *, by: tuple[str, ...]) -> str:
-    """What `firing_alerts` gives, one for each value of the labels in `by`."""
+    """The alerts of `firing_alerts`, one for each value of the labels in `by`."""
     return f"count by ({', '.join(map(options.label, by))}) {firing_alerts(options)}"
 
 
 def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ()) -> str:
-    """Matchers for what the dashboard's variables choose of a series about the monitoring itself."""
+    """Matchers of the dashboard's variables for a series about the monitoring itself."""
     metric = own_family(name)
     if metric is None:
         raise UsageError(f"no series {name!r} about the monitoring, there are: {', '.join(OWN_METRICS)}")
@@ -211,12 +211,12 @@ def compile_expression(
 
 
 def relabel(where: Matchers, options: Options) -> Matchers:
-    """Matchers with identity labels under the names they have here."""
+    """Matchers with renamed identity labels."""
     return tuple((options.label(label), values) for label, values in where)
 
 
 def _recorded_buckets(expression: Expression, by: tuple[str, ...]) -> str | None:
-    """The histogram whose recorded buckets give the expression, None where the raw ones are needed."""
+    """The histogram whose recorded buckets suffice for the expression, None if raw ones are needed."""
     match expression:
         case Quantile(histogram=histogram):
             pass
@@ -228,7 +228,7 @@ def _recorded_buckets(expression: Expression, by: tuple[str, ...]) -> str | None
 
 
 def _relabel(expression: Expression, options: Options) -> Expression:
-    """The expression with identity labels under the names they have here."""
+    """The expression with renamed identity labels."""
     match expression:
         case Rate(where=where) | Increase(where=where) | Level(where=where):
             return replace(expression, where=relabel(where, options))
@@ -267,7 +267,7 @@ def compile_figure(
 
 
 def legend(options: Options, *labels: str) -> str:
-    """The name of a series: the values of its labels, identity labels under the names they have here."""
+    """The legend of a series: the values of its labels."""
     return " ".join(f"{_WORDS.get(label, '')}{{{{{options.label(label)}}}}}" for label in labels) or "in scope"
 
 

@@ -88,5 +88,5 @@ def _above_floor(panel: Panel, options: Options) -> Panel:
         replace(query, expression=above_floor(query.expression, _DRAFTED, DRAFT_TRAFFIC.value, options))
         for query in panel.queries
     )
-    told = f"{panel.no_data.text}; or fewer than {DRAFT_TRAFFIC.value:g} draft tokens per second"
-    return replace(panel, queries=queries, no_data=replace(panel.no_data, text=told))
+    text = f"{panel.no_data.text}; or fewer than {DRAFT_TRAFFIC.value:g} draft tokens per second"
+    return replace(panel, queries=queries, no_data=replace(panel.no_data, text=text))

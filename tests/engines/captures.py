@@ -1,8 +1,8 @@
-"""Captured `/metrics` of engines as a collector reads them scrape by scrape, and what its own `/metrics` then shows.
+"""Captured `/metrics` of engines as a collector reads them scrape by scrape, and what its own `/metrics` then exposes.
 
 A capture is one moment, a rate needs several. So what an engine had counted when it was captured is counted once more,
 evenly over the time replayed: after a share s of it every counter and every part of a histogram is 1 + s times what was
-captured. Gauges stand. Nothing else is changed, so what had not happened on the engine does not happen here.
+captured. Gauges keep their values. Nothing else is changed: a counter that was 0 stays 0.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Engine:
         return Deployment("captured", self.name, self.name, "captured", "stable")
 
     def url(self, target: Captured) -> str:
-        """Where the collector is told to find a target of it."""
+        """The URL of one of its targets in the collector's configuration."""
         return f"http://{self.name}/{target.capture}/metrics"
 
 
@@ -102,10 +102,10 @@ class Recorded:
 
     def reasons(self, engine: str, metric: str) -> list[str]:
         """Why no target of the engine supplies the metric."""
-        told = [each[metric] for each in self.coverage[engine]]
+        statuses = [each[metric] for each in self.coverage[engine]]
         # Of two targets the one that could not have it at all explains more than the one that leaves it to others.
-        impossible = [each for each in told if each["status"] == "impossible"]
-        return list(dict.fromkeys(each["reason"] or "no reason given" for each in impossible or told))
+        impossible = [each for each in statuses if each["status"] == "impossible"]
+        return list(dict.fromkeys(each["reason"] or "no reason given" for each in impossible or statuses))
 
 
 def replay(engines: Sequence[Engine], captures: Path, folder: Path) -> Recorded:

@@ -26,7 +26,7 @@ from tests.support.prometheus import Prometheus
 
 Found = Literal["data", "partly", "idle", "off", "broken"]
 """A panel's answer: data of all its queries or of some; or empty, as nothing of it happened on the captured engine, as
-the engine does not tell it, or for no reason that is known."""
+the engine does not expose it, or for an unknown reason."""
 
 INSTRUMENTS = Engine("chat-v2.*", "our instruments", ())
 """The emulated v2, aggregated and in phases, whose instruments Prometheus reads itself."""
@@ -50,7 +50,7 @@ _NEVER = "none happened"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """How a panel works on an engine; `missing` are the metrics of the contract that the engine does not tell."""
+    """How a panel works on an engine; `missing` are the metrics of the contract that the engine does not expose."""
 
     found: Found
     missing: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ def make_matrix(
 
 
 _IDLE_WORDS = ("nothing happened", "fewer than", _NEVER)
-# A comparison with a number, or what is not to be: where an alert holds, or the traffic from which a share is told.
+# A comparison with a number, or `unless`: where an alert holds, or the least traffic for a share.
 _COMPARES = re.compile(r"(?:>=|==) \d| unless ")
 
 
@@ -149,7 +149,7 @@ _DECLARED = {
 
 
 def _is_of_engines(panel: Any) -> bool:
-    """Whether it shows what an engine tells, not what servescope or Prometheus tell of themselves."""
+    """Whether it shows metrics of an engine, and not of servescope or Prometheus."""
     read = [each for target in panel["targets"] for each in _raw_selectors(target["expr"])]
     return any(_name(each) in SAMPLE_FAMILIES for each in read)
 
@@ -163,7 +163,7 @@ class _Asker:
 
     def judge(self, panel: Any, engine: Engine) -> Cell:
         """The panel's cell; raises AssertionError when Prometheus refuses a query or warns."""
-        # What an alert compares with, as the past or another stack, is not what the engine tells.
+        # Series that an alert compares with, such as the past or another stack, are not the engine's.
         # Native histograms come from a Prometheus that makes them, not from the engine's text.
         own = [
             target
@@ -241,7 +241,7 @@ def _choose(expression: str, engine: Engine) -> str:
 
 
 def _raw_selectors(expression: str) -> list[str]:
-    """The selectors of contract series that an expression stands on, those of what it has recorded among them."""
+    """The selectors of contract series that an expression reads, including those behind recorded series."""
     found: list[str] = []
     for name, matchers in selectors(expression):
         recorded = _RECORDED.get(name)

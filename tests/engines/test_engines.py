@@ -59,14 +59,14 @@ def test_what_an_engine_counted_happens_once_more() -> None:
 @pytest.mark.slow
 @pytest.mark.reference
 def test_an_empty_panel_says_why_on_every_engine(matrix: Matrix) -> None:
-    """None is empty where the engine tells what it wants, and none calls idle or broken what the engine cannot tell."""
+    """None is empty if the engine exposes its metrics, and none gives idle or broken as reason if it does not."""
     assert matrix.undeclared() == []
 
 
 @pytest.mark.slow
 @pytest.mark.reference
 def test_the_page_is_that_of_the_panels_and_captures(matrix: Matrix, reference: Path) -> None:
-    """`docs/engines.md` says of each panel what was found just now."""
+    """`docs/engines.md` has the results of this run."""
     assert PAGE.read_text(encoding="utf-8") == render_page(matrix, reference / "captures"), f"run `{COMMAND}`"
 
 

@@ -1,4 +1,4 @@
-"""Brings about every alert in a running stack, and writes down whom it reached and when.
+"""Triggers every alert in a running stack, and records which receiver got it and when.
 
 `python -m tests.live` has an emulated healthy hour first, then every fault; 1 when something was not as it should be.
 """
@@ -26,7 +26,7 @@ TIMES = 20
 """How many times as fast time passes."""
 LEAD, HOUR = "15m", "60m"
 GRACE = "60m"
-"""How long a deployment may still be told of after what was wrong with it is over."""
+"""How long notifications of a deployment may arrive after its fault has ended."""
 
 
 def main() -> int:
@@ -80,14 +80,14 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
         say(f"healthy: {', '.join(health.fired) or 'nothing'} fired")
         outcomes = run_lanes(stack, watch, _choose(EPISODES, arguments.only), say)
         outcomes += run_lanes(stack, watch, _choose(OF_ALL, arguments.only), say)
-        told = watch.told()
+        received = watch.received()
         return Run(
             times=arguments.times,
             seconds=time.monotonic() - began,
             programs={"Prometheus": read_version(prometheus), "Alertmanager": read_version(alertmanager)},
             health=health,
             outcomes=outcomes,
-            watchdogs=sum(each.receiver == "watchdog" for each in told),
+            watchdogs=sum(each.receiver == "watchdog" for each in received),
             notifications=len(stack.receivers.sent()),
             problems=[
                 *(f"emulator {name} fell behind: the machine is too busy" for name in stack.find_laggards()),

@@ -16,7 +16,7 @@ from tests.live.compression import milliseconds
 from tests.live.episodes import Episode, Place
 from tests.live.receivers import Receivers
 from tests.live.stack import LiveStack
-from tests.live.watch import Told, Watch
+from tests.live.watch import Received, Watch
 
 # For a machine that is busy: beyond what an alert may take by the emulated stack's time, on the wall clock.
 _PATIENCE_SECONDS: Final = 60.0
@@ -48,33 +48,33 @@ class Outcome:
 
 @dataclass(slots=True)
 class Health:
-    """The healthy hour: which alerts fired in Prometheus, and what people were told."""
+    """The healthy hour: which alerts fired in Prometheus, and what people were sent."""
 
     seconds: float
     ended: float
     fired: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
-        """What fired that must not: all but information and the watchdog."""
+        """The alerts that must not fire: all but information and the Watchdog."""
         return [name for name in self.fired if ALERTS[name].severity in ("critical", "warning")]
 
 
 def run_healthy_hour(stack: LiveStack, watch: Watch, *, lead: str, length: str) -> Health:
-    """Let the stack settle for `lead`, and then be well for `length`."""
+    """Let the stack settle for `lead`, then watch it without faults for `length`."""
     time.sleep(stack.seconds(lead))
     began = time.monotonic()
     time.sleep(stack.seconds(length))
     ended = time.monotonic()
     health = Health(ended - began, ended)
     health.fired = sorted({name for name, _ in watch.fired(since=began, until=ended)})
-    health.told = sorted({told.name for told in watch.told(since=began) if told.receiver in CALLING})
+    health.sent = sorted({received.name for received in watch.received(since=began) if received.receiver in CALLING})
     return health
 
 
 def run_lanes(stack: LiveStack, watch: Watch, episodes: Sequence[Episode], say: Callable[[str], None]) -> list[Outcome]:
-    """Have every episode, those of one lane after another, and tell what became of their alerts."""
+    """Run every episode, those of one lane one after another, and report what became of their alerts."""
     lanes: dict[str, list[Episode]] = {}
     for episode in episodes:
         lanes.setdefault(episode.lane, []).append(episode)
@@ -118,7 +118,7 @@ def _tell(outcome: Outcome) -> str:
 
 
 def run_episode(stack: LiveStack, watch: Watch, episode: Episode) -> list[Outcome]:
-    """Make the fault, wait for its alerts, undo it, wait until all are resolved; what became of each."""
+    """Activate the fault, wait for its alerts, remove it, wait until all are resolved; the outcome of each."""
     outcomes = [Outcome(place, episode) for place in episode.places()]
     began = time.monotonic()
     undo = episode.make(stack)
@@ -139,13 +139,13 @@ def _await_firing(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Se
     for outcome in outcomes:
         alert = ALERTS[outcome.alert]
         allowed = _seconds(stack, alert.wait, episode.fires_within)
-        told = _await_told(watch, outcome, "firing", since=began, until=began + allowed)
-        if told is None:
+        received = _await_received(watch, outcome, "firing", since=began, until=began + allowed)
+        if received is None:
             outcome.problems.append(f"reached nobody within {allowed:.0f} s")
             continue
-        outcome.receiver, outcome.fired_after = told.receiver, told.at - began
-        if told.receiver != RECEIVERS[alert.severity]:
-            outcome.problems.append(f"reached {told.receiver}, expected {RECEIVERS[alert.severity]}")
+        outcome.receiver, outcome.fired_after = received.receiver, received.at - began
+        if received.receiver != RECEIVERS[alert.severity]:
+            outcome.problems.append(f"reached {received.receiver}, expected {RECEIVERS[alert.severity]}")
 
 
 def _await_muted(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
@@ -156,13 +156,16 @@ def _await_muted(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Seq
             time.sleep(_LOOK_SECONDS)
         if not _is_muted(watch, place, by, began):
             outcomes[0].problems.append(f"{written} was not muted by {by}")
-        if any((told.name, told.deployment) == (place.alert, place.deployment) for told in watch.told(since=began)):
-            outcomes[0].problems.append(f"{written} was told all the same")
+        if any(
+            (received.name, received.deployment) == (place.alert, place.deployment)
+            for received in watch.received(since=began)
+        ):
+            outcomes[0].problems.append(f"{written} was sent all the same")
 
 
 def _is_muted(watch: Watch, place: Place, by: str, since: float) -> bool:
     if by not in ALERTS:
-        # A window of time holds it back, which Alertmanager does not show: it fires, and nobody hears of it.
+        # Alertmanager does not show what a time interval mutes: it fires, and is not sent.
         return watch.was_firing(place.alert, place.deployment, since=since)
     return any(
         (each.name, each.deployment) == (place.alert, place.deployment) and by in each.by
@@ -175,20 +178,20 @@ def _await_resolved(stack: LiveStack, watch: Watch, outcomes: Sequence[Outcome],
         if outcome.fired_after is None:
             continue
         allowed = _seconds(stack, ALERTS[outcome.alert].keep, outcome.episode.resolves_within)
-        told = _await_told(watch, outcome, "resolved", since=undone, until=undone + allowed)
-        if told is None:
+        received = _await_received(watch, outcome, "resolved", since=undone, until=undone + allowed)
+        if received is None:
             outcome.problems.append(f"not resolved within {allowed:.0f} s")
         else:
-            outcome.resolved_after = told.at - undone
+            outcome.resolved_after = received.at - undone
 
 
 def _note_others(watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float, undone: float) -> None:
-    """What else was told of the same deployment while the fault was on, and what was held back."""
+    """Other alerts of the same deployment during the fault, and inhibited ones."""
     muted = {each.name for each in watch.muted(since=began, until=undone) if each.deployment == episode.deployment}
     also = {
-        told.name
-        for told in watch.told(since=began)
-        if told.deployment == episode.deployment and told.status == "firing" and told.at <= undone
+        received.name
+        for received in watch.received(since=began)
+        if received.deployment == episode.deployment and received.status == "firing" and received.at <= undone
     }
     proven = {place.alert for place in episode.places()}
     for outcome in outcomes:
@@ -197,17 +200,17 @@ def _note_others(watch: Watch, episode: Episode, outcomes: Sequence[Outcome], be
 
 
 def find_strays(watch: Watch, outcomes: Sequence[Outcome], *, since: float, grace: float) -> list[str]:
-    """Who was called for a deployment in which nothing was wrong, nor had been for `grace` seconds."""
+    """Pages and tickets for a deployment without a fault within the last `grace` seconds."""
     found = []
-    for told in watch.told(since=since):
-        if told.status != "firing" or told.receiver not in CALLING:
+    for received in watch.received(since=since):
+        if received.status != "firing" or received.receiver not in CALLING:
             continue
         if not any(
-            (outcome.episode.everywhere or told.deployment in _deployments(outcome.episode))
-            and outcome.began <= told.at <= outcome.ended + grace
+            (outcome.episode.everywhere or received.deployment in _deployments(outcome.episode))
+            and outcome.began <= received.at <= outcome.ended + grace
             for outcome in outcomes
         ):
-            found.append(f"{told.receiver} for {told.name} of {told.deployment or 'servescope'}")
+            found.append(f"{received.receiver} for {received.name} of {received.deployment or 'servescope'}")
     return sorted(set(found))
 
 
@@ -216,15 +219,15 @@ def _deployments(episode: Episode) -> set[str]:
 
 
 def check_notifications(watch: Watch) -> list[str]:
-    """What notifications lack of what whoever is called needs: what it is, of whom, what to do, where to look."""
+    """What notifications lack: summary, deployment, runbook, links."""
     found = set()
-    for told in watch.told():
+    for received in watch.received():
         for name in ("summary", "description", "runbook_url", "dashboard_url"):
-            text = told.annotations.get(name, "")
+            text = received.annotations.get(name, "")
             if not text or "{{" in text or "<no value>" in text:
-                found.add(f"{told.name}: {name} is {text!r}")
-        if told.deployment and told.deployment not in told.annotations.get("description", ""):
-            found.add(f"{told.name}: the description names no deployment")
+                found.add(f"{received.name}: {name} is {text!r}")
+        if received.deployment and received.deployment not in received.annotations.get("description", ""):
+            found.add(f"{received.name}: the description names no deployment")
     return sorted(found)
 
 
@@ -248,12 +251,12 @@ def check_rendered(receivers: Receivers) -> list[str]:
     return sorted(found) if messages else ["no message was rendered by the templates"]
 
 
-def _await_told(watch: Watch, outcome: Outcome, status: str, *, since: float, until: float) -> Told | None:
-    """The first time that a receiver is told so; None when that does not happen in time."""
+def _await_received(watch: Watch, outcome: Outcome, status: str, *, since: float, until: float) -> Received | None:
+    """The first notification with this status; None if it does not arrive in time."""
     while True:
-        for told in watch.told(since=since):
-            if Place(told.name, told.deployment) == outcome.place and told.status == status:
-                return told
+        for received in watch.received(since=since):
+            if Place(received.name, received.deployment) == outcome.place and received.status == status:
+                return received
         if time.monotonic() > until:
             return None
         time.sleep(_LOOK_SECONDS)

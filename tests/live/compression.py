@@ -15,7 +15,7 @@ from servescope.errors import UsageError
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
 _PART = re.compile(r"(\d+)(ms|[smhdwy])")
 _DURATION = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
-# Where durations stand in PromQL: a range or both parts of a subquery in brackets, and what follows `offset`.
+# The places of durations in PromQL: a range or both parts of a subquery in brackets, and what follows `offset`.
 _IN_PROMQL = re.compile(r"(?<=\[)[^\]]+(?=\])|(?<=\boffset )-?\S+")
 _OF_RULES = {"interval", "for", "keep_firing_for", "query_offset"}
 _OF_ALERTMANAGER = {"group_wait", "group_interval", "repeat_interval", "resolve_timeout"}
@@ -37,7 +37,7 @@ def divided(duration: str, times: int) -> str:
 
 
 def compress_promql(expression: str, times: int) -> str:
-    """An expression whose ranges and offsets are divided by `times`; names that tell of a window stay."""
+    """An expression whose ranges and offsets are divided by `times`; names with a window in them stay."""
     return _IN_PROMQL.sub(
         lambda found: _DURATION.sub(lambda duration: divided(duration[0], times), found[0]), expression
     )

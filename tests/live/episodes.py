@@ -1,4 +1,4 @@
-"""How each alert is brought about in the running stack: which fault, where, and which other alerts go with it.
+"""How each alert is triggered in the running stack: by which fault, where, and with which other alerts.
 
 An episode makes something wrong, waits until each of its alerts has reached its receiver, undoes it, and waits until
 each is resolved there. Those of one lane follow one another, lanes go on side by side.
@@ -22,7 +22,7 @@ Make = Callable[[LiveStack], Undo]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An alert, and the deployment it is told of: "" where it names none."""
+    """An alert and its deployment, "" without one."""
 
     alert: str
     deployment: str
@@ -30,13 +30,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One fault and what is told of it.
+    """One fault and its alerts.
 
-    `how` says what is done, for whoever reads the table. `alerts` are those it proves. `muted` are those that must fire
+    `how` describes the fault for the table. `alerts` are those it proves. `muted` are those that must fire
     in Prometheus meanwhile and reach nobody, by what holds them back: an alert, as Alertmanager names it, or the
     migration window. Each is written `ALERT`, of the episode's `deployment`, or `ALERT@DEPLOYMENT`. Times are of the
     emulated stack: how long at most until an alert fires beyond its `for`, and until it is resolved beyond its
-    `keep_firing_for`. What is done `everywhere` may be told of any deployment.
+    `keep_firing_for`. What is done `everywhere` may notify of any deployment.
     """
 
     lane: str
@@ -133,7 +133,7 @@ _SCALE: Final = (
         "ServescopeReplicasBelowDesired", "ServescopeColdStartSlow",
     ),
     _of_faults("stuck", ("orchestrator-stuck", "autoscaler-pinned:1"), "ServescopeReplicasAboveDesired"),
-    # The same alert of two deployments: muted where nothing serves, and told where something does.
+    # The same alert of two deployments: inhibited where no replica is active, and sent where one is.
     _of_faults(
         "down", ("replica-crash-loop:1000", "replica-crash-loop:1@failing"),
         "ServescopeNoActiveReplica", "ServescopeReplicasFailed@failing",
@@ -185,7 +185,7 @@ _USERS: Final = (
     ),
     _of_faults("pair-v2", "error-burst:0.2", "ServescopeNewStackErrorsMore"),
     Episode(
-        "pair-v2", "pair-v2", "the traffic is moved to v2, unplanned",
+        "pair-v2", "pair-v2", "the traffic is moved to v2 against the configured split",
         lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeSharesNotAsConfigured@",),
     ),
     # A ticket waits for the end of a migration that was planned, and a page does not.
@@ -207,11 +207,11 @@ _TELEMETRY: Final = (
     # Scraped once a minute, its targets are not found down at once: tickets may leave before the page that mutes them.
     _of_faults("dark", "target-unreachable", "ServescopeDeploymentDown"),
     Episode(
-        "gone", "gone", "a replica is taken off its list",
+        "gone", "gone", "a replica is removed from its list",
         lambda stack: harm.stop_listing(stack, "gone", "engine-0"), ("ServescopeTargetGone",),
     ),
     Episode(
-        "unlisted", "unlisted", "all replicas are taken off their list",
+        "unlisted", "unlisted", "all replicas are removed from their list",
         lambda stack: harm.stop_listing(stack, "unlisted", "engine-0", "engine-1"), ("ServescopeDeploymentGone",),
     ),
 )  # fmt: skip
@@ -219,7 +219,7 @@ _TELEMETRY: Final = (
 _SELF: Final = (
     Episode("store", "", "another program holds the store's write lock", harm.lock_store, ("ServescopeStoreBehind",)),
     Episode(
-        "exporter", "", "a target shows new series with every scrape", harm.overflow, ("ServescopeSamplesDropped",)
+        "exporter", "", "a target exposes new series with every scrape", harm.overflow, ("ServescopeSamplesDropped",)
     ),
     Episode(
         "configuration", "", "a wrong value in the collector's configuration, then SIGHUP", harm.break_configuration,
@@ -234,11 +234,11 @@ _SELF: Final = (
         ("ServescopePrometheusConfigurationRefused",),
     ),
     Episode(
-        "prometheus", "", "a rule is added that matches many with many", harm.add_failing_rule,
+        "prometheus", "", "a rule with many-to-many matching is added", harm.add_failing_rule,
         ("ServescopeRuleEvaluationFails",),
     ),
     Episode(
-        "alertmanager", "", "a receiver that there is not in Alertmanager's configuration, then SIGHUP",
+        "alertmanager", "", "a receiver that does not exist in Alertmanager's configuration, then SIGHUP",
         harm.break_alertmanager, ("ServescopeAlertmanagerConfigurationRefused",),
     ),
     Episode(
@@ -268,13 +268,13 @@ OF_ALL: Final = tuple(
         ),
     )
 )  # fmt: skip
-"""What all deployments suffer from, done after all else."""
+"""Faults that affect all deployments, after all others."""
 
 LISTED_BY_HAND: Final = ("gone", "unlisted")
 """Deployments whose list of targets nobody writes but an episode."""
 
 NOT_SHOWN: Final[Mapping[str, str]] = {
-    "ServescopeInternalErrors": "it tells of mistakes in the collector's own code, which nothing outside brings about: "
-    "texts, lists, files, disks and clocks that are wrong are told otherwise",
+    "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
+    "responses, lists, files, disks and clocks are reported otherwise",
 }
-"""Alerts that are not brought about, by why."""
+"""Alerts without an episode, with the reason."""

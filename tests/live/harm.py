@@ -1,4 +1,4 @@
-"""What is done to the parts of the stack that are no emulated deployment: lists, the collector, its files."""
+"""Faults in the parts of the stack that are not emulated deployments: lists, the collector, its files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARVED_SECONDS: Final = 0.7
 
 
 def stop_listing(stack: LiveStack, deployment: str, *replicas: str) -> Undo:
-    """Take these replicas of a deployment off its list, which nobody else writes."""
+    """Remove these replicas of a deployment from its list, which nobody else writes."""
     path = stack.folder / "lists" / f"{deployment}.json"
     before = path.read_text(encoding="utf-8")
     kept = [each for each in json.loads(before) if each["labels"]["replica"] not in replicas]
@@ -68,7 +68,7 @@ def break_prometheus(stack: LiveStack) -> Undo:
 
 
 def break_alertmanager(stack: LiveStack) -> Undo:
-    """Have Alertmanager read a configuration whose route leads to a receiver that there is not."""
+    """Have Alertmanager read a configuration whose route has a receiver that does not exist."""
     return _reconfigure(
         stack.alertmanager,
         stack.folder / "alertmanager.yml",
@@ -92,7 +92,7 @@ def _reconfigure(program: Program, path: Path, old: str, new: str) -> Undo:
 
 
 def add_failing_rule(stack: LiveStack) -> Undo:
-    """Have Prometheus read a rule that fails whenever it is evaluated, as it matches many with many."""
+    """Have Prometheus read a rule that fails whenever it is evaluated, by many-to-many matching."""
     path = stack.folder / "rules" / "failing.rules.yml"
     rule = {"record": "live:targets:product", "expr": "up * on () servescope_target_up"}
     path.write_text(yaml.safe_dump({"groups": [{"name": "failing", "rules": [rule]}]}), encoding="utf-8")
@@ -116,7 +116,7 @@ def pause_prometheus(stack: LiveStack) -> Undo:
 
 
 def shut_receiver(stack: LiveStack, receiver: str) -> Undo:
-    """Let a receiver turn Alertmanager away."""
+    """Let a receiver reject Alertmanager's requests."""
     stack.receivers.shut.add(receiver)
     return lambda: stack.receivers.shut.discard(receiver)
 
@@ -137,7 +137,7 @@ def overflow(stack: LiveStack) -> Undo:
 
 
 def starve_collector(stack: LiveStack) -> Undo:
-    """Stop the collector for half of all time, by turns, as on a machine that has no time for it."""
+    """Stop the collector half of the time, as on an overloaded machine."""
     ended = threading.Event()
 
     def stop_and_go() -> None:
@@ -228,4 +228,4 @@ def _until_undone(go_on: Callable[[], None], ended: threading.Event) -> Undo:
 
 
 def _nothing() -> None:
-    """It is over already."""
+    """Do nothing: the fault is over already."""

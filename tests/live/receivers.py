@@ -1,4 +1,4 @@
-"""Who is called: a loopback webhook for every receiver of Alertmanager's configuration, and what each was sent."""
+"""A loopback webhook for every receiver of Alertmanager's configuration, which records what it was sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Notification:
 
     @property
     def alerts(self) -> list[Mapping[str, Any]]:
-        """What it tells of, each with `status` (`firing` or `resolved`), `labels` and `annotations`."""
+        """Its alerts, each with `status` (`firing` or `resolved`), `labels` and `annotations`."""
         return list(self.body["alerts"])
 
 
@@ -57,7 +57,7 @@ class Receivers:
             return list(self._rendered)
 
     def take(self, path: str, authorization: str, body: bytes) -> int:
-        """Take a call at /NAME, or at /rendered/NAME of what is for people; the HTTP status to answer with."""
+        """Record a notification at /NAME, or a rendered one at /rendered/NAME; returns the HTTP status."""
         rendered, _, receiver = path.strip("/").rpartition("/")
         if rendered:
             with self._lock:
@@ -76,7 +76,7 @@ class Receivers:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    # Alertmanager tells of many groups at the same moment.
+    # Alertmanager notifies of many groups at the same time.
     request_queue_size = 128
     receivers: Receivers
 

@@ -1,4 +1,4 @@
-"""What a run found, as the table in `docs/alerts.md`."""
+"""Writes the results of a run as the table in `docs/alerts.md`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RUNBOOKS: Final = "../alerts/generated/runbooks"
 
 @dataclass(slots=True)
 class Run:
-    """A whole run: what of it was well, what was brought about, and what else was wrong with it."""
+    """A whole run: the healthy hour, the outcomes of all faults, and other problems."""
 
     times: int
     seconds: float
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def failed(self) -> list[str]:
-        """Everything that was not as it should be."""
+        """All failures of the run."""
         return [
             *(f"{name} fired in the healthy hour" for name in self.health.problems),
             *(f"{each.alert}: {problem}" for each in self.outcomes for problem in each.problems),
@@ -49,7 +49,7 @@ class Run:
 
 
 def read_version(binary: Path) -> str:
-    """The version that a program of Prometheus' family says it has."""
+    """The version of a program of the Prometheus project."""
     said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True, timeout=30)
     found = re.search(r"version (\S+)", said.stdout + said.stderr)
     return found[1] if found else "unknown"
@@ -82,47 +82,43 @@ def _replace_rows(text: str, run: Run, names: Sequence[str]) -> str:
         rows = "".join(f"{line}\n" for line in _table(run) if line.startswith(f"| [{name}]"))
         # A backslash in it is no reference to a group.
         text = re.sub(rf"(?m)(?:^\| \[{name}\].*\n)+", rows.replace("\\", r"\\"), text)
-    told = f"- Rows of a run of their own, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(map(_short, names))}"
-    told += f"; not as it should be: {'; '.join(run.failed) or 'nothing'}"
-    return re.sub(r"(?m)^(- Not as it should be: .*)$", lambda found: f"{found[1]}\n{told}", text, count=1)
+    rerun = f"- Rows of a separate run, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(map(_short, names))}"
+    rerun += f"; failures: {'; '.join(run.failed) or 'nothing'}"
+    return re.sub(r"(?m)^(- Failures: .*)$", lambda found: f"{found[1]}\n{rerun}", text, count=1)
 
 
 def _head(run: Run) -> list[str]:
     health = run.health
-    told = [name for name in health.fired if ALERTS[name].severity == "info"]
-    information = f"; for information: {', '.join(told)}" if told else ""
-    called = ", ".join(health.problems) or "nobody was called"
+    fired = [name for name in health.fired if ALERTS[name].severity == "info"]
+    information = f"; informational alerts: {', '.join(fired)}" if fired else ""
+    called = ", ".join(health.problems) or "no page and no ticket"
     return [
         f"- Run: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {run.seconds / 60:.0f} minutes, {os.cpu_count()} cores, "
         f"{platform.machine()}",
         f"- Programs: servescope {__version__}, "
         + ", ".join(f"{name} {version}" for name, version in run.programs.items()),
-        f"- Time: {run.times} times as fast, so every duration of rules and routes is a {_ordinal(run.times)}; "
-        f"scrapes every {SCRAPE_INTERVAL} and rules every {EVALUATION_INTERVAL} of that time",
-        f"- Healthy hour, under conversations that come in bursts and tides: {called}{information}",
+        f"- Time: {run.times} times as fast, so every duration of rules and routes is divided by {run.times}; "
+        f"scrape interval {SCRAPE_INTERVAL}, evaluation interval {EVALUATION_INTERVAL} of that time",
+        f"- Healthy hour, with bursts and tides of conversations: {called}{information}",
         f"- Notifications: {run.notifications}, {run.watchdogs} of them the watchdog's",
-        f"- Not as it should be: {'; '.join(run.failed) or 'nothing'}",
+        f"- Failures: {'; '.join(run.failed) or 'nothing'}",
     ]
-
-
-def _ordinal(times: int) -> str:
-    return f"{times}th"
 
 
 def _table(run: Run) -> list[str]:
     rows = [
-        "| Alert | Severity | Brought about by | Reached | after | resolved after | muted meanwhile | told as well |",
+        "| Alert | Severity | Fault | Receiver | after | resolved after | inhibited or muted | also notified |",
         "|---|---|---|---|---:|---:|---|---|",
     ]
     for name, alert in ALERTS.items():
         link = f"[{name}]({_RUNBOOKS}/{name}.md)"
         found = [outcome for outcome in run.outcomes if outcome.alert == name]
         if alert.severity == "none":
-            rows.append(f"| {link} | {alert.severity} | nothing: it always fires | {_watchdog(run)} | | | | |")
+            rows.append(f"| {link} | {alert.severity} | none: it always fires | {_watchdog(run)} | | | | |")
         for outcome in found:
             rows.append(f"| {link} | {alert.severity} | {_row(outcome, run.times)} |")
         if not found and alert.severity != "none":
-            rows.append(f"| {link} | {alert.severity} | not shown: {NOT_SHOWN.get(name, 'left out')} | | | | | |")
+            rows.append(f"| {link} | {alert.severity} | not tested: {NOT_SHOWN.get(name, 'left out')} | | | | | |")
     return rows
 
 

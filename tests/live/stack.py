@@ -1,4 +1,4 @@
-"""A running stack: emulated deployments, the collector, a real Prometheus, a real Alertmanager, and who it calls."""
+"""A running stack: emulated deployments, the collector, a real Prometheus, a real Alertmanager and its receivers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class LiveStack:
         return alerts
 
     def received(self) -> list[dict[str, Any]]:
-        """Alertmanager's alerts, each with `labels` and `status`, which names in `inhibitedBy` what mutes it."""
+        """Alertmanager's alerts, each with `labels` and `status`, with the inhibiting alerts in `inhibitedBy`."""
         with urlopen(f"{self.alertmanager_url}/api/v2/alerts", timeout=20) as answer:
             alerts: list[dict[str, Any]] = json.load(answer)
         return alerts
@@ -320,7 +320,7 @@ def _open_migration_window(document: dict[str, Any]) -> None:
 
 
 def _render_beside(document: dict[str, Any], secrets: Path, receivers: Receivers) -> None:
-    """Let people's receivers be called as Slack is, too, whose messages the templates render."""
+    """Also configure the receivers for people as Slack, whose messages the templates render."""
     for each in document["receivers"]:
         name = each["name"]
         if name != RECEIVERS["none"]:

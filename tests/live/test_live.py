@@ -1,4 +1,4 @@
-"""A running stack tells of its faults: one page, one ticket, one alert that another mutes, and all of them resolved.
+"""A running stack notifies of its faults: one page, one ticket, one alert that another mutes, and all of them resolved.
 
 `make live` does so for every alert; `docs/alerts.md` holds what it found.
 """
@@ -42,7 +42,7 @@ TIMES = 60
     ],
 )
 def test_ranges_and_offsets_are_divided(expression: str, shorter: str) -> None:
-    """Nothing else is: names that tell of a window, labels and numbers stay."""
+    """Names with a window in them, labels and numbers are not changed."""
     assert compress_promql(expression, 20) == shorter
 
 
@@ -101,10 +101,10 @@ def _without_durations(document: Any) -> Any:
     return [_without_durations(each) for each in document] if isinstance(document, list) else document
 
 
-# --- What is brought about --------------------------------------------------------------------------------------------
+# --- The faults -------------------------------------------------------------------------------------------------------
 
 
-def test_every_alert_is_brought_about_or_has_a_reason() -> None:
+def test_every_alert_has_an_episode_or_a_reason_for_none() -> None:
     """An alert without an episode fails here; an episode names alerts and deployments that exist."""
     shown = {place.alert for episode in (*EPISODES, *OF_ALL) for place in episode.places()}
     muted = {episode.place(written).alert for episode in (*EPISODES, *OF_ALL) for written in episode.muted}
@@ -117,7 +117,7 @@ def test_every_alert_is_brought_about_or_has_a_reason() -> None:
 
 
 def test_page_has_a_row_for_every_alert() -> None:
-    """An alert that was added since the table was written, and one that is no more, fail here: run `make live`."""
+    """An alert added since the table was written, and one that no longer exists, fail here: run `make live`."""
     text = PAGE.read_text(encoding="utf-8")
     table = text[text.index(BEGIN) : text.index(END)]
     if not table.removeprefix(BEGIN).strip():
@@ -135,8 +135,8 @@ def _run_of(*outcomes: Outcome) -> Run:
     return Run(20, 700.0, {"Prometheus": "2.42.0"}, health, outcomes, watchdogs=9, notifications=30)
 
 
-def test_row_tells_whom_an_alert_reached_and_when() -> None:
-    """Seconds of the wall clock, and what they are of the emulated time; what was muted, and what was told beside."""
+def test_a_row_has_the_receiver_and_the_times_of_an_alert() -> None:
+    """In seconds of the wall clock and in emulated time, with inhibited and other alerts."""
     (episode,) = [each for each in EPISODES if each.deployment == "down"]
     place, _ = episode.places()
     found = Outcome(
@@ -147,11 +147,11 @@ def test_row_tells_whom_an_alert_reached_and_when() -> None:
     assert row.endswith("| page | 25 s (8 min) | 46 s (15 min) | ReplicasFailed | TargetGone |")
     assert "`replica-crash-loop:1000`" in row
     assert run.failed == []
-    assert "nobody was called; for information: ServescopeSpeculationNeedsTuning" in render(run)
+    assert "no page and no ticket; informational alerts: ServescopeSpeculationNeedsTuning" in render(run)
 
 
-def test_what_went_wrong_is_told_and_fails_the_run() -> None:
-    """An alert that reached nobody, and one that fired while all was well."""
+def test_problems_are_reported_and_fail_the_run() -> None:
+    """An alert that reached nobody, and one that fired in the healthy hour."""
     episode = EPISODES[0]
     run = _run_of(Outcome(episode.places()[0], episode, problems=["reached nobody within 90 s"]))
     run.health.fired.append("ServescopeQueueGrowing")
@@ -160,7 +160,7 @@ def test_what_went_wrong_is_told_and_fails_the_run() -> None:
         "ServescopeSpeculationBelowBreakEven: reached nobody within 90 s",
     ]
     assert "| **nobody** | **never** | **never** |" in render(run)
-    assert "tides: ServescopeQueueGrowing" in render(run)
+    assert "conversations: ServescopeQueueGrowing" in render(run)
 
 
 def test_table_is_written_between_its_markers(tmp_path: Path) -> None:
@@ -193,24 +193,24 @@ def test_faults_reach_whom_they_concern(tmp_path: Path, prometheus: Path, alertm
     ):
         _wait_for_watchdog(watch)
         # Prometheus begins to scrape some seconds after it evaluates, which are minutes here.
-        assert {told.name for told in watch.told()} <= {"ServescopeWatchdog", "ServescopeCollectorGone"}
+        assert {each.name for each in watch.received()} <= {"ServescopeWatchdog", "ServescopeCollectorGone"}
         since = watch.now()
         outcomes = run_lanes(stack, watch, chosen, lambda _: None)
-        told = watch.told(since=since)
+        received = watch.received(since=since)
 
     assert [problem for outcome in outcomes for problem in outcome.problems] == []
     assert {(outcome.alert, outcome.receiver) for outcome in outcomes} == {
         ("ServescopeNoActiveReplica", "page"),
         ("ServescopeReplicasFailed", "ticket"),
     }
-    calls = {(each.name, each.deployment, each.receiver) for each in told if each.receiver in ("page", "ticket")}
+    calls = {(each.name, each.deployment, each.receiver) for each in received if each.receiver in ("page", "ticket")}
     assert calls >= {
         ("ServescopeNoActiveReplica", "down", "page"),
         ("ServescopeReplicasFailed", "failing", "ticket"),
     }
     assert ("ServescopeReplicasFailed", "down", "ticket") not in calls
-    assert all(each.receiver == RECEIVERS[ALERTS[each.name].severity] for each in told)
+    assert all(each.receiver == RECEIVERS[ALERTS[each.name].severity] for each in received)
 
 
 def _wait_for_watchdog(watch: Watch) -> None:
-    wait_for(lambda: any(told.receiver == "watchdog" for told in watch.told()), "the watchdog's notification")
+    wait_for(lambda: any(each.receiver == "watchdog" for each in watch.received()), "the watchdog's notification")

@@ -1,4 +1,4 @@
-"""What becomes of every alert, from Prometheus to the receivers, as it is seen from outside several times a second."""
+"""Observes every alert from Prometheus to the receivers, several times a second."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _EVERY_SECONDS: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """That a receiver was told of an alert: `at` is of `time.monotonic`, `status` is `firing` or `resolved`."""
+class Received:
+    """An alert that a receiver was sent: `at` is of `time.monotonic`, `status` is `firing` or `resolved`."""
 
     at: float
     receiver: str
@@ -30,7 +30,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Muting:
-    """That Alertmanager held an alert back because of others, whose names are `by`."""
+    """An alert that Alertmanager inhibited because of the alerts `by`."""
 
     at: float
     name: str
@@ -39,14 +39,14 @@ class Muting:
 
 
 class Watch:
-    """A thread that looks, until `close`; everything it has seen can be asked for at any time."""
+    """A thread that polls the stack; everything it has seen can be read at any time."""
 
     def __init__(self, stack: LiveStack) -> None:
         self._stack = stack
         self._lock = threading.Lock()
         self._fired: dict[tuple[str, str], list[float]] = {}
         self._muted: list[Muting] = []
-        self._told: list[Told] = []
+        self._received: list[Received] = []
         self._taken = 0
         self._ended = threading.Event()
         self.failures: list[str] = []
@@ -65,13 +65,13 @@ class Watch:
         """The moment, as the times of notifications are."""
         return time.monotonic()
 
-    def told(self, *, since: float = 0.0) -> list[Told]:
-        """What receivers were told, in the order they were told."""
+    def received(self, *, since: float = 0.0) -> list[Received]:
+        """The alerts that receivers were sent, in order."""
         with self._lock:
             sent = self._stack.receivers.sent(self._taken)
             self._taken += len(sent)
-            self._told += [told for each in sent for told in _read(each)]
-            return self._told[bisect_left(self._told, since, key=lambda told: told.at) :]
+            self._received += [received for each in sent for received in _read(each)]
+            return self._received[bisect_left(self._received, since, key=lambda received: received.at) :]
 
     def was_firing(self, name: str, deployment: str, *, since: float) -> bool:
         """Whether Prometheus has had the alert firing since then."""
@@ -85,7 +85,7 @@ class Watch:
             return {key for key, times in self._fired.items() if any(since <= at <= until for at in times)}
 
     def muted(self, *, since: float, until: float) -> list[Muting]:
-        """What Alertmanager held back in between."""
+        """The alerts that Alertmanager inhibited in between."""
         with self._lock:
             return [each for each in self._muted if since <= each.at <= until]
 
@@ -94,7 +94,7 @@ class Watch:
             try:
                 self._look()
             except (OSError, ValueError, KeyError) as error:
-                # A server that is busy once is asked again; one that stays away is told by what is not seen.
+                # A busy server is asked again; one that stays away shows as alerts that are not seen.
                 self.failures.append(repr(error))
 
     def _look(self) -> None:
@@ -110,10 +110,10 @@ class Watch:
                     self._muted.append(Muting(now, *_key(alert["labels"]), by))
 
 
-def _read(sent: Notification) -> Iterator[Told]:
-    """What a notification tells of each of its alerts."""
+def _read(sent: Notification) -> Iterator[Received]:
+    """The alerts of a notification."""
     for alert in sent.alerts:
-        yield Told(
+        yield Received(
             sent.at, sent.receiver, *_key(alert["labels"]), alert["status"], alert["labels"], alert["annotations"]
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Alerts without a Prometheus: which conditions hold now, and what becomes of an alert from evaluation to evaluation.
+"""Evaluates alerts without a Prometheus: which conditions hold, and how an alert's state changes.
 
-Both are Prometheus' own ways: terms find each other by the same labels as in the PromQL of
-`servescope.alerting.records`, and an alert is pending, firing, kept firing and over at the same evaluations.
+Both match Prometheus: terms are matched on the same labels as in the PromQL of `servescope.alerting.records`, and an
+alert is pending, firing, kept firing and resolved at the same evaluations.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _RESTRICTED: Final = 1 << 15
 
 
 class View(Protocol):
-    """Where an evaluation reads figures and series from, at its instant; what is absent is not in a vector."""
+    """What an evaluation reads, at its instant; absent values are not in a vector."""
 
     def figure(self, shown: Shown) -> Vector:
         """A figure's values, by the deployment's labels and the figure's own."""
 
     def over(self, over: Over) -> Vector:
-        """What a figure was over a stretch of its past; `over_past` makes it of the values at the evaluations."""
+        """An aggregate of a figure over a past window; `over_past` computes it from the values at evaluations."""
 
     def own(self, own: Own, before: str = "") -> Vector:
         """The collector's own series now, or `before` ago."""
@@ -66,13 +66,13 @@ class View(Protocol):
 
 
 def is_evaluated_by_collector(alert: Alert) -> bool:
-    """Whether a collector can tell of it: not of what others say of themselves, nor of its own end."""
+    """Whether a collector has the data for it: not for series of other programs, nor for its own absence."""
     read = {term.name for term in terms(alert.condition) if isinstance(term, Own)}
     return read.isdisjoint(FOREIGN_SERIES) and not isinstance(alert.condition, Gone)
 
 
 def holding(condition: Condition, view: View) -> Vector:
-    """Where a condition holds now: the labels, and the value that is told."""
+    """The labels for which a condition holds now, with the values for notifications."""
     match condition:
         case Compare(left, operator, right):
             compare = _OPERATORS[operator]
@@ -143,7 +143,7 @@ def _values(term: Term, view: View) -> Vector:
 
 
 def _paired(left: Term, right: Term, view: View) -> Iterable[tuple[Labels, float, float]]:
-    """The values of two terms that belong together, with the labels of what is made of them."""
+    """The matching values of two terms, with the labels of the result."""
     on = open_labels(right)
     others = {_restrict(labels, on): value for labels, value in _values(right, view).items()}
     kept = labels_of(left) if is_grouped(left, right) else open_labels(left)
@@ -154,21 +154,21 @@ def _paired(left: Term, right: Term, view: View) -> Iterable[tuple[Labels, float
 
 
 def _keep(held: Vector, first: Condition, other: Condition, view: View, *, present: bool) -> Vector:
-    """What is held where another condition holds too, or where it does not."""
+    """The values for which another condition holds too, or does not hold."""
     others = open_labels(other)
     shared = tuple(label for label in open_labels(first) if label in others)
     known = {_restrict(labels, shared) for labels in holding(other, view)}
     return {labels: value for labels, value in held.items() if (_restrict(labels, shared) in known) is present}
 
 
-# The same labels are asked for at every evaluation.
+# The same labels are restricted at every evaluation.
 @lru_cache(_RESTRICTED)
 def _restrict(labels: Labels, names: tuple[str, ...]) -> Labels:
     return tuple(pair for pair in labels if pair[0] in names)
 
 
 def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:
-    """What a figure was over its past, of its values at the evaluations within the stretch, in order."""
+    """An aggregate of a figure's values at the evaluations of a window, in order."""
     return {labels: _OVER[over.function](values) for labels, values in past.items() if values}
 
 
@@ -191,9 +191,9 @@ _OVER: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """An alert that is pending or firing, of one set of labels; times are in milliseconds.
+    """A pending or firing alert of one set of labels; times are in milliseconds.
 
-    `fired_ms` is None while it is pending; `kept_ms` is when its condition ceased to hold, None while it does.
+    `fired_ms` is None while it is pending; `kept_ms` is when its condition stopped holding, None while it holds.
     """
 
     value: float
@@ -203,15 +203,15 @@ class Active:
 
 
 def advance(alert: Alert, before: Mapping[Labels, Active], held: Vector, at_ms: int) -> dict[Labels, Active]:
-    """What is pending and firing after an evaluation that found the condition to hold at `held`.
+    """The pending and firing alerts after an evaluation at which the condition holds for `held`.
 
-    One that was firing and is in the result no more is resolved.
+    A firing alert that is not in the result is resolved.
     """
     waits_ms, keeps_ms = duration_ms(alert.wait), duration_ms(alert.keep)
     after: dict[Labels, Active] = {}
     for labels, value in held.items():
         known = before.get(labels, Active(value, at_ms))
-        # A clock that was ahead for a while must not have it wait, or be kept, for as long.
+        # A clock that was ahead for a while must not extend `for` or `keep_firing_for`.
         since_ms = min(known.since_ms, at_ms)
         is_due = known.fired_ms is None and at_ms - since_ms >= waits_ms
         fired_ms = at_ms if is_due else known.fired_ms

@@ -1,6 +1,6 @@
-"""Where an alert leads in Grafana: to the panel that shows it, with the dashboard's variables set to what it tells of.
+"""An alert's link to Grafana: the panel that shows it, with the dashboard's variables set to the alert's labels.
 
-Dashboards give each panel an id made of its title, so the address is known without them.
+Panel ids are derived from panel titles, so that links do not depend on the dashboards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from servescope.alerting.records import Alert, All, Any, Badness, Compare, Condi
 from servescope.contract.figures import FIGURES
 
 DASHBOARD_PREFIX: Final = "servescope"
-"""What the uid of every dashboard begins with, unless the dashboards' options say otherwise."""
+"""The default prefix of every dashboard's uid."""
 
 HEALTH: Final = "health"
 CUTOVER: Final = "cutover"
@@ -29,13 +29,13 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "replica": "replica",
     }
 )
-"""The dashboards' variable for each label that has one."""
+"""The dashboards' variable of each label."""
 
 
 def dashboard_path(alert: Alert, prefix: str = DASHBOARD_PREFIX) -> str:
-    """What follows Grafana's `/d/`, as a template of Prometheus: the labels of the alert are its `$labels`.
+    """The path after Grafana's `/d/`, as a Prometheus template with the alert's `$labels`.
 
-    The time is left to the dashboard. A label that is empty, as an environment nobody named, chooses what has none.
+    The time range is the dashboard's default. An empty label selects deployments without that label.
     """
     chosen = [f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for label, name in _variables(alert).items()]
     return f"{prefix}-{alert.dashboard}?viewPanel=panel-{panel_id(panel_title(alert))}{''.join(chosen)}"
@@ -46,7 +46,7 @@ def _variables(alert: Alert) -> dict[str, str]:
     if alert.dashboard == HEALTH:
         kept: tuple[str, ...] = ("deployment_id",)
     elif alert.dashboard == CUTOVER:
-        # The alert is the new stack's; what it is compared with belongs on the screen too.
+        # The alert is on the new stack; the stack that it is compared with has to be visible as well.
         kept = ("environment", "model_name")
     else:
         kept = tuple(VARIABLES)
@@ -54,15 +54,12 @@ def _variables(alert: Alert) -> dict[str, str]:
 
 
 def panel_id(title: str) -> int:
-    """The id of a dashboard's panel, made of its title, so that links survive another panel before it."""
+    """A panel's id, derived from its title, so that links stay valid when panels are added."""
     return 1 + zlib.crc32(title.encode()) % 1_000_000
 
 
 def panel_title(alert: Alert) -> str:
-    """The title of the panel that shows an alert.
-
-    That is its figure's where it compares a figure as it is, the objective's where a budget burns, its own otherwise.
-    """
+    """The title of the panel that shows an alert: that of its figure or objective, or one made of the alert's name."""
     if alert.panel:
         return alert.panel
     match compared(alert.condition):
@@ -76,7 +73,7 @@ def panel_title(alert: Alert) -> str:
 
 
 def compared(condition: Condition) -> Term | None:
-    """What a condition compares first, and whose value is told; None where it compares nothing."""
+    """The first term that a condition compares, whose value notifications show; None without a comparison."""
     match condition:
         case Compare(left, _, _):
             return left

@@ -1,14 +1,14 @@
-"""What is alerted on: conditions over the catalog's figures, compiled to PromQL on the recording rules.
+"""The types of alerts: conditions over the catalog's figures, compiled to PromQL on the recording rules.
 
-A `Term` has one value per deployment (and per value of further labels of its own), a condition keeps those for which it
-holds. Nothing here names a threshold: they are the catalog's bands, bounds and objectives.
+A `Term` has one value per deployment (and per value of its other labels); a condition keeps those for which it holds.
+Thresholds are not defined here: they are the catalog's bands, bounds and objectives.
 
 Shown                 a figure, as recorded
 Own                   one of the collector's own series
 Measured              an expression of the contract's counters and gauges that is no figure
 Badness               the bad share of an objective over one of its windows
-Over                  the average, highest, lowest, or number of changes of a figure over a stretch of its past
-Extreme               the highest or lowest of the values of several deployments, or of several targets
+Over                  the average, maximum, minimum or number of changes of a figure over a past window
+Extreme               the maximum or minimum of the values of several deployments or targets
 Quotient              a term ÷ another
 Scaled, Shifted       a term × a number, a term + a number
 Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
@@ -34,7 +34,7 @@ Severity = Literal["critical", "warning", "info", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A figure of the catalog, those of its series that `where` keeps."""
+    """A figure of the catalog, filtered by `where`."""
 
     figure: str
     where: Matchers = ()
@@ -46,9 +46,9 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A series of the collector's own, or one of the catalog's `FOREIGN_SERIES`, by the labels that tell them apart.
+    """A series of the collector itself, or one of the catalog's `FOREIGN_SERIES`, with its identifying labels.
 
-    With `increase_over` it is a counter, and what is meant is its increase over that window.
+    With `increase_over` it is the increase of a counter over that window.
     """
 
     name: str
@@ -59,9 +59,9 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An expression that is no figure, per deployment and per value of the labels in `by`.
+    """An expression that is not a figure, per deployment and per value of the labels in `by`.
 
-    With `level` it is not per deployment but per value of those labels, as over the deployments of a model.
+    With `level` it is aggregated by those labels instead, for example over the deployments of a model.
     """
 
     expression: Expression
@@ -70,7 +70,7 @@ class Measured:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels that tell one value from another."""
+        """The labels of its values."""
         return (*self.level, *self.by)
 
 
@@ -84,7 +84,7 @@ class Badness:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """What a figure was over `window`, that ended `before` ago."""
+    """An aggregate of a figure over a `window` that ended `before` ago."""
 
     function: Literal["avg", "max", "min", "changes"]
     shown: Shown
@@ -94,9 +94,9 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """The highest or lowest of the values that are alike in the labels `by`, as over the deployments of a model.
+    """The maximum or minimum by the labels `by`, for example over the deployments of a model.
 
-    With `before` it is what it was that long ago, which only the collector's own series can be asked for.
+    With `before` it is the value at that time ago, which only the collector's own series support.
     """
 
     function: Literal["max", "min"]
@@ -138,7 +138,7 @@ Term = Shown | Own | Measured | Badness | Over | Extreme | Quotient | Scaled | S
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds where the left stands so to the right; the value told is the left's."""
+    """Holds where the comparison is true; its value is the left one."""
 
     left: Term
     operator: Operator
@@ -147,28 +147,28 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """Holds where the term has a value, whatever it is."""
+    """Holds where the term has any value."""
 
     term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Holds where all of them do; labels and value are the first one's."""
+    """Holds where all conditions hold; labels and value are the first one's."""
 
     conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Any:
-    """Holds where one of them does; labels and value are those of the first that does."""
+    """Holds where any condition holds; labels and value are those of the first that does."""
 
     conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Except:
-    """Holds where the first does and the second does not."""
+    """Holds where the first condition holds and the second does not."""
 
     condition: Condition
     unless: Condition
@@ -176,14 +176,14 @@ class Except:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Holds where there is no such series at all."""
+    """Holds if there is no such series."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Holds for each series that was there `before` ago and is not now, by all labels but those `whatever` they are."""
+    """Holds for each series that existed `before` ago and does not now; the labels in `whatever` may differ."""
 
     own: Own
     before: str
@@ -191,13 +191,13 @@ class Vanished:
 
     @property
     def on(self) -> tuple[str, ...]:
-        """The labels by which a series is the same."""
+        """The labels that identify a series."""
         return tuple(label for label in self.own.by if label not in self.whatever)
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Holds."""
+    """Always holds."""
 
 
 Condition = Compare | Present | All | Any | Except | Gone | Vanished | Always
@@ -205,7 +205,7 @@ Condition = Compare | Present | All | Any | Except | Gone | Vanished | Always
 
 @dataclass(frozen=True, slots=True)
 class Runbook:
-    """What whoever is called reads: what it means, whom it harms, how to look, what to do, when it errs."""
+    """The sections of a runbook."""
 
     meaning: str
     impact: str
@@ -218,11 +218,10 @@ class Runbook:
 class Alert:
     """One alert.
 
-    `wait` and `keep` are Prometheus' `for` and `keep_firing_for`, "" for none. `summary` names the condition and ends
-    in a period; `description` may use `{{ $labels.… }}` of the condition's labels and `{{ $value }}`. `family` names
-    what a critical alert mutes the warnings of. `figure` is shown by a panel of `dashboard`, the one with the title
-    `panel` where that is given (`servescope.alerting.links` says which otherwise). `waits_less` says why `wait` is
-    below five minutes, where it is.
+    `wait` and `keep` are Prometheus' `for` and `keep_firing_for`, "" for none. `summary` is a sentence about the
+    condition; `description` may use `{{ $labels.… }}` of the condition's labels and `{{ $value }}`. A critical alert
+    inhibits the warnings of its `family`. `figure` is shown by a panel of `dashboard`, that with the title `panel` if
+    given (see `servescope.alerting.links`). `waits_less` is the reason for a `wait` below five minutes.
     """
 
     name: str
@@ -251,7 +250,7 @@ TEAM: Final = "serving"
 WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
 PERCENT: Final = "{{ $value | humanizePercentage }}"
 NUMBER: Final = "{{ $value | humanize }}"
-"""How a description names a deployment, and tells the value."""
+"""Templates for the deployment and the value in a description."""
 
 
 # --- Labels -----------------------------------------------------------------------------------------------------------
@@ -290,7 +289,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
 
 
 def open_labels(value: Term | Condition) -> tuple[str, ...]:
-    """The labels by which values are told apart: those that have one value by a matcher do not tell any."""
+    """The labels that identify values: all but those with a single value by a matcher."""
     match value:
         case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
             settled = {label for label, values in where if len(values) == 1}
@@ -300,12 +299,12 @@ def open_labels(value: Term | Condition) -> tuple[str, ...]:
 
 
 def is_grouped(left: Term, right: Term) -> bool:
-    """Whether several values of the left belong to one of the right."""
+    """Whether several values on the left match one on the right."""
     return open_labels(left) != open_labels(right)
 
 
 def terms(condition: Condition) -> Iterator[Term]:
-    """Every term that a condition reads, those within others too."""
+    """Every term that a condition reads, including nested ones."""
     match condition:
         case Compare(left, _, right):
             yield from _within(left)
@@ -423,7 +422,7 @@ def _operand(term: Term, window: str, scope: str) -> str:
 
 
 def _on(left: Term, right: Term) -> str:
-    """How two terms find each other: by the labels that tell the right ones apart."""
+    """The matching of two terms: on the labels that identify the right one's values."""
     grouped = " group_left ()" if is_grouped(left, right) else ""
     return f"on ({', '.join(open_labels(right))}){grouped}"
 
@@ -440,7 +439,7 @@ def _number(value: float) -> str:
 
 
 def burns(objective: Objective, window: BurnWindow, traffic: Condition) -> Condition:
-    """Over both windows the objective's budget burns at least `factor` times as fast as it bears."""
+    """The burn rate of the objective's error budget is above `factor` over both windows."""
     bound = round(window.factor * objective.budget, 12)
     return All((
         Compare(Badness(objective, window.long), ">", bound),

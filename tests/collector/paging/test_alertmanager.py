@@ -1,4 +1,4 @@
-"""The collector beside a real Alertmanager: told once, killed meanwhile, and the end is told all the same."""
+"""The collector with a real Alertmanager: kills of the collector cause no second notification and lose no end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ inference_stack = "v1"
 [[deployments.targets]]
 url = "http://127.0.0.1:{target}/metrics"
 [alerting]
-# What was told last is valid for longer than a restart takes on a busy machine.
+# An alert is then valid for longer than a restart takes on a busy machine.
 resend_interval = "15s"
 [[alerting.alertmanagers]]
 url = "http://127.0.0.1:{alertmanager}"
@@ -70,11 +70,11 @@ sys.exit(main(["collect", "--config", sys.argv[1]]))
 
 
 class Loopback:
-    """A target whose failed replicas are told, and a receiver that writes down what it is told; on two free ports."""
+    """A target with failed replicas, and a receiver that records its notifications, on one free port."""
 
     def __init__(self) -> None:
         self.failed = 0
-        self.told: list[dict[str, Any]] = []
+        self.notifications: list[dict[str, Any]] = []
         loopback = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -86,7 +86,7 @@ class Loopback:
                 self._answer(text.encode())
 
             def do_POST(self) -> None:
-                loopback.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                loopback.notifications.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 self._answer(b"")
 
             def _answer(self, body: bytes) -> None:
@@ -107,8 +107,8 @@ class Loopback:
         self._server.server_close()
 
     def statuses(self) -> list[str]:
-        """What was told of the alert, in order."""
-        return [each["status"] for each in self.told if each["groupLabels"]["alertname"] == NAME]
+        """The statuses of the alert's notifications, in order."""
+        return [each["status"] for each in self.notifications if each["groupLabels"]["alertname"] == NAME]
 
 
 @pytest.fixture
@@ -143,8 +143,8 @@ def fetch(port: int, path: str) -> Any:
         return None
 
 
-def test_a_kill_calls_nobody_twice_and_loses_no_end(alertmanager: Path, tmp_path: Path, loopback: Loopback) -> None:
-    """One notification that it fires over two kills, and one that it is over, which it became meanwhile."""
+def test_a_kill_notifies_nobody_twice_and_loses_no_end(alertmanager: Path, tmp_path: Path, loopback: Loopback) -> None:
+    """One notification for the firing alert over two kills, and one for its end, which was during the second."""
     port, own = free_port(), free_port()
     (tmp_path / "alertmanager.yml").write_text(_ROUTES.format(port=loopback.port))
     (tmp_path / "servescope.toml").write_text(_CONFIGURATION.format(port=own, target=loopback.port, alertmanager=port))

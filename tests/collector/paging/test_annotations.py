@@ -59,11 +59,11 @@ def test_every_alert_has_the_annotations_of_its_rule(name: str) -> None:
     """All placeholders are rendered, also those of links."""
     alert = ALERTS[name]
     labels = {"deployment_id": "chat & more", "model_name": "llama"}
-    told = annotate(alert, labels, 0.25, Links())
-    assert told == {key: render(text, labels, 0.25) for key, text in annotations_of(alert).items()}
-    assert "{{" not in "".join(told.values())
-    assert "$labels.deployment_id" not in alert.description or "chat & more" in told["description"]
-    assert " " not in told["dashboard_url"]
+    rendered = annotate(alert, labels, 0.25, Links())
+    assert rendered == {key: render(text, labels, 0.25) for key, text in annotations_of(alert).items()}
+    assert "{{" not in "".join(rendered.values())
+    assert "$labels.deployment_id" not in alert.description or "chat & more" in rendered["description"]
+    assert " " not in rendered["dashboard_url"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _check_four_days(seed: int, resets: float) -> None:
         before, values = values, grown[step] * 1.0 if is_reset else values + grown[step]
         at_ms = START + step * STEP
         budgets.count("chat/r0", CHAT, Snapshot(SERIES, values))
-        # A counter that starts again and is at once beyond what it was cannot be told from one that went on.
+        # A counter that starts again and is at once beyond what it was looks like one that went on.
         seen = np.where(values < before, values, values - before)
         # The first scrape is compared with nothing.
         counted[step + 1] = counted[step] + (seen if step else 0)

@@ -28,11 +28,11 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
         assert scene.receivers.sent("ServescopeReplicasFailed") == []
         await scene.step()
         assert scene.states() == {"ServescopeReplicasFailed": "firing"}
-        (told,) = scene.receivers.sent("ServescopeReplicasFailed")
-        assert told[2]["startsAt"] == "2027-01-15T08:06:00.000Z"
-        assert told[2]["endsAt"] == "2027-01-15T08:10:00.000Z"
-        assert told[2]["labels"]["severity"] == "warning"
-        assert told[2]["annotations"]["description"] == "Number of failed replicas of chat (llama, v1): 1."
+        (sent,) = scene.receivers.sent("ServescopeReplicasFailed")
+        assert sent[2]["startsAt"] == "2027-01-15T08:06:00.000Z"
+        assert sent[2]["endsAt"] == "2027-01-15T08:10:00.000Z"
+        assert sent[2]["labels"]["severity"] == "warning"
+        assert sent[2]["annotations"]["description"] == "Number of failed replicas of chat (llama, v1): 1."
 
         scene.failed = 0
         await scene.steps(20)
@@ -52,7 +52,7 @@ def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_fo
     async def act(scene: Scene) -> None:
         scene.failed = 1
         await scene.steps(21 + 10)
-        starts = {told["startsAt"] for _, _, told in scene.receivers.sent("ServescopeReplicasFailed")}
+        starts = {sent["startsAt"] for _, _, sent in scene.receivers.sent("ServescopeReplicasFailed")}
         ends = [end for _, end, _ in scene.receivers.sent("ServescopeReplicasFailed")]
         assert starts == {"2027-01-15T08:05:15.000Z"}
         assert [end[11:19] for end in ends] == ["08:09:15", "08:10:30", "08:11:45"]
@@ -61,7 +61,7 @@ def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_fo
         later = scene.receivers.sent("ServescopeReplicasFailed")[len(ends) :]
         over = [end for _, end, _ in later if end == later[-1][1]]
         assert 12 <= len(over) <= 14
-        assert {told["startsAt"] for _, _, told in later} == starts
+        assert {sent["startsAt"] for _, _, sent in later} == starts
 
     play(Scene(tmp_path), act)
 
@@ -85,8 +85,8 @@ def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path
         (fires,) = [body for _, body in scene.receivers.posts if "Failed" in body["groupKey"]]
         scene.failed = 0
         await scene.steps(30)
-        told = [body["status"] for _, body in scene.receivers.posts if "Failed" in body["groupKey"]]
-        assert told == ["firing", "resolved"]
+        sent = [body["status"] for _, body in scene.receivers.posts if "Failed" in body["groupKey"]]
+        assert sent == ["firing", "resolved"]
         assert fires["version"] == "4"
         assert fires["groupLabels"] == {"alertname": "ServescopeReplicasFailed"}
         assert fires["commonLabels"]["deployment_id"] == "chat"
@@ -155,10 +155,10 @@ def test_a_restart_notifies_nobody_twice_and_sends_the_end(tmp_path: Path) -> No
         await scene.steps(3)
         assert scene.states() == {"ServescopeReplicasFailed": "firing"}
         await scene.steps(24)
-        told = scene.receivers.sent("ServescopeReplicasFailed")
-        assert [status for _, status, _ in told] == ["firing", "resolved"]
-        assert told[1][2]["startsAt"] == before[2]["startsAt"]
-        assert told[1][2]["fingerprint"] == before[2]["fingerprint"]
+        sent = scene.receivers.sent("ServescopeReplicasFailed")
+        assert [status for _, status, _ in sent] == ["firing", "resolved"]
+        assert sent[1][2]["startsAt"] == before[2]["startsAt"]
+        assert sent[1][2]["fingerprint"] == before[2]["fingerprint"]
 
     play(Scene(tmp_path, WEBHOOK), act)
 
@@ -198,9 +198,9 @@ def test_a_reload_changes_alerts_and_receivers(tmp_path: Path) -> None:
         await scene.collector.reload()
         await scene.step()
         assert scene.states() == {"ServescopeReplicasFailed": "resolved"}
-        told = scene.receivers.sent("ServescopeWatchdog")
-        assert told[-1][0] == "http://hook:80/secret-path"
-        assert told[-1][2]["labels"]["cluster"] == "eu"
+        sent = scene.receivers.sent("ServescopeWatchdog")
+        assert sent[-1][0] == "http://hook:80/secret-path"
+        assert sent[-1][2]["labels"]["cluster"] == "eu"
 
     play(Scene(tmp_path), act)
 

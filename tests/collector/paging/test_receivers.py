@@ -94,10 +94,10 @@ def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_
         for _ in range(40):
             await scene.step(60)
         assert scene.states() == {NAME: "resolved"}
-        told = len(scene.receivers.sent(NAME))
+        sent = len(scene.receivers.sent(NAME))
         for _ in range(10):
             await scene.step(60)
-        assert len(scene.receivers.sent(NAME)) == told
+        assert len(scene.receivers.sent(NAME)) == sent
 
     play(Scene(tmp_path, ALERTMANAGER + WEBHOOK), act)
 
@@ -203,8 +203,8 @@ def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
         assert scene.states() == {NAME: "firing"}
         scene.seconds -= 86_400
         await scene.steps(2)
-        told = scene.receivers.sent(NAME)[-1][2]
-        assert told["startsAt"] < told["endsAt"] < "2027-01-15T09"
+        sent = scene.receivers.sent(NAME)[-1][2]
+        assert sent["startsAt"] < sent["endsAt"] < "2027-01-15T09"
         scene.failed = 0
         await scene.step()
         scene.seconds += 86_400
@@ -212,8 +212,8 @@ def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
         assert scene.states() == {NAME: "resolved"}
         scene.seconds -= 86_400
         await scene.steps(2)
-        told = scene.receivers.sent(NAME)[-1][2]
-        assert told["startsAt"] <= told["endsAt"] < "2027-01-15T09"
+        sent = scene.receivers.sent(NAME)[-1][2]
+        assert sent["startsAt"] <= sent["endsAt"] < "2027-01-15T09"
 
         scene.failed = 1
         scene.seconds += 86_400

@@ -132,7 +132,8 @@ def test_what_the_parent_began_is_not_ended_in_the_child() -> None:
 
 
 @pytest.mark.slow
-def test_a_fork_amid_recording_and_rendering_does_not_hang() -> None:
+@pytest.mark.parametrize("forks", [8, pytest.param(100, marks=pytest.mark.proof)])
+def test_a_fork_amid_recording_and_rendering_does_not_hang(forks: int) -> None:
     """Whatever lock another thread holds at the fork, the child records and renders."""
     meter = ResourceMeter()
     engine = EngineInstruments(IDENTITY, resources=meter)
@@ -157,7 +158,7 @@ def test_a_fork_amid_recording_and_rendering_does_not_hang() -> None:
     for thread in threads:
         thread.start()
     try:
-        assert all(in_child(claim) for _ in range(25))
+        assert all(in_child(claim) for _ in range(forks))
     finally:
         ended.set()
         for thread in threads:

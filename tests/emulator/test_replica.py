@@ -123,7 +123,9 @@ def test_crashing_replica_loops_with_back_off() -> None:
     assert statuses(deployment) == {"active": 2, "failed": 1}
     assert "engine-0" not in {target.identity.replica for target in deployment.targets()}
     clock.run_until(41.0)
-    assert deployment.replicas["engine-0"].phase == "weights_load"
+    start = deployment.replicas["engine-0"].start
+    assert start is not None
+    assert start.phase == "weights_load"
     clock.run_until(56.0)  # 10 s of back-off and 15 s of start after 30 s
     assert status(deployment) == "active"
     clock.run_until(76.0)

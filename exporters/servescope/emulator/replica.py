@@ -192,11 +192,6 @@ class Replica:
         return self.identity.replica
 
     @property
-    def phase(self) -> Phase | None:
-        """The phase of its start it is in; None when it is not starting."""
-        return self.start.phase if self.start is not None else None
-
-    @property
     def serves_metrics(self) -> bool:
         """Whether there is a process that a scraper can read."""
         return self.status not in ("starting", "failed")

@@ -1,4 +1,4 @@
-"""Kills collectors with SIGKILL at random moments and looks for what is missing in their stores.
+"""Kills collectors with SIGKILL at random moments and finds what is missing in their stores.
 
 `python -m tests.kills --kills 200` does it 200 times and prints what it found; 1 when anything was lost that had been
 answered before the scrape in flight.
@@ -39,7 +39,7 @@ _START_SECONDS = 20.0
 
 @dataclass(slots=True)
 class Findings:
-    """What came of it: `lost` names every answer that is missing; those in flight at a kill are only counted."""
+    """The result: `lost` names every answer that is missing; those in flight at a kill are only counted."""
 
     kills: int = 0
     answers: int = 0
@@ -49,7 +49,7 @@ class Findings:
 
 
 def kill_collectors(folder: Path, kills: int, *, parallel: int = 2, seed: int = 0) -> Findings:
-    """Kill collectors so many times, `parallel` of them at once, and say what was missing afterwards."""
+    """Kill collectors so many times, `parallel` of them at once, and return what was missing afterwards."""
     found = Findings()
     context = multiprocessing.get_context("forkserver")
     # Starting an interpreter takes longer than the life of most of these collectors.

@@ -1,7 +1,7 @@
 """A collector under churning targets for as long as one likes: does anything of it grow?
 
 `python -m tests.soak --minutes 60` runs `servescope collect` on targets that come and go, change their series, restart
-and fail, samples what the process takes, and fails when it does not stay flat. `--speed` lets the collector's clock run
+and fail, samples the resources of the process, and fails when they grow. `--speed` lets the collector's clock run
 faster, so that an hour holds as many scrapes, evaluations and targets as many hours do.
 """
 
@@ -53,8 +53,8 @@ ENVIRONMENT_SECONDS = 600.0
 FAULTS = ("500", "closed", "garbage", "cut", "empty", "slow")
 FAULTY_SHARE = 0.15
 RESTART_SHARE = 0.02
-# The first third of a run fills rings, caches and store. What grows after it may do so by these shares of its mean, or
-# by these amounts, over all the rest of the run.
+# The first third of a run fills recent scrapes, caches and store. Over the rest each quantity may grow by this share of
+# its mean, or by this amount.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "resident memory (MB)": (0.05, 4.0),
     "open files": (0.1, 4.0),
@@ -91,7 +91,7 @@ class Herd:
         return (time.monotonic() - self._began) * self.speed
 
     def churn(self, address: str) -> None:
-        """Let those go whose time is up, have as many others come, and write the list."""
+        """Replace the targets whose life is over by others, and write the list."""
         now = self.now()
         with self._lock:
             for name in [name for name, life in self.alive.items() if life.ends <= now]:
@@ -112,7 +112,7 @@ class Herd:
         (self.folder / "fresh").replace(self.folder / "targets.json")
 
     def answer(self, name: str) -> tuple[str, str]:
-        """What becomes of a scrape, `ok` or one of `FAULTS`, and the page."""
+        """The outcome of a scrape, `ok` or one of `FAULTS`, and the page."""
         with self._lock:
             life = self.alive.get(name)
             if life is None:
@@ -338,7 +338,7 @@ def render(run: Run, trends: Sequence[Trend], command: str, *, speed: float) -> 
 
 
 def _collect(speed: float) -> int:
-    """`servescope collect` whose clock runs faster; what it asks the network for takes its real time."""
+    """`servescope collect` whose clock runs faster; requests take their real time."""
     if speed != 1:
         began = time.time()
 

@@ -182,7 +182,7 @@ def _truncate(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_flip_head, _flip_pages, _truncate])
 def test_a_file_damaged_under_the_writer_is_set_aside(writing: Writing, damage: Callable[[Path], None]) -> None:
-    """It keeps its bytes under another name, a new one is begun, and no scrape that came since is lost."""
+    """It is renamed, a new one is begun, and no scrape since then is lost."""
     for _ in range(10):
         writing.scrape()
     writing.settle()
@@ -210,7 +210,7 @@ def test_a_file_damaged_under_the_writer_is_set_aside(writing: Writing, damage: 
 
 
 def test_a_damaged_file_is_set_aside_at_the_start(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The collector begins anew and says what became of the former file."""
+    """The collector begins a new one and logs the new name of the former file."""
     with Store(path) as store:
         store.set_target(STATUS)
     with path.open("r+b") as file:
@@ -246,7 +246,7 @@ def test_a_log_cut_off_loses_its_end_only(path: Path) -> None:
 
 
 def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
-    """So is one that was replaced; readers that are open follow."""
+    """So is one that was replaced; open readers follow."""
     writing.scrape()
     writing.settle()
     with Store(writing.path, read_only=True) as reader:
@@ -262,8 +262,30 @@ def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
     ]
 
 
+def test_a_new_file_gets_its_targets_before_the_scrapes_that_wait(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when writing them failed at first: a store that does not know a target refuses its scrapes."""
+    writing.scrape()
+    writing.settle()
+    write, failures = Round.write, [StoreError("disk full")]
+
+    def fail_once(round_: Round, store: Store) -> None:
+        if failures:
+            raise failures.pop()
+        write(round_, store)
+
+    monkeypatch.setattr(Round, "write", fail_once)
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{writing.path}{ending}").unlink()
+    second = writing.scrape()
+    writing.settle()
+
+    assert (writing.stored(), writing.dropped) == ([second], [])
+
+
 def test_a_file_that_was_emptied_is_begun_anew(writing: Writing) -> None:
-    """SQLite itself would go on for long without a word, and lose all of it in the end."""
+    """SQLite itself would go on for long without an error, and lose all of it in the end."""
     first = writing.scrape()
     writing.settle()
     with writing.store._lock:
@@ -283,7 +305,7 @@ def test_a_file_that_was_emptied_is_begun_anew(writing: Writing) -> None:
 
 
 def test_a_directory_that_vanished_is_waited_for(tmp_path: Path) -> None:
-    """While it is gone everything waits; when it is back a store is begun in it."""
+    """While it is gone all scrapes wait; when it is back a store is begun in it."""
     folder = tmp_path / "data"
     folder.mkdir()
     writing = Writing(folder / "servescope.db")
@@ -304,7 +326,7 @@ def test_a_directory_that_vanished_is_waited_for(tmp_path: Path) -> None:
     assert writing.dropped == []
 
 
-def test_a_directory_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_file_that_comes_back_with_its_directory_is_written_on(tmp_path: Path) -> None:
     """As one that was unmounted for a while: the same file is written, and read, on."""
     folder = tmp_path / "data"
     folder.mkdir()

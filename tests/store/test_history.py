@@ -56,7 +56,7 @@ def _fakes(deployment: Deployment, seed: int) -> list[FakeTarget]:
 
 @dataclass(frozen=True)
 class Past:
-    """A Prometheus that remembers three deployments, and their figures as we derive them."""
+    """A Prometheus with three deployments, and their figures as we derive them."""
 
     url: str
     start_ms: int
@@ -126,7 +126,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def _page(fakes: Sequence[FakeTarget], snapshots: Sequence[Snapshot | None], figures: Derivation) -> str:
-    """What a collector shows on its page."""
+    """What a collector exposes."""
     health = [
         Sample(name, fake.identity.labels(), value)
         for fake, snapshot in zip(fakes, snapshots, strict=True)
@@ -286,7 +286,7 @@ def test_samples_are_those_a_collector_would_hold(past: Past) -> None:
 
 
 def test_a_page_asks_few_questions(past: Past) -> None:
-    """The trends of all deployments, and a table's figures, are one query for each way there is to them."""
+    """The trends of all deployments, and a table's figures, are one query for each kind of figures."""
     history = past.history
     deployments = history.deployments()
     asked = _count_queries(history)
@@ -317,7 +317,7 @@ def _count_queries(history: PrometheusHistory) -> list[str]:
 
 
 def test_every_figure_can_be_asked_of_one_deployment(past: Past) -> None:
-    """Each figure's PromQL with the deployment's matchers is one that Prometheus takes, and gives only that one."""
+    """Each figure's PromQL with the deployment's matchers is valid in Prometheus, and returns only that deployment."""
     client = Prometheus(past.url)
     from servescope.store.prometheus.figure_queries import compute_query, matchers
 
@@ -392,7 +392,7 @@ def test_pages_over_time_are_drawn(
 
 
 def test_what_a_prometheus_does_not_hold_is_said(past: Past, open_page: Callable[..., AppTest]) -> None:
-    """Targets show their health; how they are read is no dash without a word, and no guess."""
+    """Targets show their health; the page says that a Prometheus does not hold how they are read."""
     page = open_page("sources", past.url)
     shown = html(page)
     assert "failing" in shown

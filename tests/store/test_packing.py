@@ -1,4 +1,4 @@
-"""Rows become runs, and nothing of them changes: what is packed is read back as it was appended, whenever it came."""
+"""Packing rows into runs changes nothing: every row is read back as it was appended, in whatever order."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ BLOCKS = {
 @pytest.mark.parametrize("name", sorted(BLOCKS))
 @pytest.mark.parametrize("links", ["none", "all"])
 def test_blocks_are_read_back_bit_by_bit(name: str, links: str) -> None:
-    """Whatever the numbers, and whichever of them are told by the one before."""
+    """Whatever the numbers, and whichever of them are encoded as differences to the one before."""
     block = BLOCKS[name]
     chained = np.full(len(block), links == "all")
 
@@ -185,7 +185,7 @@ def test_layouts_that_change_and_scrapes_that_fail_share_a_run(store: Store) -> 
 
 
 def test_the_same_series_are_the_same_tuple(store: Store) -> None:
-    """Who caches by the tuple's identity does so over packed and recent scrapes alike."""
+    """A cache by the tuple's identity works over packed and recent scrapes alike."""
     append(store, range(300))
     store.pack_due()
     append(store, range(300, 310))
@@ -198,7 +198,7 @@ def test_the_same_series_are_the_same_tuple(store: Store) -> None:
 
 @pytest.mark.parametrize("order", ["ascending", "older", "within", "shuffled"])
 def test_scrapes_may_come_in_any_order(store: Store, order: str) -> None:
-    """An imported past, before what is stored or in the middle of it, takes its place in time."""
+    """An imported past is read in its order in time, before what is stored or in the middle of it."""
     steps = {
         "ascending": [*range(600)],
         "older": [*range(300, 600), *range(300)],
@@ -218,7 +218,7 @@ def test_scrapes_may_come_in_any_order(store: Store, order: str) -> None:
 
 
 def test_the_same_time_again_replaces_what_is_packed(store: Store) -> None:
-    """The later word counts, at once and when it is packed in its turn."""
+    """The newer row counts, before and after it is packed."""
     append(store, range(240))
     pack_all(store)
     store.append_scrape("chat/r0", NOW + 7 * STEP, None)
@@ -246,7 +246,7 @@ def test_a_gap_ends_a_run(store: Store) -> None:
 
 
 def test_a_run_goes_once_all_of_it_is_old(store: Store) -> None:
-    """Its youngest scrape decides, so that a few older ones stay with it."""
+    """Its newest scrape decides, so that a few older ones stay with it."""
     append(store, range(240))
     pack_all(store)
 
@@ -317,7 +317,7 @@ def test_a_series_explosion_is_packed_in_small_runs(store: Store, monkeypatch: p
 
 
 def test_only_the_chunks_that_are_asked_for_are_read(store: Store) -> None:
-    """A damaged chunk of one metric stops no other, and is told with where it lies."""
+    """A damaged chunk of one metric stops no other; the error names the chunk."""
     append(store, range(240))
     pack_all(store)
     layout = [series.name for series in SERIES]
@@ -440,7 +440,7 @@ def test_figures_of_a_long_time_are_read_a_point_a_stretch(store: Store, monkeyp
 
 
 def test_layouts_that_are_shown_again_are_there_again(store: Store) -> None:
-    """What is let go of once nobody uses it is written anew for whoever does."""
+    """A layout that was deleted as unused is written again for its next row."""
     other = tuple(Series("x", (("n", str(number)),)) for number in range(3))
     for hour in range(4):
         shown = SERIES if hour % 2 == 0 else other
@@ -504,7 +504,7 @@ def test_a_lowered_limit_shrinks_the_file(store: Store, monkeypatch: pytest.Monk
 
 
 def test_the_writer_packs_in_between(path: Path, store: Store) -> None:
-    """Who only hands rounds over has them packed, and old ones deleted, without a word."""
+    """Rounds that are only submitted are packed, and old ones deleted, without an error."""
     failed: list[object] = []
     pruned: list[int] = []
     writer = StoreWriter(
@@ -551,7 +551,7 @@ def test_rows_of_an_idle_target_are_packed_where_no_figures_are_stored(path: Pat
 
 
 def test_contract_histograms_are_chunks_of_their_own(store: Store) -> None:
-    """Every metric of the contract lies apart from the others, so that reading one touches no other."""
+    """Every metric of the contract has chunks of its own, so that reading one reads no other."""
     shown = tuple(
         Series(f"{name}_bucket" if metric.kind == "histogram" else name, ()) for name, metric in METRICS.items()
     )

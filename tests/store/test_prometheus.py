@@ -1,4 +1,4 @@
-"""The client of Prometheus' HTTP API: what it asks, and what becomes of every answer that is none."""
+"""The client of Prometheus' HTTP API: its requests, and its error for every answer that is not Prometheus'."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ask(answer: Answer, *, seconds: float = 10.0) -> PrometheusError:
 
 
 def test_a_query_is_a_form_below_the_prefix() -> None:
-    """As Mimir and Thanos want it behind a path; times are exact, headers and compression are sent."""
+    """Also below a path, as for Mimir and Thanos; times are exact, headers and compression are sent."""
     seen: list[Handler] = []
 
     def answer(request: Handler) -> None:
@@ -107,7 +107,7 @@ def test_credentials_that_come_back_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_get_is_used_where_post_is_not_allowed() -> None:
-    """Some proxies let reading through by GET alone; that is found out once."""
+    """Some proxies allow GET alone; the client finds out once."""
     methods: list[str] = []
 
     def answer(request: Handler) -> None:
@@ -130,20 +130,20 @@ def test_numbers_that_are_none_are_absent() -> None:
 
 
 def test_prometheus_own_words_are_told() -> None:
-    """Status and error text stand in the error."""
-    told = json.dumps({"status": "error", "errorType": "bad_data", "error": 'parse error: unexpected "}"'})
-    error = ask(lambda request: request.reply(400, told))
+    """Status and error text are in the error."""
+    refusal = json.dumps({"status": "error", "errorType": "bad_data", "error": 'parse error: unexpected "}"'})
+    error = ask(lambda request: request.reply(400, refusal))
     assert error.status == 400
     assert 'bad_data: parse error: unexpected "}"' in str(error)
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "reason"),
     [(422, "query processing would load too many samples into memory"), (503, "query timed out in expression")],
 )
-def test_too_much_is_an_error_of_its_own(status: int, told: str) -> None:
+def test_too_much_is_an_error_of_its_own(status: int, reason: str) -> None:
     """So that a caller may ask for less."""
-    body = json.dumps({"status": "error", "errorType": "execution", "error": told})
+    body = json.dumps({"status": "error", "errorType": "execution", "error": reason})
     assert isinstance(ask(lambda request: request.reply(status, body)), TooMuchError)
 
 
@@ -185,7 +185,7 @@ def test_too_much_is_an_error_of_its_own(status: int, told: str) -> None:
     ],
 )
 def test_every_other_answer_has_its_error(answer: Answer, kind: type[PrometheusError], words: tuple[str, ...]) -> None:
-    """The URL, the status and what came stand in it; nothing is larger than allowed."""
+    """It names the URL, the status and the answer; nothing is larger than allowed."""
     error = ask(answer)
     assert type(error) is kind, error
     for word in words:
@@ -236,7 +236,7 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
-    """They would stand in every error."""
+    """They would be in every error."""
     with pytest.raises(UsageError) as raised:
         check_base_url("http://user:s3cret@x:9090")
     assert "s3cret" not in str(raised.value)
@@ -304,7 +304,7 @@ def test_what_is_always_too_much_ends() -> None:
 
 
 def test_the_documentation_names_every_option_and_key() -> None:
-    """What `servescope import`, `export` and `console` take stands in docs/history.md, and what to scrape as it is."""
+    """The options of `servescope import`, `export` and `console` are in docs/history.md, and what to scrape."""
     text = (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
     for module in (importing, exporting):
         parser = argparse.ArgumentParser(add_help=False)

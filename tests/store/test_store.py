@@ -241,7 +241,7 @@ def test_a_transaction_is_all_or_nothing(store: Store) -> None:
 
 
 def test_retention_deletes_what_is_older(store: Store) -> None:
-    """Figures and scrapes go by age, then the targets, deployments and layouts that nothing refers to."""
+    """Figures and scrapes are deleted by age, then the targets, deployments and layouts that nothing refers to."""
     day = 86_400_000
     for target in (status("r0"), status("r9", deployment=CODE)):
         store.set_target(target)

@@ -26,7 +26,8 @@ from alerts.receivers import (
 from dashboards import options as shared
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
-from servescope.alerting.records import TEAM, Alert, condition_promql
+from servescope.alerting.promql import condition_promql
+from servescope.alerting.records import TEAM, Alert
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, latency_objective, request_objective

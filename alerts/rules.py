@@ -11,7 +11,8 @@ from alerts.histograms import histogram_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
 from servescope.alerting.links import dashboard_path
-from servescope.alerting.records import Alert, condition_promql
+from servescope.alerting.promql import condition_promql
+from servescope.alerting.records import Alert
 from servescope.contract.expressions import promql
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import BURN_WINDOWS

@@ -16,7 +16,8 @@ import pytest
 
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import Own, condition_promql, terms
+from servescope.alerting.promql import condition_promql
+from servescope.alerting.records import Own, terms
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS

@@ -20,7 +20,8 @@ from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import duration_ms
 from servescope.alerting.links import panel_title
-from servescope.alerting.records import Alert, Badness, Shown, condition_promql, labels_of, terms
+from servescope.alerting.promql import condition_promql
+from servescope.alerting.records import Alert, Badness, Shown, labels_of, terms
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import COMPARED_TRAFFIC, DRAFT_TRAFFIC, PROMPT_TRAFFIC, REQUEST_TRAFFIC
 from servescope.contract.figures import FIGURES

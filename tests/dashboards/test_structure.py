@@ -17,7 +17,7 @@ from dashboards.queries import ALERTS
 from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH, VARIABLES, panel_title
-from servescope.alerting.records import condition_promql
+from servescope.alerting.promql import condition_promql
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES

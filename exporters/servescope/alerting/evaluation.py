@@ -1,6 +1,6 @@
 """Evaluates alerts without a Prometheus: which conditions hold, and how an alert's state changes.
 
-Both match Prometheus: terms are matched on the same labels as in the PromQL of `servescope.alerting.records`, and an
+Both match Prometheus: terms are matched on the same labels as in the PromQL of `servescope.alerting.promql`, and an
 alert is pending, firing, kept firing and resolved at the same evaluations.
 """
 

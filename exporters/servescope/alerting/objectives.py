@@ -10,13 +10,14 @@ from servescope.alerting.records import (
     PERCENT,
     WHO,
     Alert,
+    All,
     Any,
+    Badness,
     Compare,
     Condition,
     Over,
     Runbook,
     Shown,
-    burns,
 )
 from servescope.contract.bounds import REQUEST_TRAFFIC
 from servescope.contract.objectives import BURN_WINDOWS
@@ -49,7 +50,7 @@ def _burn_alert(choices: Choices, objective: Objective, severity: str) -> Alert:
     return Alert(
         f"Servescope{camel}Budget{'BurnsFast' if is_fast else 'Burns'}",
         "critical" if is_fast else "warning", "slo", f"slo-{objective.name.replace('_', '-')}",
-        Any(tuple(burns(objective, row, _traffic_over(row, floor)) for row in rows)),
+        Any(tuple(_burns(objective, row, _traffic_over(row, floor)) for row in rows)),
         f"{objective.title}: the error budget is burning {'fast' if is_fast else 'too fast'}.",
         f"{PERCENT} of the requests of {WHO} violate the objective: {objective.promise}.",
         Runbook(
@@ -73,3 +74,13 @@ def _traffic_over(row: BurnWindow, floor: float) -> Condition:
     """
     window = min(row.long, _LONGEST_TRAFFIC, key=duration_ms)
     return Compare(Over("avg", Shown("request_rate"), window), ">=", floor)
+
+
+def _burns(objective: Objective, window: BurnWindow, traffic: Condition) -> Condition:
+    """The burn rate of the objective's error budget is above `factor` over both windows."""
+    bound = round(window.factor * objective.budget, 12)
+    return All((
+        Compare(Badness(objective, window.long), ">", bound),
+        Compare(Badness(objective, window.short), ">", bound),
+        traffic,
+    ))  # fmt: skip

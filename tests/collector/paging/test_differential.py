@@ -16,7 +16,8 @@ from alerts.recording import render_recording_rules
 from alerts.rules import render_objective_rules
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance, is_evaluated_by_collector
-from servescope.alerting.records import Badness, condition_promql
+from servescope.alerting.promql import condition_promql
+from servescope.alerting.records import Badness
 from servescope.contract.expressions import Vector
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, format_series

@@ -23,7 +23,8 @@ from alerts.recording import recording_group
 from alerts.rules import objective_group
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
-from servescope.alerting.records import Alert, Own, condition_promql, terms
+from servescope.alerting.promql import condition_promql
+from servescope.alerting.records import Alert, Own, terms
 from servescope.collector.collector import Collector
 from servescope.contract.samples import Labels, Series, Window, make_labels
 from tests.support.prometheus import Prometheus, Range, running

@@ -58,7 +58,11 @@ def assert_waits_and_stores(running: Collecting, problem: str, make_room: Callab
     last = running.wait_for_scrapes()
     wait_for(lambda: last in running.stored(), "the last scrape")
 
-    assert running.stored() == [*range(1, running.stored()[-1] + 1)]
+    scrapes = running.scrapes()
+    stored = [number for number in scrapes if number is not None]
+    assert stored == sorted(stored)
+    # An answer that came too late on a busy machine is a scrape that failed, and stored as such.
+    assert len({*range(1, stored[-1] + 1)} - {*stored}) <= scrapes.count(None)
     assert "Traceback" not in (log := running.log.read_text())
     assert log.count(f"{problem}; what was scraped waits") == 1
 

@@ -73,15 +73,18 @@ class Collecting:
         found = re.search(rf"^{METRIC}{{.*}} (\S+)$", self.get("/metrics"), re.MULTILINE)
         return round(float(found[1])) if found else 0
 
-    def stored(self) -> list[int]:
-        """The numbers of the answers in the store."""
+    def scrapes(self) -> list[int | None]:
+        """The numbers of the answers in the store, None for each scrape that failed."""
         with Store(self.store, read_only=True) as store:
             return [
-                round(snapshot.values[0])
+                None if snapshot is None else round(snapshot.values[0])
                 for target in store.targets()
                 for _, snapshot in store.read_scrapes(target.target_id, 0, 1 << 41)
-                if snapshot is not None
             ]
+
+    def stored(self) -> list[int]:
+        """The numbers of the answers in the store."""
+        return [number for number in self.scrapes() if number is not None]
 
     def wait_for_scrapes(self) -> int:
         """Wait until /metrics shows an answer that was sent after this call; returns its number."""

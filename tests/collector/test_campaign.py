@@ -27,7 +27,7 @@ from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from tests.support.prometheus import Point, Prometheus, running
 from tests.support.waiting import deadline_seconds
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.slow
 
 SEED = 11
 TARGETS, SERIES, SCRAPES = 36, 28, 170

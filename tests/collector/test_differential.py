@@ -49,7 +49,7 @@ from tests.support.fake_targets import FakeTarget, Incident, serving
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.replay import Figures, replay
 
-pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.proof
 
 SCENARIO_SECONDS = 56.0
 WINDOW = "10s"

@@ -30,7 +30,7 @@ from tests.support import prometheus as real
 from tests.support.fake_targets import FakeTarget, Incident, serving
 from tests.support.past import INTERVAL_MS, Scraped, a_day_ago, remembering, write_blocks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 COUNT = 100
 CHAT = Deployment("llama-70b", "chat-v2", "v2")

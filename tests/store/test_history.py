@@ -36,7 +36,7 @@ from tests.support.prometheus import free_port
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 COUNT = 60
 COLLECTED = Deployment("llama-70b", "chat", "v2", "production", "promoting")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +16,10 @@ from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
+from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, running
+from tests.support.promtool import run
 from tests.support.recording_rules import RECORDING_FILES
-from tests.support.waiting import deadline_seconds
 
 START_SECONDS = 1_700_000_000
 SCRAPE_SECONDS = 15
@@ -63,15 +63,16 @@ def fill(
     """
     add_samples(promtool, folder, samples)
     with running(prometheus, folder, {}, options=RETENTION) as server:
-        _run(
+        done = run(
+            promtool,
             [
-                str(promtool), "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}",
-                f"--end={START_SECONDS + seconds}", f"--eval-interval={interval}",
-                f"--output-dir={folder / 'recorded'}",
-                f"--url=http://127.0.0.1:{server.port}",
-                *(str(RULES / name) for name in RECORDING_FILES),
-            ]
+                "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}", f"--end={START_SECONDS + seconds}",
+                f"--eval-interval={interval}", f"--output-dir={folder / 'recorded'}",
+                f"--url=http://127.0.0.1:{server.port}", *(RULES / name for name in RECORDING_FILES),
+            ],
+            folder,
         )  # fmt: skip
+    assert done.returncode == 0, done.stdout
     for block in (folder / "recorded").iterdir():
         block.rename(folder / "data" / block.name)
 
@@ -81,7 +82,7 @@ def add_samples(promtool: Path, folder: Path, samples: Iterable[bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "samples.om"
     text.write_bytes(b"".join((*samples, b"# EOF\n")))
-    _run([str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")])
+    make_blocks(text, promtool, folder)
 
 
 RETENTION = ("--storage.tsdb.retention.time=100y",)
@@ -144,8 +145,3 @@ def _alerts() -> Iterator[bytes]:
     """What begins to fire: of a deployment, of a model, of the monitoring, the Watchdog, and somebody else's."""
     for labels in _FIRING:
         yield f'ALERTS{{alertstate="firing",{labels}}} 1 {START_SECONDS + SECONDS}\n'.encode()
-
-
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=deadline_seconds(120), check=False)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from servescope.contract.samples import format_series, format_value, make_labels
 from servescope.sources.parse import parse_exposition
 from tests.support.prometheus import Prometheus, running
+from tests.support.promtool import run
 
 INTERVAL_MS = 15_000
 
@@ -44,9 +44,8 @@ def write_blocks(scrapes: Sequence[Scraped], promtool: Path, folder: Path) -> No
 
 def make_blocks(text: Path, promtool: Path, folder: Path) -> None:
     """Have promtool make blocks of an OpenMetrics text in a Prometheus' data folder."""
-    command = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run(promtool, ["tsdb", "create-blocks-from", "openmetrics", text, folder / "data"], folder)
+    assert done.returncode == 0, done.stdout
 
 
 def _lines(scrape: Scraped) -> Iterator[str]:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.prometheus import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.proof
 NAME = "ServescopeReplicasFailed"
 _CONFIGURATION = """
 [collector]

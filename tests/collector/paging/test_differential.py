@@ -32,7 +32,7 @@ from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, Range, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.proof
 
 STEP_SECONDS = 15
 STEPS = 160

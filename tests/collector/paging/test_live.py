@@ -30,7 +30,7 @@ from servescope.contract.samples import Labels, Series, Window, make_labels
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.replay import replay
 
-pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.proof
 SECONDS = 24.0
 WINDOW, WINDOW_MS = "5s", 5_000
 INTERVAL_MS = 500

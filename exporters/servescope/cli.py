@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from servescope.errors import ServescopeError, UsageError
 
@@ -33,6 +34,8 @@ COMMANDS = {
     ),
 }
 
+_CREDENTIALS: Final = re.compile(r"\S*[:/]\S*@\S*")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code is 0, 1 for a failure and 2 for wrong usage."""
@@ -47,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.parse_args(words)  # answers --help and --version, refuses the rest
         name, (module_name, summary) = words[0], COMMANDS[words[0]]
         command = import_module(module_name)
-        command_parser = argparse.ArgumentParser(
-            prog=f"servescope {name}", description=f"{summary[0].upper()}{summary[1:]}."
-        )
+        command_parser = _Parser(prog=f"servescope {name}", description=f"{summary[0].upper()}{summary[1:]}.")
         command.configure(command_parser)
         code: int = command.run(command_parser.parse_args(words[1:]))
     except ServescopeError as error:
@@ -64,12 +65,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors do not show the credentials of a URL that is out of place."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit with 2."""
+        super().error(_CREDENTIALS.sub("(a URL with credentials)", message))
+
+
 def _make_parser() -> argparse.ArgumentParser:
     from importlib.metadata import version
 
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="servescope",
         description="Observability for LLM serving stacks.",
         epilog=f"commands:\n{listing}\n\n`servescope COMMAND --help` describes each.",

@@ -190,6 +190,17 @@ def test_a_password_in_a_url_is_not_printed(
     assert "user" not in printed
 
 
+@pytest.mark.parametrize("words", [("a", "b", "http://user:hunter2@c"), ("a", "--limit", "http://user:hunter2@c")])
+def test_a_password_out_of_place_is_not_printed(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    """Not by the parser of the command line either, which shows what it does not know."""
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", *words])
+    printed = "".join(capsys.readouterr())
+    assert ended.value.code == 2
+    assert "unrecognized arguments" in printed
+    assert "hunter2" not in printed
+
+
 # --- Limits -----------------------------------------------------------------------------------------------------------
 
 

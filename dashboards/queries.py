@@ -197,7 +197,7 @@ def compile_expression(
     """The expression over what is in scope and `where` keeps, per value of the labels in `by`.
 
     It is computed over the raw series. Only the buckets of histograms are read from their recording rules where they
-    are not told apart by replica: there are hundreds of raw ones for each that is recorded.
+    are not broken down by replica: there are hundreds of raw ones for each that is recorded.
     """
     labels = tuple(options.label(label) for label in by)
     # `where` is said in the braces of every selector, before the scope.

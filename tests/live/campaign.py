@@ -22,7 +22,7 @@ from tests.live.watch import Received, Watch
 _PATIENCE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.2
 CALLING: Final = ("page", "ticket")
-"""The receivers that call somebody."""
+"""The receivers that notify people."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ def run_lanes(stack: LiveStack, watch: Watch, episodes: Sequence[Episode], say: 
         lanes.setdefault(episode.lane, []).append(episode)
     outcomes: list[Outcome] = []
     threads = [
-        # Daemons: whoever ends the run does not wait for what may still fire.
+        # Daemons: an interrupted run does not wait for alerts.
         threading.Thread(
             target=_run_lane, args=(stack, watch, lane, outcomes, say), name=f"servescope-live-{name}", daemon=True
         )

@@ -84,11 +84,11 @@ def _reconfigure(program: Program, path: Path, old: str, new: str) -> Undo:
     path.write_text(before.replace(old, new, 1), encoding="utf-8")
     program.signal(signal.SIGHUP)
 
-    def mend() -> None:
+    def restore() -> None:
         path.write_text(before, encoding="utf-8")
         program.signal(signal.SIGHUP)
 
-    return mend
+    return restore
 
 
 def add_failing_rule(stack: LiveStack) -> Undo:

@@ -27,7 +27,7 @@ AUTOSCALING_ALERTS: Final = (
             "Compare the raw scale with the one sent. Check whether the tokens in flight belong to real traffic or to "
             "stuck requests.",
             "Raise max_replica, or target_in_flight_tokens if latency allows; otherwise limit the traffic.",
-            "A bound that is meant as a budget; silence the alert then.",
+            "An upper bound set on purpose as a budget; silence the alert then.",
         ),
         "scale", "autoscaler_desired_scale", keep="5m",
     ),

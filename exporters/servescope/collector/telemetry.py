@@ -93,17 +93,17 @@ class Telemetry:
         self.failures.labels(stage).inc()
         _logger.error("%s", message, exc_info=error or True)
 
-    def know_receiver(self, receiver: str) -> None:
-        """Have a receiver's counts begin at 0."""
+    def add_receiver(self, receiver: str) -> None:
+        """Expose a receiver's counters, starting at 0."""
         for result in NOTIFIED:
             self._notices.labels(receiver, result)
 
-    def count_notices(self, receiver: str, result: str, count: int) -> None:
-        """Book alerts that a receiver was told, or was to be told."""
+    def count_notifications(self, receiver: str, result: str, count: int) -> None:
+        """Count alerts that were sent to a receiver, or were to be sent."""
         self._notices.labels(receiver, result).inc(count)
 
     def count_left_out(self, alerts: int) -> None:
-        """Book alerts that were too many."""
+        """Count alerts beyond the limit."""
         self._left_out.inc(alerts)
 
     def read(self, names: Collection[str]) -> dict[str, Vector]:

@@ -83,8 +83,8 @@ def _make_pairs(stored: list[list[object]]) -> Labels:
 
 
 def _make_alert(alert: str, labels: Labels, stored: dict[str, Any]) -> KeptAlert:
-    told = {name: tuple(word) for name, word in stored.pop("told").items()}
-    return KeptAlert(alert, labels, **{**stored, "told": told, "value": float(stored["value"])})
+    sent = {name: tuple(last) for name, last in stored.pop("sent").items()}
+    return KeptAlert(alert, labels, **{**stored, "sent": sent, "value": float(stored["value"])})
 
 
 def _state(alert: KeptAlert) -> dict[str, object]:
@@ -93,7 +93,7 @@ def _state(alert: KeptAlert) -> dict[str, object]:
         "fired_ms": alert.fired_ms,
         "kept_ms": alert.kept_ms,
         "resolved_ms": alert.resolved_ms,
-        "told": {name: list(word) for name, word in alert.told.items()},
+        "sent": {name: list(last) for name, last in alert.sent.items()},
         # As text where JSON has no number for it.
         "value": alert.value if math.isfinite(alert.value) else str(alert.value),
     }

@@ -74,8 +74,8 @@ class FigureTable:
 class KeptAlert:
     """The state of an alert of one set of labels, times in milliseconds: see `servescope.alerting.evaluation.Active`.
 
-    `resolved_ms` is when it was over. `told` says by receiver what it knows: since when it fires, `firing` or
-    `resolved`, and when it was told. `value` is that of when it was written, and makes no difference.
+    `resolved_ms` is None while it is pending or firing. `sent` is by receiver what it was sent last: the start of the
+    alert, `firing` or `resolved`, and the time. `value` is not compared.
     """
 
     alert: str
@@ -84,7 +84,7 @@ class KeptAlert:
     fired_ms: int | None
     kept_ms: int | None
     resolved_ms: int | None
-    told: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
+    sent: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
     value: float = field(default=0.0, compare=False)
 
 

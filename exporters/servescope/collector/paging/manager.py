@@ -200,18 +200,18 @@ class AlertManager:
         sums = budgets.keep(at_ms)
         if sums is not None:
             self._submit(Round(sums=(at_ms, sums), forgotten_sums=budgets.thin(at_ms, deployments.keys()) or ()))
-        self._store_alerts(anew=not 0 <= at_ms - self._written_ms < _WRITTEN_EVERY_MS)
+        self._store_alerts(always=not 0 <= at_ms - self._written_ms < _WRITTEN_EVERY_MS)
 
     def _on_sent(self) -> None:
-        self._store_alerts(anew=False)
+        self._store_alerts(always=False)
 
-    def _store_alerts(self, *, anew: bool) -> None:
+    def _store_alerts(self, *, always: bool) -> None:
         """Store alert states and what was sent, where that differs from what was stored last."""
         last_sent = self.notifier.last_sent()
         alerts = tuple(
             _kept(each, {name: known.get(each.key) for name, known in last_sent.items()}) for each in self._instances
         )
-        if anew or alerts != self._written:
+        if always or alerts != self._written:
             self._written, self._written_ms = alerts, self.view.at_ms
             self._submit(Round(alerts=alerts))
 
@@ -248,9 +248,9 @@ class AlertManager:
         self.states.restore(instances, down_ms=down_ms, at_ms=at_ms, settle_ms=settle_ms)
         last_sent: dict[str, dict[Key, LastSent]] = {}
         for each in kept:
-            for name, (starts_ms, told, told_ms) in each.told.items():
+            for name, (starts_ms, state, sent_ms) in each.sent.items():
                 last_sent.setdefault(name, {})[each.alert, each.labels] = LastSent(
-                    starts_ms, "firing" if told == "firing" else "resolved", told_ms
+                    starts_ms, "firing" if state == "firing" else "resolved", sent_ms
                 )
         self.notifier.restore(last_sent)
         self._firing = _firing(instances)
@@ -275,8 +275,10 @@ def _keys(pasts: Iterable[Shown]) -> list[str] | None:
 def _kept(instance: AlertInstance, last_sent: Mapping[str, LastSent | None]) -> KeptAlert:
     active = instance.active
     times = (active.since_ms, active.fired_ms, active.kept_ms, instance.resolved_ms)
-    told = {name: (sent.starts_ms, sent.state, sent.at_ms) for name, sent in last_sent.items() if sent is not None}
-    return KeptAlert(instance.alert, instance.labels, *times, told, active.value)
+    by_receiver = {
+        name: (sent.starts_ms, sent.state, sent.at_ms) for name, sent in last_sent.items() if sent is not None
+    }
+    return KeptAlert(instance.alert, instance.labels, *times, by_receiver, active.value)
 
 
 def _instance(kept: KeptAlert) -> AlertInstance:

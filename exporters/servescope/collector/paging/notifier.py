@@ -114,7 +114,7 @@ class _Webhook:
                 yield [each for each in of_alert if each.state == "firing" or each.key in due]
 
     def _matches(self, instance: AlertInstance) -> bool:
-        # Whoever was notified that it fires is notified that it resolved, even if its severities changed meanwhile.
+        # A receiver that was sent the firing alert is sent its end, even if its severities changed meanwhile.
         severities = self.settings.severities
         return not severities or instance.state == "resolved" or ALERTS[instance.alert].severity in severities
 
@@ -172,7 +172,7 @@ class Notifier:
             known = former.pop(identity, None)
             channel = self._channels[identity] = known or _Channel(name, receiver, receiver.settings.access)
             channel.name, channel.receiver, channel.access = name, receiver, receiver.settings.access
-            self._telemetry.know_receiver(name)
+            self._telemetry.add_receiver(name)
         for channel in former.values():
             if channel.task is not None:
                 channel.task.cancel()
@@ -223,7 +223,7 @@ class Notifier:
         channel.failed &= known
         for key in [key for key in channel.last_sent if key not in known]:
             if channel.last_sent.pop(key).state == "firing":
-                self._telemetry.count_notices(channel.name, "dropped", 1)
+                self._telemetry.count_notifications(channel.name, "dropped", 1)
 
     async def close(self) -> None:
         """Stop sending."""
@@ -279,7 +279,7 @@ class Notifier:
                 is_sent = False
                 continue
             self._telemetry.notification_seconds.observe(time.perf_counter() - started)
-            self._telemetry.count_notices(channel.name, "sent", len(part))
+            self._telemetry.count_notifications(channel.name, "sent", len(part))
             channel.failed.difference_update(each.key for each in part)
             for each in part:
                 state: SentState = "resolved" if each.state == "resolved" else "firing"
@@ -292,7 +292,7 @@ class Notifier:
         return is_sent
 
     def _on_failure(self, channel: _Channel, problem: str, part: Sequence[AlertInstance]) -> None:
-        self._telemetry.count_notices(channel.name, "failed", len(part))
+        self._telemetry.count_notifications(channel.name, "failed", len(part))
         channel.failed.update(each.key for each in part)
         now = time.monotonic()
         if problem != channel.problem or now - channel.problem_logged_at >= _PROBLEM_LOGGED_EVERY_SECONDS:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +20,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.prometheus import free_port
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.proof
 NAME = "ServescopeReplicasFailed"
@@ -128,13 +129,6 @@ def ended(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.1)
-
-
 def fetch(port: int, path: str) -> Any:
     try:
         with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
@@ -157,23 +151,29 @@ def test_a_kill_notifies_nobody_twice_and_loses_no_end(alertmanager: Path, tmp_p
     def evaluated() -> bool:
         return (fetch(own, "/api/v1/alerts") or {}).get("evaluated_ms") is not None
 
+    def updated() -> str:
+        alerts = [each for each in fetch(port, "/api/v2/alerts") if each["labels"]["alertname"] == NAME]
+        return max((each["updatedAt"] for each in alerts), default="")
+
     loopback.failed = 2
     with ended(alerting):
-        wait_until(lambda: fetch(port, "/api/v2/status") is not None)
+        wait_for(lambda: fetch(port, "/api/v2/status"), "Alertmanager")
         with ended(collect) as collector:
-            wait_until(lambda: loopback.statuses() == ["firing"])
+            wait_for(lambda: loopback.statuses() == ["firing"], "the notification that it fires")
             (known,) = [each for each in fetch(port, "/api/v2/alerts") if each["labels"]["alertname"] == NAME]
             collector.send_signal(signal.SIGKILL)
         with ended(collect) as collector:
-            wait_until(evaluated)
-            time.sleep(3)
+            wait_for(evaluated, "an evaluation after the restart")
+            # Sent again, so that Alertmanager would notify again if it took it for another alert.
+            wait_for(lambda: updated() > known["updatedAt"], "the alert in Alertmanager after the restart")
+            time.sleep(2)
             (again,) = [each for each in fetch(port, "/api/v2/alerts") if each["labels"]["alertname"] == NAME]
             assert (again["fingerprint"], again["startsAt"]) == (known["fingerprint"], known["startsAt"])
             assert loopback.statuses() == ["firing"]
             collector.send_signal(signal.SIGKILL)
         loopback.failed = 0
         with ended(collect):
-            wait_until(lambda: "resolved" in loopback.statuses())
+            wait_for(lambda: "resolved" in loopback.statuses(), "the notification that it resolved")
             time.sleep(2)
 
     assert loopback.statuses() == ["firing", "resolved"]

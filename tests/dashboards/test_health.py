@@ -24,6 +24,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 SECONDS = 4
+_STEP_SECONDS = 0.5
 
 # One collector, whose lists lose nothing, and which scrapes when the test says: it is never late.
 NEVER_HERE = {
@@ -47,7 +48,7 @@ def answers(
         while not asked.done():
             # So that there are scrapes, evaluations and transactions to report.
             await stage.step()
-            await asyncio.wait([asked], timeout=0.5)
+            await asyncio.wait([asked], timeout=_STEP_SECONDS)
         lag.cancel()
         return await asked
 

@@ -89,14 +89,14 @@ def spy_on_layout(collector: Collector) -> list[int]:
     """How many new series each look-up of what they are summed into handles, from now on."""
     handled: list[int] = []
     layout = collector.fleet.deriver._layout(CHAT)
-    look_up = layout._take_up
+    look_up = layout._look_up
 
     def counted(member: Any, recent: Any) -> None:
         known = len(member.series)
         look_up(member, recent)
         handled.append(len(member.series) - known)
 
-    layout._take_up = counted  # type: ignore[method-assign]
+    layout._look_up = counted  # type: ignore[method-assign]
     return handled
 
 

@@ -187,7 +187,7 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Wind
         for number, identity in enumerate(identities):
             recents[identity].append(at_ms + number, contract_scrape(chance, values[identity], identity, step))
             if chance.random() < 0.5:
-                deriver.take_up(identity.deployment(), recents[identity])
+                deriver.look_up(identity.deployment(), recents[identity])
         members = {
             deployment: Members(
                 [recents[identity] for identity in listed if identity.deployment() == deployment],

@@ -416,7 +416,7 @@ def answer(discovery: Discovery, groups: object) -> None:
     """Let the one http_sd answer this, and go by it."""
     (key,) = discovery.http_lists()
     body = groups if isinstance(groups, bytes) else json.dumps(groups).encode()
-    discovery.take(key, discovery.read_answer(key, body))
+    discovery.commit(key, discovery.read_answer(key, body))
     discovery.refresh()
 
 
@@ -690,7 +690,7 @@ def test_an_answer_to_a_list_that_is_gone_is_ignored(tmp_path: Path) -> None:
     former = Discovery(configure(tmp_path, HTTP_SD))
     (key,) = former.http_lists()
     discovery = Discovery(configure(tmp_path, FILE_SD), former)
-    discovery.take(key, discovery.read_answer(key, b'[{"targets": ["a:1"]}]'))
+    discovery.commit(key, discovery.read_answer(key, b'[{"targets": ["a:1"]}]'))
     discovery.refresh()
 
     assert discovery.targets == ()

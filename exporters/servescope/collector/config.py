@@ -101,7 +101,7 @@ class Configuration:
     """All of `servescope.toml`; `origin` names the file, or the command line.
 
     `shares` are those of the traffic that the stacks are to have; `alerting` says which alerts there are, and who is
-    told.
+    notified.
     """
 
     collector: CollectorSettings

@@ -69,7 +69,7 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     ),
     "deployments.relabel": RELABEL_SETTINGS,
 }
-"""The tables below `[[deployments]]`; those of `relabel` may also stand in a file_sd or an http_sd."""
+"""The tables below `[[deployments]]`; those of `relabel` may also be in a file_sd or an http_sd."""
 
 _SHORTEST_REFRESH_MS = 1_000
 _CARRIES_CREDENTIALS = "carries credentials; use bearer_token_file, headers_from_file or headers_from_env"

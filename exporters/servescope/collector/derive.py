@@ -89,10 +89,10 @@ class Deriver:
         self._assembled: list[tuple[Layout, int]] = []
         self._replica_leaves = self._program.leaves_of[REPLICAS.name]
 
-    def take_up(self, deployment: Deployment, recent: RecentScrapes) -> None:
+    def look_up(self, deployment: Deployment, recent: RecentScrapes) -> None:
         """Look up the series that are new in a target's scrapes; the next evaluation looks up the rest."""
         try:
-            self._layout(deployment).take_up(recent)
+            self._layout(deployment).look_up(recent)
         except Exception:  # the evaluation meets it again, and says so
             self._layouts.pop(deployment, None)
 

@@ -92,7 +92,7 @@ class DiscoveryLoop:
             self.discovery.note_failure(key, str(error))
             return error.retry_after_seconds or 0.0
         # A long list takes its time to be read, which scrapes need not wait for.
-        self.discovery.take(key, await asyncio.to_thread(self.discovery.read_answer, key, body))
+        self.discovery.commit(key, await asyncio.to_thread(self.discovery.read_answer, key, body))
         return 0.0
 
     async def recall_alerts(self) -> None:

@@ -139,7 +139,7 @@ class _TargetLines:
 
 
 def _place(series: Series) -> tuple[str, tuple[tuple[str, str], ...], str, float]:
-    """Where a series stands: its family, its metric, which sample of it, and the bucket's edge."""
+    """The place of a series on the page: its family, its metric, which sample of it, and the bucket's edge."""
     family = SAMPLE_FAMILIES.get(series.name, series.name)
     edge = next((text for name, text in series.labels if name == "le"), None)
     labels = tuple(pair for pair in series.labels if pair[0] != "le")

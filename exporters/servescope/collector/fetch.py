@@ -43,7 +43,7 @@ _LIST_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip",
 _POST_HEADERS: Final = {"Content-Type": "application/json", "User-Agent": _AGENT}
 _LIST_SECONDS = 10.0
 _OPENMETRICS: Final = "application/openmetrics-text"
-_END_BYTES = 64  # within which an end stands, blank lines and spaces behind it included
+_END_BYTES = 64  # the end is within these, with blank lines and spaces after it
 _MAX_REDIRECTS = 5
 _CHUNK_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -275,7 +275,7 @@ class _Body:
             if inflate.eof:
                 # gzip may consist of several members, one behind the other.
                 inflate = self._inflate = zlib.decompressobj(wbits=31)
-            # One byte more than is allowed tells that there is too much.
+            # One byte more than is allowed shows that there is too much.
             self._keep(inflate.decompress(chunk, self._room + 1))
             chunk = inflate.unused_data if inflate.eof else b""
 
@@ -307,7 +307,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         moment, now = _http_date(text), _http_date(headers.get("Date", ""))
         if moment is None:
             return None
-        # By the server's own clock where it tells it, which may differ from ours.
+        # By the server's own clock where it sends its Date: the two clocks may differ.
         seconds = moment - (time.time() if now is None else now)
     return min(max(seconds, 0.0), _LONGEST_RETRY_SECONDS)
 
@@ -367,7 +367,7 @@ def _tls_cause(error: BaseException) -> str | None:
 
 
 def _os_cause(error: OSError) -> str:
-    # asyncio puts its own words into strerror; those of a failed look-up are told by negative numbers.
+    # asyncio puts its own text into strerror; the numbers of a failed look-up are negative.
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error) or type(error).__name__
 

@@ -72,7 +72,7 @@ class Fleet:
 
     def watch(self, target: Target, recent: RecentScrapes) -> Watched:
         """A target that is scraped from now on, with the scrapes that the store held."""
-        self.deriver.take_up(target.identity.deployment(), recent)
+        self.deriver.look_up(target.identity.deployment(), recent)
         return Watched(target, self._reader(target), recent)
 
     def change(self, watched: Watched, target: Target) -> None:
@@ -124,7 +124,7 @@ class Fleet:
     ) -> None:
         """Look up the new series of a scrape in parts: thousands at once would delay the scrapes of other targets."""
         for _ in recent.reserve(time_ms, snapshot.series) if snapshot is not None else ():
-            self.deriver.take_up(deployment, recent)
+            self.deriver.look_up(deployment, recent)
             await asyncio.sleep(0)
 
     def book(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
@@ -137,7 +137,7 @@ class Fleet:
             return False
         kept = watched.recent.append(time_ms, snapshot)
         self.recorder.record_scrape(watched, time_ms, kept)
-        self.deriver.take_up(watched.deployment, watched.recent)
+        self.deriver.look_up(watched.deployment, watched.recent)
         if kept is not None:
             self.alerts.count(watched.target.target_id, watched.deployment, time_ms, kept)
         return True

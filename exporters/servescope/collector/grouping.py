@@ -25,12 +25,12 @@ from servescope.contract.figures import figure_key
 from servescope.contract.readings import bucket_quantile
 from servescope.contract.samples import Labels, Series, make_labels
 
-# Slots nobody fills any more are let go of when there are this many, and again at twice as many.
+# Slots without rows are dropped when there are this many, and again at twice as many.
 _SLOTS_KEPT: Final = 4096
 
 
 class Named(NamedTuple):
-    """How a figure of one group is called: its key, its labels on `/metrics`, and those that tell the group."""
+    """The names of a figure of one group: its key, its labels on `/metrics`, and the labels of the group."""
 
     key: str
     labels: Labels
@@ -73,11 +73,11 @@ class Layout:
         self._table: _Slots | None = None
         self._names: dict[tuple[str, Labels], Named] = {}
 
-    def take_up(self, recent: RecentScrapes) -> None:
+    def look_up(self, recent: RecentScrapes) -> None:
         """Look up a target's new series now, so that the next `update` need not."""
         member = self._members.setdefault(recent, _Member())
         if member.version != recent.version:
-            self._take_up(member, recent)
+            self._look_up(member, recent)
             self._is_behind = True
 
     def update(self, recents: Sequence[RecentScrapes]) -> None:
@@ -89,7 +89,7 @@ class Layout:
             self.recents = recents
         for recent, member in self._members.items():
             if member.version != recent.version:
-                self._take_up(member, recent)
+                self._look_up(member, recent)
                 changed = True
         if changed:
             self.version += 1
@@ -115,7 +115,7 @@ class Layout:
             named = self._names[figure.name, group] = Named(figure_key(figure.name, own), labels, group)
         return named
 
-    def _take_up(self, member: _Member, recent: RecentScrapes) -> None:
+    def _look_up(self, member: _Member, recent: RecentScrapes) -> None:
         """Look up the rows that have another series than before."""
         former, current = member.series, recent.rows
         shared = min(len(former), len(current))

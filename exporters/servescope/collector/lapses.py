@@ -1,4 +1,4 @@
-"""What the log is told of things that go wrong and right again: at first each time, then ever more rarely."""
+"""Which failures and recoveries are logged: at first each one, then fewer and fewer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _FIRST_QUIET_MS = 60_000
 _LONGEST_QUIET_MS = 3_600_000
 
 
-class Told(NamedTuple):
-    """What is to be told now: whether it is wrong, and how often it went wrong since an instant without being told."""
+class Report(NamedTuple):
+    """What to log now: whether it is wrong, and how often it went wrong since an instant without being logged."""
 
     is_wrong: bool
     more: int
     since_ms: int
 
     def counted(self, what: str = "") -> str:
-        """The end of a line, which says what happened how often untold; nothing when it did not."""
+        """The end of a line, with how often something happened without being logged; empty when it did not."""
         if not self.more:
             return ""
         times = "once more" if self.more == 1 else f"{self.more} more times"
@@ -29,9 +29,9 @@ class Told(NamedTuple):
 class Lapses:
     """Things that may be wrong, each by a name, such as that a target does not answer. Not thread safe.
 
-    That one goes wrong is told, and that it is right again. Is it wrong anew within a minute, that is only counted, and
-    told once the minute is over; the next time it is two minutes, then four, up to an hour, and a minute again when
-    that time has passed without a lapse.
+    The first failure is logged, and the recovery. A failure within a minute of them is counted, and logged when the
+    minute is over; the next time it is two minutes, then four, up to an hour, and a minute again when that time has
+    passed without a failure.
     """
 
     def __init__(self) -> None:
@@ -44,52 +44,52 @@ class Lapses:
     def __len__(self) -> int:
         return len(self._lapses)
 
-    def note(self, name: str, now_ms: int, *, is_wrong: bool) -> Told | None:
-        """Notice whether something is wrong now; what is to be told of it, None for nothing."""
+    def note(self, name: str, now_ms: int, *, is_wrong: bool) -> Report | None:
+        """Note whether something is wrong now; returns what to log, None for nothing."""
         lapse = self._lapses.get(name)
         if lapse is None:
             if not is_wrong:
                 return None
             lapse = self._lapses[name] = _Lapse()
-        told = lapse.note(now_ms, is_wrong=is_wrong)
+        report = lapse.note(now_ms, is_wrong=is_wrong)
         if lapse.is_over:
             del self._lapses[name]
-        return told
+        return report
 
 
 class _Lapse:
     def __init__(self) -> None:
-        self._is_wrong = self._is_told = False
-        self._untold, self._untold_since_ms = 0, 0
+        self._is_wrong = self._is_logged = False
+        self._unlogged, self._unlogged_since_ms = 0, 0
         self._quiet_ms, self._quiet_since_ms = 0, 0
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is to be remembered."""
-        return not (self._is_wrong or self._untold or self._quiet_ms)
+        return not (self._is_wrong or self._unlogged or self._quiet_ms)
 
-    def note(self, now_ms: int, *, is_wrong: bool) -> Told | None:
+    def note(self, now_ms: int, *, is_wrong: bool) -> Report | None:
         began, self._is_wrong = is_wrong and not self._is_wrong, is_wrong
-        if self._is_told and not is_wrong:
-            self._is_told, self._quiet_since_ms = False, now_ms
-            return Told(is_wrong=False, more=0, since_ms=now_ms)
+        if self._is_logged and not is_wrong:
+            self._is_logged, self._quiet_since_ms = False, now_ms
+            return Report(is_wrong=False, more=0, since_ms=now_ms)
         # Either way round: a clock that was ahead must not keep it quiet for as long.
         is_quiet = abs(now_ms - self._quiet_since_ms) < self._quiet_ms
         if began and is_quiet:
-            self._untold_since_ms = self._untold_since_ms if self._untold else now_ms
-            self._untold += 1
-        if is_quiet or self._is_told:
+            self._unlogged_since_ms = self._unlogged_since_ms if self._unlogged else now_ms
+            self._unlogged += 1
+        if is_quiet or self._is_logged:
             return None
-        if is_wrong or self._untold:
-            return self._tell(now_ms, began=began)
+        if is_wrong or self._unlogged:
+            return self._report(now_ms, began=began)
         self._quiet_ms = 0
         return None
 
-    def _tell(self, now_ms: int, *, began: bool) -> Told:
-        # The lapse that is being told is none of those that were not.
-        more = self._untold - (self._is_wrong and not began)
-        told = Told(self._is_wrong, more, self._untold_since_ms)
-        self._is_told, self._untold = self._is_wrong, 0
+    def _report(self, now_ms: int, *, began: bool) -> Report:
+        # The lapse that is logged now is not one of those that were not.
+        more = self._unlogged - (self._is_wrong and not began)
+        report = Report(self._is_wrong, more, self._unlogged_since_ms)
+        self._is_logged, self._unlogged = self._is_wrong, 0
         self._quiet_ms = min(max(2 * self._quiet_ms, _FIRST_QUIET_MS), _LONGEST_QUIET_MS)
         self._quiet_since_ms = now_ms
-        return told
+        return report

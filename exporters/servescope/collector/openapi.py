@@ -95,7 +95,7 @@ def _paths() -> Schema:
                 *_deployment_parameters(),
                 *_time_parameters(DEFAULT_RANGE_MS),
                 _names(
-                    "A figure, which stands for all its keys, or one key such as "
+                    "A figure, which selects all its keys, or one key such as "
                     '`replica_count_by_status{status="active"}`; all figures when it is left out.',
                     {"type": "string", "pattern": rf"^({_alternatives(FIGURES)})(\{{[^\r\n]*)?$"},
                 ),
@@ -117,7 +117,7 @@ def _paths() -> Schema:
                 *_deployment_parameters(),
                 *_time_parameters(DEFAULT_SAMPLES_RANGE_MS),
                 _names(
-                    "A contract metric; a histogram stands for its buckets, sum and count.",
+                    "A contract metric; a histogram selects its buckets, sum and count.",
                     {"enum": list(METRICS)},
                     required=True,
                 ),
@@ -125,14 +125,14 @@ def _paths() -> Schema:
             found=True,
         ),
         "/api/v1/targets": _query(
-            "targets", "collector", "Every target as it stands, and what is wrong with the lists of them.", "Targets"
+            "targets", "collector", "Every target, and what is wrong with the lists of them.", "Targets"
         ),
         "/api/v1/catalog": _query("catalog", "collector", "Every metric and figure of the contract.", "Catalog"),
         "/api/v1/status": _query("status", "collector", "The collector itself: version, store, targets.", "Status"),
         "/api/v1/alerts": _query(
             "alerts",
             "collector",
-            "Every alert that is pending, firing, or was resolved lately, and who is told.",
+            "Every alert that is pending, firing, or was resolved lately, and the receivers.",
             "Alerts",
         ),
         "/api/v1/openapi.json": _query(
@@ -179,7 +179,7 @@ def _reload() -> Schema:
             "summary": "Read the configuration again; one that is wrong leaves the running one in place.",
             "responses": {
                 "200": {
-                    "description": "The configuration as it stands in the file now holds.",
+                    "description": "The configuration in the file is applied.",
                     "content": {"application/json": {"schema": _ref("Configuration")}},
                 },
                 **_errors(bad=True, found=False),
@@ -216,7 +216,7 @@ def _deployment_parameters() -> list[Schema]:
     return [
         _parameter(
             name,
-            "The deployment's name." if name == "deployment_id" else "To tell deployments of one id apart.",
+            "The deployment's name." if name == "deployment_id" else "Chooses among deployments of one id.",
             schemas[name],
             required=name == "deployment_id",
         )
@@ -294,7 +294,7 @@ _ERRORS: Mapping[str, tuple[str, Schema]] = {
     "HeadersTooLarge": (
         "431", _error(f"A header of more than {_BOUNDS.header_bytes} bytes, or more than {_BOUNDS.headers} headers.")
     ),
-    "Internal": ("500", _error("A fault of the collector's own, which its log tells of.")),
+    "Internal": ("500", _error("A fault of the collector's own, which is in its log.")),
     "Busy": (
         "503", _error("Too many requests at once, an answer that took too long, or a store that fails.", **_RETRY)
     ),
@@ -415,7 +415,7 @@ def _alerts() -> Schema:
     receivers = {
         "type": "object",
         "additionalProperties": _nullable("string"),
-        "description": "By receiver, why it could not be told last; null when it could.",
+        "description": "By receiver, why the last notification failed; null when it did not.",
     }
     return _object(
         {

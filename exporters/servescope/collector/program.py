@@ -74,7 +74,7 @@ class Derived(Protocol):
 
     @property
     def by(self) -> tuple[str, ...]:
-        """The labels that tell its values of one deployment apart."""
+        """The labels by which its values within one deployment differ."""
 
     @property
     def exposed(self) -> str | None:

@@ -1,7 +1,7 @@
 """The recent scrapes of one target, kept so that rates over all targets cost little more than reading them.
 
-What an evaluation would have to search for is written down when a scrape arrives: which counters started again, and
-which series came or went. A series that is in every scrape of a range needs its first and last value only.
+What an evaluation would have to search for is noted when a scrape arrives: which counters were reset, and which
+series came or went. A series that is in every scrape of a range needs its first and last value only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GAUGES: Final = frozenset(name for name, metric in METRICS.items() if metric.ki
 
 
 class Reset(NamedTuple):
-    """Counters that stood lower than before in a scrape: their rows, and their values before."""
+    """Counters that were lower than before in a scrape: their rows, and their values before."""
 
     scrape: int
     rows: Rows
@@ -227,7 +227,7 @@ class RecentScrapes:
         self._values[(self._first + held) % len(self._values)] = np.nan
 
     def _note_resets(self, placed: _Placed, values: Floats, number: int) -> None:
-        """Write down which counters stand lower than at their last sample, whenever that was."""
+        """Note the counters that are lower than at their last sample, whenever that was."""
         counters = placed.rows[placed.counters]
         counted, before = values[placed.counters], self._before[counters]
         dropped = counted < before

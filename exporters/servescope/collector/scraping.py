@@ -45,7 +45,7 @@ class ScrapeLoop:
         else:
             watched.refusals = 0
         self._telemetry.count_scrape(scrape)
-        watched.take_note(scrape)
+        watched.report(scrape)
         return scrape
 
     def _hold(self, watched: Watched, scrape: Scrape) -> Scrape:

@@ -156,7 +156,7 @@ class _Pages:
         if self._collector.evaluation is None:
             return web.Response(text="not ready: no figures were derived yet\n", status=503)
         if self._collector.store_problem is not None:
-            # It scrapes, derives and answers all the same, so that it is ready. Why is told to those who may ask.
+            # It scrapes, derives and answers all the same, so that it is ready. The reason is in the API.
             return web.Response(text="ok, but nothing is stored: see /api/v1/status\n")
         return web.Response(text="ok\n")
 
@@ -202,7 +202,7 @@ class _Pages:
         """A deployment's figures of the names as JSON, and how many numbers that are."""
         table = self._collector.history.read_figures(deployment, *asked, max_points=points)
         if names:
-            # A name without labels stands for all that bear it.
+            # A name without labels selects all keys with that name.
             shown = {key: table.values[key] for key in table.values if not names.isdisjoint({key, key.split("{")[0]})}
             table = FigureTable(table.times, shown)
         numbers = len(table.times) * (1 + len(table.values))

@@ -51,7 +51,7 @@ class ListKey(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a list named when it was last usable; `signature` tells whether it changed since it was read.
+    """What a list named when it was last usable; `signature` is that of the file or answer it was read from.
 
     `pairs` are addresses with their labels before relabelling, `dropped` counts those that relabelling left out.
     """
@@ -72,7 +72,7 @@ class FileLists(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListStatus:
-    """One list as it stands: how many targets it brings, how many relabelling dropped, what is wrong with it."""
+    """The state of one list: how many targets it has, how many relabelling dropped, what is wrong with it."""
 
     kind: str
     place: str
@@ -150,14 +150,14 @@ class Discovery:
     def note_failure(self, key: ListKey, cause: str) -> None:
         """An http_sd did not answer: its former targets stay."""
         former = self._listings.get(key, Listing())
-        self.take(key, _unusable(former, former.signature, _http_problem(key, cause)))
+        self.commit(key, _unusable(former, former.signature, _http_problem(key, cause)))
 
-    def take(self, key: ListKey, listing: Listing) -> None:
-        """Go by what a list names from the next `refresh` on, which forgets lists that are no longer configured."""
+    def commit(self, key: ListKey, listing: Listing) -> None:
+        """Use what a list names from the next `apply` on, which forgets lists that are no longer configured."""
         self._listings[key] = listing
 
     def lists(self) -> list[ListStatus]:
-        """Every list as it stands, the configuration's own targets first."""
+        """The state of every list, the configuration's own targets first."""
         return [
             *(
                 ListStatus("targets", "", settings.deployment.deployment_id, len(kept), dropped, None)
@@ -204,7 +204,7 @@ class Discovery:
             return _unusable(former or Listing(), None, f"{path}: {error}")
         except DiscoveryError as error:
             return _unusable(former or Listing(), signature, f"{path}: {error}")
-        _tell_ignored_labels(key, pairs)
+        _log_ignored_labels(key, pairs)
         return listing
 
     def _make_listing(self, key: ListKey, signature: object, pairs: Sequence[tuple[str, Mapping[str, str]]]) -> Listing:
@@ -315,7 +315,7 @@ def keep_distinct(targets: Iterable[Target]) -> tuple[tuple[Target, ...], list[s
         if former is not None and former.url != target.url:
             problems.append(
                 f"targets {former.url!r} and {target.url!r} have the same identity "
-                f"({_told(target.identity)}); give them different replicas"
+                f"({_shown(target.identity)}); give them different replicas"
             )
         elif former is not None or place in urls:
             problems.append(f"target {target.url!r} is listed twice in deployment {target.identity.deployment_id!r}")
@@ -383,7 +383,7 @@ def _url(labels: Mapping[str, str], params: Parameters) -> str:
     for name, value in labels.items():
         if name.startswith(_PARAMETER):
             parameter = name.removeprefix(_PARAMETER)
-            # A label stands for the first value of a parameter; the others are the configuration's.
+            # A label is the first value of a parameter; the others are the configuration's.
             chosen[parameter] = (value, *chosen.get(parameter, ())[1:])
     url = with_parameters(check_url(f"{scheme}://{address}/{path}"), tuple(chosen.items()))
     if len(url) > _MOST_URL_CHARACTERS:
@@ -432,8 +432,8 @@ def _http_problem(key: ListKey, cause: str) -> str:
 
 def _unusable(former: Listing, signature: object, problem: str) -> Listing:
     kept = len(former.targets)
-    told = f"its former {kept} targets are kept" if kept else "it lists no target yet"
-    return former._replace(signature=signature, problem=f"{_shortened(problem)}; {told}")
+    effect = f"its former {kept} targets are kept" if kept else "it lists no target yet"
+    return former._replace(signature=signature, problem=f"{_shortened(problem)}; {effect}")
 
 
 def _matching(patterns: Iterable[str]) -> list[str]:
@@ -441,7 +441,7 @@ def _matching(patterns: Iterable[str]) -> list[str]:
     return sorted({path for pattern in patterns for path in glob(pattern, recursive=True)})  # noqa: PTH207
 
 
-def _tell_ignored_labels(key: ListKey, pairs: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+def _log_ignored_labels(key: ListKey, pairs: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     if key.settings.relabel:
         return
     ignored = {name for _, labels in pairs for name in labels if not name.startswith("__")} - set(IDENTITY_LABELS)
@@ -457,7 +457,7 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(repr(value) for value in values)
 
 
-def _told(identity: Identity) -> str:
+def _shown(identity: Identity) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in identity.labels())
 
 

@@ -25,7 +25,7 @@ REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader",
 """Why a client is turned away, or its connection ended."""
 
 NOTIFIED = ("sent", "failed", "dropped")
-"""What becomes of telling a receiver: a failed one is tried again, a dropped one was over before it could be told."""
+"""The results of notifying a receiver: a failed one is repeated, a dropped one was resolved before it was sent."""
 
 _LOOP_PROBE_SECONDS = 1.0
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -82,7 +82,7 @@ class Telemetry:
         self.api_connections = _gauge("servescope_api_connections", registry)
 
     def _register_alerting(self, registry: CollectorRegistry) -> None:
-        """What is measured of alerts, and of telling them."""
+        """What is measured of alerts and notifications."""
         self.alerting_seconds = _histogram("servescope_alerting_duration_seconds", registry)
         self._left_out = _counter("servescope_alerts_left_out_total", registry)
         self.notification_seconds = _histogram("servescope_notification_duration_seconds", registry)
@@ -140,7 +140,7 @@ class Telemetry:
         self._problems.set(problems)
 
     def set_loading(self, *, success: bool, loaded_seconds: float) -> None:
-        """Keep how the configuration was read last, and when it was last taken up."""
+        """Set how the configuration was read last, and when it was last applied."""
         self._reload_success.set(success)
         self._reload_seconds.set(loaded_seconds)
 

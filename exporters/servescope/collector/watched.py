@@ -1,4 +1,4 @@
-"""One target under watch: how it is read, its recent scrapes, its health, and what the log tells of it."""
+"""One target under watch: how it is read, its recent scrapes, its health, and what is logged of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Watched:
     next_scrape_ms: int | None = None
     held_until_ms: int = 0
     refusals: int = 0
-    # What is wrong with it as a whole, and its metrics that are missing, as the log was told.
+    # What is wrong with it as a whole, and its missing metrics, as they were logged.
     lapses: Lapses = field(default_factory=Lapses)
     missed: Lapses = field(default_factory=Lapses)
 
@@ -49,7 +49,7 @@ class Watched:
         return self.target.identity.deployment()
 
     def change(self, target: Target) -> None:
-        """Go by another address or pace from the next scrape on."""
+        """Use another address or pace from the next scrape on."""
         paced_anew = target.scraping != self.target.scraping
         self.target, self.limits, self.labels = target, _limits(target), target.identity.labels()
         self.status = replace(self.status, url=target.url)
@@ -63,9 +63,9 @@ class Watched:
             self.task.cancel()
             self.task = None
 
-    def take_note(self, scrape: Scrape) -> None:
+    def report(self, scrape: Scrape) -> None:
         """Report a booked scrape in the status and in the log."""
-        self._tell_change(scrape)
+        self._log_change(scrape)
         former, healthy = self.status, scrape.snapshot is not None
         self.status = replace(
             former,
@@ -93,37 +93,37 @@ class Watched:
         )
         return [*self.reader.warnings, limited]
 
-    def _tell_change(self, scrape: Scrape) -> None:
-        """Log that the target fails, and that it recovers; ever more rarely when it does nothing else."""
+    def _log_change(self, scrape: Scrape) -> None:
+        """Log that the target fails and that it recovers; less and less often when it goes on doing so."""
         name, now_ms = self.target.target_id, scrape.time_ms
-        if told := self.lapses.note("scrape", now_ms, is_wrong=scrape.error is not None):
-            if told.is_wrong:
-                _logger.warning("%s: %s%s", name, scrape.error, told.counted("failed "))
+        if report := self.lapses.note("scrape", now_ms, is_wrong=scrape.error is not None):
+            if report.is_wrong:
+                _logger.warning("%s: %s%s", name, scrape.error, report.counted("failed "))
             else:
-                _logger.info("%s answers again%s", name, told.counted("failed "))
+                _logger.info("%s answers again%s", name, report.counted("failed "))
         if scrape.snapshot is not None:
             left_out = scrape.dropped.get("series_limit", 0)
-            if told := self.lapses.note("series", now_ms, is_wrong=bool(left_out)):
+            if report := self.lapses.note("series", now_ms, is_wrong=bool(left_out)):
                 held = (
                     f"{left_out} new series are left out (max_held_series)"
                     if left_out
                     else "all its series are held again"
                 )
-                _logger.warning("%s: %s%s", name, held, told.counted("left out "))
-        self._tell_missing(now_ms)
+                _logger.warning("%s: %s%s", name, held, report.counted("left out "))
+        self._log_missing(now_ms)
 
-    def _tell_missing(self, now_ms: int) -> None:
-        """Log which metrics the target shows no more, and which are back."""
+    def _log_missing(self, now_ms: int) -> None:
+        """Log which metrics are missing, and which are back."""
         missing = self.reader.missing
         if not missing and not self.missed:
             return
         gone, back = [], []
         for name in {**missing, **dict.fromkeys(self.missed)}:
-            told = self.missed.note(name, now_ms, is_wrong=name in missing)
-            if told and told.is_wrong:
-                gone.append(f"{name} (was {missing[name]}{told.counted('missing ')})")
-            elif told:
-                counted = told.counted("missing ").removeprefix("; ")
+            report = self.missed.note(name, now_ms, is_wrong=name in missing)
+            if report and report.is_wrong:
+                gone.append(f"{name} (was {missing[name]}{report.counted('missing ')})")
+            elif report:
+                counted = report.counted("missing ").removeprefix("; ")
                 back.append(f"{name} ({counted})" if counted else name)
         if gone:
             listed = ", ".join(gone)

@@ -1,1 +1,1 @@
-"""What stands between the collector's pages and whoever asks: connections, TLS, tokens, and bounds on all of it."""
+"""The HTTP side of the API: connections, TLS, tokens, limits, parameters and answers."""

@@ -50,4 +50,4 @@ class Bounds:
     sending_bytes: int = 64_000_000
     """Of answers on their way; nothing new is begun above it."""
     retry_seconds: int = 1
-    """What is told a client that is turned away because of the others."""
+    """After which a client that is refused because of others may ask again."""

@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 
 class Attended(Protocol):
-    """A connection that is told when a request of its is being answered."""
+    """A connection, which has to know when one of its requests is being answered."""
 
     def begin(self) -> None:
         """A request was read and is being answered."""
@@ -67,7 +67,7 @@ class Gate:
         self._requests = 0
         self._sending_bytes = 0
         self._holders: dict[int, int] = {}
-        self._told = ""
+        self._logged = ""
 
     @web.middleware
     async def pass_through(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -115,17 +115,17 @@ class Gate:
             message = f"no answer within {self.bounds.answer_seconds:g} s; ask for less, or again"
             return error_answer(message, status=503, headers={"Retry-After": str(self.bounds.retry_seconds)})
         except StoreError as error:
-            self._tell_once(str(error))
+            self._log_once(str(error))
             return error_answer(str(error), status=503, headers={"Retry-After": str(self.bounds.retry_seconds)})
         except Exception:
             # A mistake of ours in one page must not take the connection, or what else is served, along.
             _logger.exception("%s could not be answered", request.path)
             return error_answer("internal error, see the collector's log", status=500)
 
-    def _tell_once(self, problem: str) -> None:
+    def _log_once(self, problem: str) -> None:
         """Log what is wrong with the store, not again for each of those who ask."""
-        if problem != self._told:
-            self._told = problem
+        if problem != self._logged:
+            self._logged = problem
             _logger.warning("%s", problem)
 
     def _check_client(self, request: web.Request) -> None:

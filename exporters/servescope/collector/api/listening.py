@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 class Listener:
     """Serves an application that has a gate on one address; `close` ends all connections.
 
-    TLS with the certificates as they stand when a connection comes, without them in the clear.
+    With `certificates` TLS, by the files as they are when a connection opens.
     """
 
     def __init__(self, application: web.Application, *, certificates: Certificates | None = None) -> None:

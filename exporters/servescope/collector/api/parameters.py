@@ -81,8 +81,8 @@ def choose_deployments(deployments: Sequence[Deployment], query: Mapping[str, st
         raise RequestError(f"deployment_id is missing, supported: {_ids(deployments)}")
     chosen = [each for each in deployments if all(getattr(each, name) == value for name, value in wanted.items())]
     if not chosen:
-        told = ", ".join(f"{name}={_shown(value)}" for name, value in wanted.items())
-        raise UnknownError(f"no deployment with {told}, supported: {_ids(deployments)}")
+        asked = ", ".join(f"{name}={_shown(value)}" for name, value in wanted.items())
+        raise UnknownError(f"no deployment with {asked}, supported: {_ids(deployments)}")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""What stands in files that rotate: read again when they change, and kept when what they hold now is of no use."""
+"""Files that rotate: read again when they change; the former content stays in force while the new one is invalid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Reread(Generic[T]):
         self._value = load()
 
     def now(self) -> T:
-        """The value of the files as they stand, or the former one while they cannot be used, which the log says."""
+        """The value of the files now, or the former one while they are invalid, which is logged."""
         signatures = _sign(self._paths)
         if signatures != self._signatures:
             self._signatures = signatures

@@ -36,7 +36,7 @@ class ApiSettings:
 
 
 def read_api(table: Table, directory: Path) -> ApiSettings:
-    """The settings of a table; relative files stand in the directory.
+    """The settings of a table; relative files are in the directory.
 
     Tokens and certificates are looked at, so that wrong ones are found here. Raises ConfigurationError.
     """

@@ -72,7 +72,7 @@ def samples_json(start_ms: int, end_ms: int, points: Mapping[Deployment, Points]
 
 
 class TargetShown(NamedTuple):
-    """A target as it stands, and its pace; the next scrape is None while it is scraped."""
+    """The state of a target, and its pace; the next scrape is None while it is scraped."""
 
     status: TargetStatus
     scrape_interval_ms: int
@@ -85,7 +85,7 @@ def targets_json(
     lists: Sequence[Mapping[str, object]],
     configuration: Mapping[str, object],
 ) -> bytes:
-    """Every target as it stands, the lists they come from, what is wrong with them, and how the configuration is."""
+    """Every target, the lists they come from, what is wrong with them, and how the configuration was read."""
     return _object(
         targets=_array(json_bytes(_target_shown(each)) for each in targets),
         problems=json_bytes(list(problems)),

@@ -44,7 +44,7 @@ class Tokens:
         scheme, _, token = (authorization or "").partition(" ")
         offered = _digest(token.strip())
         known = self._file.now() if self._file is not None else self._fixed
-        # A list, so that every token is compared: the time must not tell which of them was close.
+        # A list, so that every token is compared: the time must not show which of them was close.
         matching = [hmac.compare_digest(offered, each) for each in known]
         return scheme.lower() == "bearer" and any(matching)
 

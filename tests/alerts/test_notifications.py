@@ -118,10 +118,10 @@ def send(
 def _alert(options: Options, name: str, *, over: bool, labels: Mapping[str, str]) -> dict[str, Any]:
     alert = ALERTS[name]
     known = {key: value for key, value in {**DEPLOYMENT, **labels}.items() if key in labels_of(alert.condition)}
-    told = {key: _filled(text, known) for key, text in annotations_of(alert, options).items()}
+    annotations = {key: _filled(text, known) for key, text in annotations_of(alert, options).items()}
     ends = {"endsAt": (_STARTED + timedelta(minutes=20)).isoformat()} if over else {}
     every = {"alertname": name, **alert.labels, **known}
-    return {"labels": every, "annotations": told, "startsAt": _STARTED.isoformat(), **ends}
+    return {"labels": every, "annotations": annotations, "startsAt": _STARTED.isoformat(), **ends}
 
 
 def _filled(text: str, labels: Mapping[str, str]) -> str:

@@ -336,7 +336,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "expected nothing: 'requests' is no latency"),
     ({"alerts": {"objectives": {"time_to_first_token": {"seconds": 1.1}}}},
      "alerts.objectives.time_to_first_token.seconds: 1.1 is wrong, expected an edge of the histogram: 0.001, "),
-    # Its fast page could never be told: 14.4 times what such a budget bears is more than all requests.
+    # Its fast alert could never fire: 14.4 times what such a budget allows is more than all requests.
     ({"alerts": {"objectives": {"requests": {"goal": 0.9}}}}, "alerts.objectives.requests.goal: 0.9 is wrong, "
      "expected a share of at least 0.94 and below 1"),
     # These would always hold, or never.
@@ -366,14 +366,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("document", "told"), WRONG)
-def test_what_is_wrong_is_refused(document: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("document", "message"), WRONG)
+def test_what_is_wrong_is_refused(document: dict[str, Any], message: str) -> None:
     """With the file, the key, the value and what was expected or there is."""
     with pytest.raises(ConfigurationError) as caught:
         make_options(document, origin="options.toml")
 
     assert str(caught.value).startswith("options.toml: ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_page_is_taken() -> None:
-    """As it stands, and by the dashboards too."""
+    """As it is, and by the dashboards too."""
     page = (ROOT / "docs" / "alert-rules.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     options = make_options(tomllib.loads(example), origin="alert-rules.md")

@@ -59,7 +59,7 @@ def test_every_recording_rule_has_its_stories() -> None:
 class Counted:
     """What two replicas count and show, and what an expression over it is, without a window, a scrape or a reset.
 
-    Every native series grows by the same each second, or stands at one value; no two of them alike.
+    Every native series grows by the same each second, or stays at one value; no two of them alike.
     """
 
     def __init__(self, *, idle: bool = False) -> None:
@@ -282,7 +282,7 @@ def test_a_rules_series_are_bounded_by_its_labels() -> None:
 
 
 def test_labels_that_alerts_add_are_nobody_elses() -> None:
-    """Neither of the series they stand on, nor those that Prometheus' servers commonly add to all they send."""
+    """Neither of the series they read, nor those that Prometheus' servers commonly add to all they send."""
     external = {"cluster", "region", "prometheus", "prometheus_replica", "tenant", "namespace", "instance", "job"}
     for group in yaml.safe_load((GENERATED / "alerting.rules.yml").read_text(encoding="utf-8"))["groups"]:
         for rule in group["rules"]:

@@ -207,5 +207,5 @@ def test_every_query_of_every_runbook_is_answered(replayed: Replayed) -> None:
     answers = {query: replayed.server.answer("/api/v1/query", query=query, time=at) for query in sorted(queries)}
 
     assert {query for query, answer in answers.items() if answer["status"] != "success"} == set()
-    told = {query: (answer.get("warnings"), answer.get("infos")) for query, answer in answers.items()}
-    assert {query: each for query, each in told.items() if any(each)} == {}
+    remarks = {query: (answer.get("warnings"), answer.get("infos")) for query, answer in answers.items()}
+    assert {query: each for query, each in remarks.items() if any(each)} == {}

@@ -64,13 +64,13 @@ def test_only_what_users_feel_pages() -> None:
 
 def test_a_notification_says_what_where_and_what_to_do(alert: Alert) -> None:
     """The summary is one sentence without a value, the description uses only labels its condition has."""
-    told = annotations_of(alert)
+    annotations = annotations_of(alert)
 
-    assert told["summary"].endswith(".")
-    assert "{{" not in told["summary"]
-    assert set(re.findall(r"\$labels\.(\w+)", told["description"])) <= set(labels_of(alert.condition))
-    assert all("humanize" in value for value in re.findall(r"{{ (\$value.*?) }}", told["description"]))
-    assert told["runbook_url"].endswith(f"/{alert.name}.md")
+    assert annotations["summary"].endswith(".")
+    assert "{{" not in annotations["summary"]
+    assert set(re.findall(r"\$labels\.(\w+)", annotations["description"])) <= set(labels_of(alert.condition))
+    assert all("humanize" in value for value in re.findall(r"{{ (\$value.*?) }}", annotations["description"]))
+    assert annotations["runbook_url"].endswith(f"/{alert.name}.md")
     assert alert.figure in FIGURES or alert.figure in OWN_METRICS
 
 
@@ -90,20 +90,20 @@ def test_an_alert_leads_to_the_panel_that_shows_it(alert: Alert) -> None:
     assert "from=" not in url
 
 
-def test_links_set_what_the_alert_is_told_of() -> None:
+def test_links_set_what_the_alert_is_about() -> None:
     """The deployment and, where it is one, the replica; of a cutover, both stacks stay on the screen."""
-    told = {name: annotations_of(ALERTS[name])["dashboard_url"] for name in ALERTS}
+    urls = {name: annotations_of(ALERTS[name])["dashboard_url"] for name in ALERTS}
     deployment = "var-deployment={{ $labels.deployment_id | urlquery }}"
     replica = "var-replica={{ $labels.replica | urlquery }}"
 
-    assert deployment in told["ServescopeQueueGrowing"]
-    assert replica not in told["ServescopeQueueGrowing"]
-    assert deployment in told["ServescopeUpButNotServing"]
-    assert replica in told["ServescopeUpButNotServing"]
-    assert deployment in told["ServescopeTargetDown"]
-    assert deployment not in told["ServescopeNewStackFirstTokenSlower"]
-    assert "var-model={{ $labels.model_name | urlquery }}" in told["ServescopeNewStackFirstTokenSlower"]
-    assert "var-" not in told["ServescopeWatchdog"]
+    assert deployment in urls["ServescopeQueueGrowing"]
+    assert replica not in urls["ServescopeQueueGrowing"]
+    assert deployment in urls["ServescopeUpButNotServing"]
+    assert replica in urls["ServescopeUpButNotServing"]
+    assert deployment in urls["ServescopeTargetDown"]
+    assert deployment not in urls["ServescopeNewStackFirstTokenSlower"]
+    assert "var-model={{ $labels.model_name | urlquery }}" in urls["ServescopeNewStackFirstTokenSlower"]
+    assert "var-" not in urls["ServescopeWatchdog"]
 
 
 def test_the_runbook_has_every_section_and_number(alert: Alert) -> None:
@@ -166,7 +166,7 @@ def test_no_single_bad_request_pages(objective: Objective, row: BurnWindow) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "threshold", "told"),
+    ("name", "threshold", "text"),
     [
         ("ServescopeSpeculationBelowBreakEven", SPECULATION_BAND.steps[0], "40%"),
         ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[0], "40%"),
@@ -176,13 +176,13 @@ def test_no_single_bad_request_pages(objective: Objective, row: BurnWindow) -> N
         ("ServescopeRoutingInefficient", EFFICIENCY_BAND.steps[0], "90%"),
     ],
 )
-def test_a_bands_number_is_the_same_everywhere(name: str, threshold: Step, told: str) -> None:
+def test_a_bands_number_is_the_same_everywhere(name: str, threshold: Step, text: str) -> None:
     """In the catalog, the rule, the runbook and what the notification says."""
     alert = ALERTS[name]
 
     assert f" {threshold.start:g}" in alert_rule(alert)["expr"]
     assert f" {threshold.start:g}" in (GENERATED / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
-    assert told in alert.description or told in alert.runbook.meaning
+    assert text in alert.description or text in alert.runbook.meaning
 
 
 def test_every_recorded_series_that_is_read_is_recorded() -> None:
@@ -211,7 +211,7 @@ def test_the_table_of_burn_rates_is_the_known_one() -> None:
 def test_prometheus_answers_every_query_of_every_runbook(
     request: pytest.FixtureRequest, tmp_path: Path, version: str
 ) -> None:
-    """A query that a person is told to make is one that can be made."""
+    """A query that a runbook gives can be executed."""
     queries = {query for alert in ALERTS.values() for query in (*queries_of(alert), condition_promql(alert.condition))}
 
     with running(request.getfixturevalue(version), tmp_path, {}) as prometheus:

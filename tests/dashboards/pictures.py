@@ -130,7 +130,7 @@ def take_picture(view: View, browser: Browser, name: str, theme: str) -> tuple[b
     # What is below the window is not laid out.
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size({"width": WIDE[0], "height": max(height, WIDE[1])})
-    # What never shows anything is told panel by panel.
+    # What never shows anything is listed panel by panel.
     with suppress(NotInTime):
         page.wait_for_function(_ALL_SHOWN, timeout=_SETTLE_MS)
     page.wait_for_timeout(500)

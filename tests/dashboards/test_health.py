@@ -135,7 +135,7 @@ def test_what_is_shown_is_what_runs(answers: dict[str, Any]) -> None:
 
 
 def test_every_mark_is_executed(answers: dict[str, Any]) -> None:
-    """Alerts that fire about the monitoring, and configurations taken up: without an error or a warning."""
+    """Alerts that fire about the monitoring, and reloaded configurations: without an error or a warning."""
     for annotation in read_board(HEALTH)["annotations"]["list"]:
         if "target" in annotation:
             answer = answers[annotation["target"]["expr"]]

@@ -83,7 +83,7 @@ def test_every_selector_has_the_matchers_wanted(other: dict[str, str]) -> None:
 
 
 def test_moved_thresholds_are_in_the_panels_and_their_prose(other: dict[str, str]) -> None:
-    """The steps, the colours' order and the text that tells of them."""
+    """The steps, the colours' order and the text that describes them."""
     board = json.loads(other["speculation.json"])
     (panel,) = [panel for panel in board["panels"] if panel["title"] == "Speculation rate"]
 
@@ -158,7 +158,7 @@ def _titles(**options: Any) -> dict[str, set[str]]:
 
 
 def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
-    """vLLM alone tells of no transfers and no router's index, and keeps the rest; our instruments fill everything."""
+    """vLLM alone reports no transfers and no router's index, and keeps the rest; our instruments fill everything."""
     everything, vllm = _titles(), _titles(engines=["vllm"])
 
     assert "In flight by role" in vllm["phases"]

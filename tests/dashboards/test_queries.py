@@ -259,7 +259,7 @@ def test_replicas_apart_are_weighted_with_their_traffic(filled: Prometheus) -> N
 
     assert spread == pytest.approx(0.12)
     assert shown.pop("uneven") == pytest.approx(spread)
-    # The others have one router each, which tells of all their replicas.
+    # The others have one router each, which reports on all their replicas.
     assert max(shown.values()) < 1e-6
 
 

@@ -264,7 +264,7 @@ def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
 
 @each_board
 def test_thresholds_have_a_base_and_ascend(name: str) -> None:
-    """The base is null, nothing of Grafana's own 80 remains, and red stands for what is critical alone."""
+    """The base is null, nothing of Grafana's own 80 remains, and red means critical alone."""
     for panel in panels(read_board(name)):
         for thresholds in _thresholds(panel):
             values = [step["value"] for step in thresholds["steps"]]

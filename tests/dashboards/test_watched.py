@@ -38,7 +38,7 @@ def test_the_panel_asks_what_the_alert_asks(alert: Alert) -> None:
 
     if alert.panel or term is None:
         return
-    # A floor of traffic may stand behind it.
+    # A floor of traffic may come after it.
     assert any(each.startswith(compiler.term(term)) for each in asked)
     for right in _others(alert.condition, term):
         (target,) = [each for each in shown(alert)["targets"] if each["expr"] == compiler.term(right)]

@@ -120,7 +120,7 @@ def test_services_that_talk_share_a_network(service: Service) -> None:
 
 
 def test_collector_reaches_the_targets_by_the_name_in_their_lists() -> None:
-    """The emulator tells its own service's name, and whoever mounts its lists is on a network with it."""
+    """The emulator advertises its own service's name, and whoever mounts its lists is on a network with it."""
     stacks = SERVICES["stacks"]
     command = stacks.said["command"]
     (lists,) = [mount.source for mount in stacks.mounts]

@@ -217,7 +217,7 @@ def _refused(name: str) -> Proof:
     """The last reload of one instance failed."""
     reloaded = own(name, instance="one")
     return Proof(
-        {reloaded: 1.0, own(name, instance="two"): 1.0}, {reloaded: 0.0}, 0.0, {"taken up": {}},
+        {reloaded: 1.0, own(name, instance="two"): 1.0}, {reloaded: 0.0}, 0.0, {"reloaded": {}},
         labels={"instance": "one"},
     )  # fmt: skip
 
@@ -543,7 +543,7 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeConfigurationRefused": Proof(
         {own("servescope_configuration_reload_success"): 1.0}, {own("servescope_configuration_reload_success"): 0.0},
-        0.0, {"taken up": {}}, labels={},
+        0.0, {"reloaded": {}}, labels={},
     ),
     "ServescopeCollectorDown": Proof(
         {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 1.0, own(SCRAPED_UP, instance="c", job="other"): 1.0},

@@ -28,12 +28,12 @@ Values = Mapping[str, "float | str"]
 class Proof:
     """How an alert is proven.
 
-    In `well` it is silent, in `bad` it fires with `value`; `also` are other bad values at which it fires, and with what
-    value; `silent` are those at which it does not, by why. `bad` and the others say only what differs from `well`; None
-    stands for a series that is not there. `elsewhere` are bad values at which it fires with other labels than `labels`,
-    and with which. `lag` and `late` are the minutes until the condition begins and ceases to
-    hold, `open_lag` and `open_late` those of left-open ranges where they differ. `value` may go by the minutes since it
-    was bad. The alert's own labels are `labels`.
+    In `well` it is silent, in `bad` it fires with `value`, which may be a function of the minutes since it was bad;
+    `also` are other bad values at which it fires, each with its value; `silent` are values at which it does not, by
+    why. `bad` and the others hold only what differs from `well`; None is a series that is not there. `elsewhere` are
+    bad values at which it fires with other labels than `labels`, the alert's own. `lag` and `late` are the minutes
+    until the condition begins and ceases to hold, `open_lag` and `open_late` those of left-open ranges where they
+    differ.
     """
 
     well: Values
@@ -98,7 +98,7 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
     length = ended + proof.late + keeps + 10
     over = ended + proof.late + keeps
 
-    def told(at: int, value: float | Callable[[int], float]) -> float:
+    def value_at(at: int, value: float | Callable[[int], float]) -> float:
         return value(min(at, ended - 1) - proof.lead) if callable(value) else value
 
     def story(
@@ -108,11 +108,11 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
         labels: Mapping[str, str] = proof.labels,
     ) -> dict[str, Any]:
         keys = dict.fromkeys((*proof.well, *changed))
-        told_of = {
+        by_series = {
             key: _story(key, proof.well.get(key), changed.get(key, proof.well.get(key)), proof.lead, ended, length)
             for key in keys
         }
-        given = [{"series": key, "values": notation(values)} for key, values in told_of.items()]
+        given = [{"series": key, "values": notation(values)} for key, values in by_series.items()]
         return {
             "name": name,
             "interval": "1m",
@@ -123,9 +123,9 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
     fires = (began + waits, ended - 1, *((over - 1,) if keeps else ()))
     silence = dict.fromkeys((proof.lead - 1, began + waits - 1, over))
     for name, (changed, value) in {"bad": (proof.bad, proof.value), **proof.also}.items():
-        yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}})
+        yield story(f"fires: {name}", changed, {**silence, **{at: value_at(at, value) for at in fires}})
     for name, (changed, value, labels) in proof.elsewhere.items():
-        yield story(f"fires: {name}", changed, {**silence, **{at: told(at, value) for at in fires}}, labels)
+        yield story(f"fires: {name}", changed, {**silence, **{at: value_at(at, value) for at in fires}}, labels)
     for name, changed in proof.silent.items():
         yield story(f"silent: {name}", changed, dict.fromkeys(range(proof.lead - 1, length)))
 
@@ -153,8 +153,8 @@ def _always(alert: Alert, proof: Proof) -> Iterator[dict[str, Any]]:
 def _check(alert: Alert, labels: Mapping[str, str], at: int, value: float | None) -> dict[str, Any]:
     expected = []
     if value is not None:
-        told = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
-        expected.append({"exp_labels": {**labels, **alert.labels}, "exp_annotations": told})
+        annotations = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
+        expected.append({"exp_labels": {**labels, **alert.labels}, "exp_annotations": annotations})
     return {"eval_time": f"{at}m", "alertname": alert.name, "exp_alerts": expected}
 
 

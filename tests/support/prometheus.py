@@ -68,7 +68,7 @@ class Prometheus:
         return [_range(element) for element in answer["result"]]
 
     def answer(self, path: str, **parameters: str) -> dict[str, Any]:
-        """All it says to a GET, warnings included; `status` tells whether it is an error."""
+        """All it says to a GET, warnings included; `status` says whether it is an error."""
         answer: dict[str, Any] = json.loads(self._request("GET", f"{path}?{urlencode(parameters)}")[1])
         return answer
 

@@ -1,4 +1,4 @@
-"""PromQL read back: a parser of what our files hold, and the expressions of the catalog that it stands for.
+"""PromQL read back: a parser of what our files hold, and the expressions of the catalog that it means.
 
 It knows nothing of how they were written: spaces, brackets around operands and the order of matchers do not matter.
 """
@@ -239,7 +239,7 @@ class Derived:
 
 
 def read_expression(text: str) -> Derived:
-    """The catalog's expression that a PromQL text stands for; raises NotReadError for what none does."""
+    """The catalog's expression that a PromQL text means; raises NotReadError for what none does."""
     node = parse(text)
     groups = {
         tuple(label for label in each.by if label != "le")

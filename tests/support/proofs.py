@@ -16,7 +16,7 @@ from servescope.errors import ServescopeError
 
 
 def run_in_folder(program: str, prove: Callable[[Path], int], *, keep: bool) -> int:
-    """What `prove` returns, given a folder that is gone afterwards unless `keep`; 1 for an error that it tells.
+    """What `prove` returns, given a folder that is gone afterwards unless `keep`; 1 for an error, which it prints.
 
     SIGTERM ends it as Ctrl-C does, so that it ends what it started.
     """

@@ -1,4 +1,4 @@
-"""How tests are written: none imports another, and none assumes how fast the machine is."""
+"""How code is written: a public class has a name of its own; no test imports another or assumes the machine's speed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def test_a_test_waits_for_conditions_and_shares_by_support(path: str) -> None:
     found = list(offences((ROOT / "tests" / path).read_text(encoding="utf-8")))
 
     assert path in _EXCEPTED or not found, found
+
+
+def test_a_name_is_one_thing() -> None:
+    """No two public classes of the package have one name, in whatever rooms they are."""
+    named: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "exporters").rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(path.relative_to(ROOT / "exporters").as_posix())
+
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
 
 
 def test_each_offence_is_found() -> None:

@@ -20,7 +20,7 @@ from servescope.collector.target import Target as ScrapedTarget
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import TransferCost
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, RouterEffects
@@ -29,7 +29,7 @@ from servescope.emulator.server import format_configuration, format_file_sd
 from servescope.emulator.stack import V2, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.emulator.workload.requests import Cancel, Request
+from servescope.emulator.workload.requests import Cancel, WorkloadRequest
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.store.embedded import Store
@@ -43,19 +43,19 @@ PLAN = replace(
 )
 
 
-def deploy(plan: DeploymentPlan = PLAN) -> tuple[Deployment, VirtualClock]:
+def deploy(plan: DeploymentPlan = PLAN) -> tuple[EmulatedDeployment, VirtualClock]:
     """A deployment on a clock of its own."""
     clock = VirtualClock()
-    return Deployment(plan, clock=clock, seed=1), clock
+    return EmulatedDeployment(plan, clock=clock, seed=1), clock
 
 
-def request(number: int, *, input_tokens: int = 2000, output_tokens: int = 100) -> Request:
+def request(number: int, *, input_tokens: int = 2000, output_tokens: int = 100) -> WorkloadRequest:
     """One that shares nothing with any other."""
     blocks = tuple(number * 1000 + index for index in range((input_tokens + output_tokens) // 32))
-    return Request(number, input_tokens, output_tokens, blocks)
+    return WorkloadRequest(number, input_tokens, output_tokens, blocks)
 
 
-def shown(deployment: Deployment, **labels: str) -> dict[str, float]:
+def shown(deployment: EmulatedDeployment, **labels: str) -> dict[str, float]:
     """What the pages of a deployment show of the processes and series with these labels, summed."""
     sums: Counter[str] = Counter()
     for target in deployment.targets():
@@ -234,7 +234,7 @@ def test_slow_transfers_delay_all_but_the_first_token() -> None:
     assert mean(slow, "time_to_first_token_seconds") == pytest.approx(mean(usual, "time_to_first_token_seconds"))
 
 
-def means(deployment: Deployment) -> dict[str, float]:
+def means(deployment: EmulatedDeployment) -> dict[str, float]:
     """The mean of each histogram that has observations."""
     values = shown(deployment)
     return {
@@ -406,7 +406,7 @@ def test_requests_are_conserved_whatever_happens(
         assert replica.engine.cache.held == 0
 
 
-def check_books(deployment: Deployment) -> None:
+def check_books(deployment: EmulatedDeployment) -> None:
     """What is in flight is somewhere exactly once: in the router, in an engine, or turned away."""
     held = sum(replica.engine.in_flight for replica in deployment.replicas.values())
     assert deployment.in_flight == held + deployment.router.queued_requests

@@ -20,7 +20,7 @@ from servescope.emulator.engine_parameters import EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
 from servescope.emulator.speculation import Speculation
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.engine import EngineInstruments
 
 # Numbers of which no sums meet, so that no step ends at the very moment at which something else happens.
@@ -73,7 +73,7 @@ class World:
         base = 100_000 * stream
         # What is generated to the last stream has no ids: nobody will ever ask for it again.
         named_tokens = input_tokens + (0 if stream == 3 else output_tokens)
-        request = Request(
+        request = WorkloadRequest(
             number,
             input_tokens,
             output_tokens,

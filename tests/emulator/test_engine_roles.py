@@ -13,7 +13,7 @@ from servescope.emulator.engine import Engine
 from servescope.emulator.engine_parameters import EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
 
@@ -55,7 +55,7 @@ class Pair:
         self.numbers += 1
         number = self.numbers
         blocks = range(number * 10_000, number * 10_000 + (input_tokens + output_tokens) // 16)
-        request = Request(number, input_tokens, output_tokens, tuple(blocks))
+        request = WorkloadRequest(number, input_tokens, output_tokens, tuple(blocks))
 
         def finished(outcome: str) -> None:
             assert number not in self.outcomes
@@ -160,7 +160,7 @@ def test_client_that_hangs_up_between_the_engines_is_counted_once() -> None:
 def test_engines_take_what_their_role_is_for() -> None:
     """A decode engine is given prefilled requests, a prefill engine somebody to hand over to; others neither."""
     pair = Pair()
-    request = Request(1, 16, 5, ())
+    request = WorkloadRequest(1, 16, 5, ())
     with pytest.raises(UsageError, match="'prefill' got handed_over=None"):
         pair.prefill.submit(request, first_token=lambda cached: None, finished=lambda outcome: None)
     serving = pair.submit(160, 50)

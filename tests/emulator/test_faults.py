@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.autoscaler import TokenScaling
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, ExpositionEffects
 from servescope.emulator.engine import Engine
 from servescope.emulator.fault_kinds import KINDS
@@ -49,7 +49,7 @@ class AppliedEffects:
         return self.engines.get(id(engine), EngineEffects())
 
 
-def find(stack: EmulatedStack, name: str) -> Deployment:
+def find(stack: EmulatedStack, name: str) -> EmulatedDeployment:
     return next(each for each in stack.deployments if each.plan.identity.deployment_id == name)
 
 

@@ -16,9 +16,9 @@ import zmq
 
 from servescope.emulator import openai_api, server
 from servescope.emulator.block_contents import BlockContents
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.kv_events import Endpoint, KvEvents, parse_endpoint
-from servescope.emulator.openai_api import ApiSettings
+from servescope.emulator.openai_api import OpenAiSettings
 from servescope.emulator.stack import MODEL, EmulatedStack
 from servescope.emulator.tokens import tokenize_conversation
 from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM
@@ -86,7 +86,7 @@ def events(stack: EmulatedStack) -> Iterator[KvEvents]:
     made.close()
 
 
-def follow(events: KvEvents, deployment: Deployment, replica: str) -> Subscriber:
+def follow(events: KvEvents, deployment: EmulatedDeployment, replica: str) -> Subscriber:
     """A subscriber of one replica, connected."""
     (found,) = [
         one
@@ -194,7 +194,7 @@ def test_clients_text_is_told_token_by_token(tmp_path: Path) -> None:
     subscribers = [Subscriber(one["endpoint"]) for one in events.describe()]
 
     def add(application: Any, emulator: server.RunningEmulator) -> None:
-        openai_api.add_routes(application, emulator, ApiSettings(contents=contents))
+        openai_api.add_routes(application, emulator, OpenAiSettings(contents=contents))
 
     running = server.start(tmp_path, stack=stack, warm_up_seconds=1.0, add_routes=[add, events.add_routes])
     try:

@@ -16,7 +16,7 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.portraits import portray
 from servescope.emulator.workload.presets import PRESETS, find_preset
-from servescope.emulator.workload.requests import Finished, Request
+from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
 
@@ -28,15 +28,15 @@ class Client:
 
     def __init__(self, clock: VirtualClock, outcomes: tuple[str, ...] = ("ok",)) -> None:
         self.clock = clock
-        self.requests: list[tuple[float, Request]] = []
+        self.requests: list[tuple[float, WorkloadRequest]] = []
         self._outcomes = outcomes
 
-    def send(self, request: Request, finished: Finished) -> None:
+    def send(self, request: WorkloadRequest, finished: Finished) -> None:
         self.requests.append((self.clock.now, request))
         outcome = self._outcomes[len(self.requests) % len(self._outcomes)]
         self.clock.schedule(3.0, lambda: finished(outcome))
 
-    def since(self, seconds: float) -> list[Request]:
+    def since(self, seconds: float) -> list[WorkloadRequest]:
         """The requests that came from then on."""
         return [request for moment, request in self.requests if moment >= seconds]
 
@@ -53,7 +53,7 @@ def start(mix: Mix, *, seed: int = 1, outcomes: tuple[str, ...] = ("ok",)) -> tu
     return traffic, clock, client
 
 
-def prompt_blocks(request: Request) -> tuple[int, ...]:
+def prompt_blocks(request: WorkloadRequest) -> tuple[int, ...]:
     """Ids of the full blocks of a prompt."""
     return tuple(request.block_ids[: request.input_tokens // BLOCK_TOKENS])
 
@@ -137,7 +137,7 @@ def test_agents_come_back_fast_with_all_they_said() -> None:
     mix = replace(PRESETS["agents"], abort_share=0.0, oversized_share=0.0, requests_per_second=1.0)
     _, clock, client = start(mix)
     clock.run_until(600.0)
-    last: dict[int, tuple[float, Request]] = {}
+    last: dict[int, tuple[float, WorkloadRequest]] = {}
     gaps = []
     for moment, request in client.requests:
         own = request.block_ids[-1] >> 20

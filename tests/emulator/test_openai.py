@@ -18,7 +18,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from servescope.emulator import openai_api, server
-from servescope.emulator.openai_api import ApiSettings
+from servescope.emulator.openai_api import OpenAiSettings
 from servescope.emulator.openai_requests import ApiLimits
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.stack import MODEL, V1, V2, V2_DISAGGREGATED, EmulatedStack
@@ -41,11 +41,11 @@ def make_stack(**changes: Any) -> EmulatedStack:
     )
 
 
-def start(directory: Path, stack: EmulatedStack, settings: ApiSettings | None = None) -> RunningEmulator:
+def start(directory: Path, stack: EmulatedStack, settings: OpenAiSettings | None = None) -> RunningEmulator:
     """An emulator with the API."""
 
     def add(application: Any, emulator: RunningEmulator) -> None:
-        openai_api.add_routes(application, emulator, settings or ApiSettings())
+        openai_api.add_routes(application, emulator, settings or OpenAiSettings())
 
     return server.start(directory, stack=stack, warm_up_seconds=1.0, speed_up=5.0, add_routes=[add])
 
@@ -379,7 +379,7 @@ def test_any_text_is_taken(emulator: RunningEmulator) -> None:
 def test_limits_and_key(tmp_path: Path) -> None:
     """Too large a body, too many messages or requests at once, and whoever has no key, are refused."""
     limits = ApiLimits(body_bytes=5000, messages=3, concurrent_requests=1)
-    running = start(tmp_path, make_stack(), ApiSettings(api_key="s3cret", limits=limits))
+    running = start(tmp_path, make_stack(), OpenAiSettings(api_key="s3cret", limits=limits))
     try:
         base = f"{running.url}/v1"
         assert post(running, b"{}")[0] == 401

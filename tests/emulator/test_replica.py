@@ -12,30 +12,30 @@ import pytest
 
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import BackOff, ColdStart, PhaseOfStart, Start
 from servescope.emulator.stack import V2
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 
 FIXED = replace(V2, scaling=TokenScaling(min_replica=3, initial_replicas=3, max_replica=3))
 
 
-def request(number: int, *, stream: int | None = None) -> Request:
+def request(number: int, *, stream: int | None = None) -> WorkloadRequest:
     """One of 2000 tokens in and 200 out; those of one stream share their prompt."""
     first = (number if stream is None else stream) * 1000
-    return Request(number, 2000, 200, tuple(first + index for index in range(2200 // 32)))
+    return WorkloadRequest(number, 2000, 200, tuple(first + index for index in range(2200 // 32)))
 
 
-def deploy(plan: DeploymentPlan = FIXED) -> tuple[Deployment, VirtualClock]:
+def deploy(plan: DeploymentPlan = FIXED) -> tuple[EmulatedDeployment, VirtualClock]:
     """A deployment on a clock of its own."""
     clock = VirtualClock()
-    return Deployment(plan, clock=clock, seed=1), clock
+    return EmulatedDeployment(plan, clock=clock, seed=1), clock
 
 
-def shown(deployment: Deployment, replica: str) -> dict[str, float]:
+def shown(deployment: EmulatedDeployment, replica: str) -> dict[str, float]:
     """What one replica's page shows, labels summed away."""
     sums: Counter[str] = Counter()
     for target in deployment.targets():
@@ -45,12 +45,12 @@ def shown(deployment: Deployment, replica: str) -> dict[str, float]:
     return dict(sums)
 
 
-def statuses(deployment: Deployment) -> dict[str, int]:
+def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
     """How many replicas are in each status that any is in."""
     return {status: count for status, count in deployment.count_replicas().items() if count}
 
 
-def status(deployment: Deployment) -> str:
+def status(deployment: EmulatedDeployment) -> str:
     """The status of the first replica."""
     return deployment.replicas["engine-0"].status
 

@@ -15,14 +15,14 @@ from servescope.emulator.router.configuration import DecisionCost, RouterRuntime
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, Placement
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from tests.support.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
 
 ONE = WorkerCapacity(requests=1, blocks=1000)
 
 
-def submit(router: KvRouter, *requests: Request) -> list[int]:
+def submit(router: KvRouter, *requests: WorkloadRequest) -> list[int]:
     """Hand requests to the router; the numbers of those that were placed, as they are."""
     placed: list[int] = []
 
@@ -130,7 +130,7 @@ def test_request_that_is_taken_back_is_not_placed() -> None:
 # --- Policies ---------------------------------------------------------------------------------------------------------
 
 
-def order(policy: str, *requests: tuple[float, Request], cached: tuple[int, ...] = ()) -> list[int]:
+def order(policy: str, *requests: tuple[float, WorkloadRequest], cached: tuple[int, ...] = ()) -> list[int]:
     """In which order requests that come at these times are placed, one worker having room for one at a time."""
     clock = VirtualClock()
     router = kv_router("a", policy=policy, clock=clock, capacity=ONE)
@@ -199,7 +199,9 @@ def loaded(workers: int, requests_per_second: float, *, blocks: int = 100, secon
     router = kv_router(*(f"engine-{number}" for number in range(workers)), runtime=RouterRuntime(), clock=clock)
 
     def send() -> None:
-        router.submit(Request(1, blocks * BLOCK, 1, ()), lambda placement: placement.end() if placement else None)
+        router.submit(
+            WorkloadRequest(1, blocks * BLOCK, 1, ()), lambda placement: placement.end() if placement else None
+        )
 
     for number in range(int(requests_per_second * seconds)):
         clock.schedule(number / requests_per_second, send)

@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.router.configuration import DecisionCost, KvRouterParameters, RouterRuntime
 from servescope.emulator.router.placement import Placement
 from servescope.emulator.router.replicas import RouterReplicas
 from servescope.emulator.stack import V2
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.router import RouterInstruments
 from tests.support.routers import AT_ONCE, BLOCK, identity, prompt, stored
@@ -36,7 +36,7 @@ def replicas(
     return router
 
 
-def place(router: RouterReplicas, request: Request) -> Placement:
+def place(router: RouterReplicas, request: WorkloadRequest) -> Placement:
     """Where the request goes."""
     placed: list[Placement | None] = []
     router.submit(request, placed.append)
@@ -142,7 +142,7 @@ def test_more_replicas_relieve_the_bottleneck() -> None:
         workers = [f"engine-{number}" for number in range(64)]
         router = replicas(count, *workers, clock=clock, runtime=RouterRuntime(decision=DecisionCost()))
         for number in range(64 * 8 * 10):
-            request = Request(number, 100 * BLOCK, 1, ())
+            request = WorkloadRequest(number, 100 * BLOCK, 1, ())
             clock.schedule(
                 number / (64 * 8),
                 partial(router.submit, request, lambda placement: placement.end() if placement else None),
@@ -160,7 +160,7 @@ def test_deployment_shows_each_replica_as_a_target_of_its_own() -> None:
     """A plan with three routers has three of them to scrape, all at work; one can die and come back."""
     clock = VirtualClock()
     plan = replace(V2, router=RouterRuntime(replicas=3))
-    deployment = Deployment(plan, clock=clock, seed=1)
+    deployment = EmulatedDeployment(plan, clock=clock, seed=1)
     outcomes: list[str] = []
     for number in range(30):
         clock.schedule(number / 10, partial(deployment.send, prompt(1, 2, number=number), outcomes.append))

@@ -11,12 +11,12 @@ import pytest
 
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.replica import ColdStart, HealthCheck
 from servescope.emulator.stack import V2
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.testing import value
 
 ENGINE = replace(V2.engine, error_share=0.0, max_queue=1000)
@@ -26,10 +26,10 @@ QUICK = TokenScaling(
 )
 
 
-def deploy(plan: DeploymentPlan) -> tuple[Deployment, VirtualClock]:
+def deploy(plan: DeploymentPlan) -> tuple[EmulatedDeployment, VirtualClock]:
     """A deployment on a clock of its own."""
     clock = VirtualClock()
-    return Deployment(plan, clock=clock, seed=1), clock
+    return EmulatedDeployment(plan, clock=clock, seed=1), clock
 
 
 def forget(outcome: str) -> None:
@@ -37,7 +37,13 @@ def forget(outcome: str) -> None:
 
 
 def load(
-    deployment: Deployment, clock: VirtualClock, *, rate: float, seconds: float, start: float = 0.0, streams: int = 0
+    deployment: EmulatedDeployment,
+    clock: VirtualClock,
+    *,
+    rate: float,
+    seconds: float,
+    start: float = 0.0,
+    streams: int = 0,
 ) -> None:
     """Requests at an even rate from `start` on; with `streams` they share so many prompts, else nothing."""
     for number in range(int(rate * seconds)):
@@ -45,18 +51,18 @@ def load(
         shared = [stream * 100_000 + index for index in range(2000 // 32)]
         private = [10**12 + (number + int(start * 1000)) * 1000 + index for index in range(200 // 32)]
         blocks = tuple(shared + private)
-        request = Request(number, len(shared) * 32 + 16, 200, blocks)
+        request = WorkloadRequest(number, len(shared) * 32 + 16, 200, blocks)
         clock.schedule(start + number / rate - clock.now, partial(deployment.send, request, forget))
 
 
-def gauge(deployment: Deployment, name: str) -> float:
+def gauge(deployment: EmulatedDeployment, name: str) -> float:
     """One of the autoscaler's gauges."""
     found = value(deployment.autoscaler.instruments, f"autoscaler_{name}")
     assert found is not None
     return found
 
 
-def follow(deployment: Deployment, clock: VirtualClock, *, until: float) -> list[int]:
+def follow(deployment: EmulatedDeployment, clock: VirtualClock, *, until: float) -> list[int]:
     """The replicas that were asked for, every five seconds."""
     asked = []
     while clock.now < until:
@@ -65,7 +71,7 @@ def follow(deployment: Deployment, clock: VirtualClock, *, until: float) -> list
     return asked
 
 
-def statuses(deployment: Deployment) -> dict[str, int]:
+def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
     """How many replicas are in each status that any is in."""
     return {status: count for status, count in deployment.count_replicas().items() if count}
 
@@ -181,7 +187,7 @@ def test_scaling_flaps_without_window_and_delay(careful: bool, fewest: int, most
 # --- up but not serving -----------------------------------------------------------------------------------------------
 
 
-def freeze_one(health_check: HealthCheck) -> tuple[Deployment, VirtualClock]:
+def freeze_one(health_check: HealthCheck) -> tuple[EmulatedDeployment, VirtualClock]:
     """Three replicas under load, the first of which stops working after 30 seconds; two minutes later."""
     scaling = TokenScaling(min_replica=3, initial_replicas=3, max_replica=3)
     deployment, clock = deploy(replace(PLAN, scaling=scaling, health_check=health_check))

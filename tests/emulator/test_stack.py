@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.replica import ColdStart
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 
 
-def totals(deployment: Deployment) -> dict[str, float]:
+def totals(deployment: EmulatedDeployment) -> dict[str, float]:
     """The sum of each metric over all targets of a deployment, labels aside."""
     sums: dict[str, float] = defaultdict(float)
     for target in deployment.targets():
@@ -117,11 +117,11 @@ def test_index_is_what_the_engines_have(requests: list[tuple[float, int, int, in
     """Once all events have arrived, the router knows exactly what every engine has cached."""
     clock = VirtualClock()
     plan = replace(V2, engine=replace(V2.engine, cache_blocks=cache_blocks))
-    deployment = Deployment(plan, clock=clock, seed=1)
+    deployment = EmulatedDeployment(plan, clock=clock, seed=1)
     for number, (wait, stream, input_tokens, output_tokens) in enumerate(requests):
         clock.run_until(clock.now + wait)
         blocks = tuple(stream * 1000 + index for index in range((input_tokens + output_tokens) // 32))
-        deployment.send(Request(number, input_tokens, output_tokens, blocks), forget)
+        deployment.send(WorkloadRequest(number, input_tokens, output_tokens, blocks), forget)
     clock.run_until(clock.now + 120.0)
     index = deployment.router.index  # type: ignore[attr-defined] # v2's router has one
     for name, replica in deployment.replicas.items():
@@ -138,7 +138,7 @@ def test_replicas_start_serve_drain_and_go() -> None:
     )  # fmt: skip
     plan = replace(V2, scaling=scaling, cold_start=ColdStart(0.0, 25.0, 10.0, 5.0))
     clock = VirtualClock()
-    deployment = Deployment(plan, clock=clock, seed=1)
+    deployment = EmulatedDeployment(plan, clock=clock, seed=1)
     for number in range(240):
         clock.schedule(number / 3, partial(deployment.send, fresh_request(number), forget))
 
@@ -168,9 +168,9 @@ def forget(outcome: str) -> None:
     """What a client does that does not care."""
 
 
-def fresh_request(number: int) -> Request:
+def fresh_request(number: int) -> WorkloadRequest:
     """A request that shares nothing with any other."""
-    return Request(number, 4000, 300, tuple(number * 1000 + index for index in range(4300 // 32)))
+    return WorkloadRequest(number, 4000, 300, tuple(number * 1000 + index for index in range(4300 // 32)))
 
 
 def test_draining_replica_finishes_what_it_has() -> None:
@@ -184,7 +184,7 @@ def test_draining_replica_finishes_what_it_has() -> None:
         scale_down_delay=5,
         scale_down_half_life_seconds=1,
     )
-    deployment = Deployment(replace(V2, scaling=scaling), clock=clock, seed=1)
+    deployment = EmulatedDeployment(replace(V2, scaling=scaling), clock=clock, seed=1)
     clock.run_until(1.0)
     outcomes: list[str] = []
     for number in range(6):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
 from servescope.emulator.workload.plans import ReplayedTraffic
-from servescope.emulator.workload.requests import Finished, Request
+from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traces import read_trace, survey_trace
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import TraceError, UsageError
@@ -35,9 +35,9 @@ class Client:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.requests: list[tuple[float, Request]] = []
+        self.requests: list[tuple[float, WorkloadRequest]] = []
 
-    def send(self, request: Request, finished: Finished) -> None:
+    def send(self, request: WorkloadRequest, finished: Finished) -> None:
         self.requests.append((self.clock.now, request))
         self.clock.schedule(1.0, lambda: finished("ok"))
 
@@ -60,7 +60,7 @@ def replay(
     return traffic, clock, clients
 
 
-def replay_all(plan: ReplayedTraffic, *, seed: int = 1, block_tokens: int = 512) -> list[tuple[float, Request]]:
+def replay_all(plan: ReplayedTraffic, *, seed: int = 1, block_tokens: int = 512) -> list[tuple[float, WorkloadRequest]]:
     """When each request of a whole replay came."""
     traffic, clock, (client,) = replay(plan, seed=seed, block_tokens=block_tokens)
     while not traffic.ended:
@@ -309,7 +309,7 @@ def test_impossible_replays_are_refused(values: dict[str, float], complaint: str
         ReplayedTraffic(MOONCAKE, **values)  # type: ignore[arg-type] # each is a number
 
 
-def prompt_blocks(request: Request) -> list[int]:
+def prompt_blocks(request: WorkloadRequest) -> list[int]:
     """The full blocks of a prompt."""
     return list(request.block_ids[: request.input_tokens // 512])
 

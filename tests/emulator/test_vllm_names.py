@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from servescope.contract.metrics import OUTCOMES
-from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.stack import V1, EmulatedStack
 from servescope.emulator.vllm_names import VllmPages
 from servescope.emulator.workload.mixes import Mix
@@ -34,7 +34,7 @@ def pages() -> tuple[EmulatedStack, VllmPages]:
     return stack, made
 
 
-def first_engine(deployment: Deployment) -> Target:
+def first_engine(deployment: EmulatedDeployment) -> EmulatedTarget:
     """The first engine of a deployment."""
     return next(target for target in deployment.targets() if target.identity.role == "aggregated")
 

@@ -10,7 +10,7 @@ import pytest
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.emulator.workload.requests import Cancel, Finished, Request
+from servescope.emulator.workload.requests import Cancel, Finished, WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
 
@@ -21,11 +21,11 @@ class Client:
     """Serves every request in a fixed time, and keeps it."""
 
     def __init__(self, clock: VirtualClock, outcome: str = "ok") -> None:
-        self.requests: list[Request] = []
+        self.requests: list[WorkloadRequest] = []
         self.clock = clock
         self.outcome = outcome
 
-    def send(self, request: Request, finished: Finished) -> Cancel:
+    def send(self, request: WorkloadRequest, finished: Finished) -> Cancel:
         self.requests.append(request)
         self.clock.schedule(3.0, lambda: finished(self.outcome))
         return lambda: None
@@ -97,7 +97,7 @@ def test_sizes_are_those_of_the_mix() -> None:
 def test_turns_extend_what_was_said_before() -> None:
     """A turn's prompt begins with the blocks of the turn before, its answer included, and is longer."""
     (client,) = generate(QUIET, 300.0)
-    conversations: dict[int, list[Request]] = {}
+    conversations: dict[int, list[WorkloadRequest]] = {}
     for request in client.requests:
         conversations.setdefault(request.block_ids[-1] >> 20, []).append(request)
     followed = [turns for turns in conversations.values() if len(turns) > 1]

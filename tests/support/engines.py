@@ -13,7 +13,7 @@ from servescope.emulator.engine import Engine
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.serving import Serving
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.engine import EngineInstruments
 
 # One token of prompt takes a millisecond, one step without prompts ten.
@@ -68,7 +68,7 @@ class Bench:
         blocks = (input_tokens + output_tokens) // self.parameters.block_tokens
         base = (number if stream is None else 1000 + stream) * 100_000
         ids = tuple(range(base, base + blocks))
-        request = Request(number, input_tokens, output_tokens, ids, priority=priority, on_tokens=on_tokens)
+        request = WorkloadRequest(number, input_tokens, output_tokens, ids, priority=priority, on_tokens=on_tokens)
 
         def finished(outcome: str) -> None:
             assert number not in self.outcomes

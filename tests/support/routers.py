@@ -19,7 +19,7 @@ from servescope.emulator.router.events import BlockEvent, EventPublisher, Invent
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.least_load import LeastLoadRouter
 from servescope.emulator.router.placement import Placement, Router
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.router import RouterInstruments
 
 BLOCK = 16
@@ -66,7 +66,7 @@ def least_load_router(*workers: str) -> LeastLoadRouter:
     return router
 
 
-def place(router: Router, request: Request, workers: list[str]) -> Placement:
+def place(router: Router, request: WorkloadRequest, workers: list[str]) -> Placement:
     """Where a request goes when all workers but these take none."""
     others = set(_ALL) - set(workers)
     for worker in others:
@@ -80,9 +80,9 @@ def place(router: Router, request: Request, workers: list[str]) -> Placement:
     return placement
 
 
-def prompt(*blocks: int, number: int = 1, priority: int = 0) -> Request:
+def prompt(*blocks: int, number: int = 1, priority: int = 0) -> WorkloadRequest:
     """A request whose prompt is these blocks and one token more."""
-    return Request(number, len(blocks) * BLOCK + 1, 10, blocks, priority=priority)
+    return WorkloadRequest(number, len(blocks) * BLOCK + 1, 10, blocks, priority=priority)
 
 
 def stored(sequence: int, *blocks: int) -> BlockEvent:

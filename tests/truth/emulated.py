@@ -9,13 +9,13 @@ from itertools import count
 from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.placement import Router
 from servescope.emulator.stack import V2
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from tests.truth.figures import Figures
 from tests.truth.settings import (
     BLOCK_TOKENS,
@@ -51,7 +51,7 @@ def clamp_costs(router: Router) -> None:
 def run_emulated(setting: Setting, prompts: Sequence[Prompt], *, seed: int = 1) -> Figures:
     """The figures of our router when the prompts are sent in their order, so many at once as to the real one."""
     clock = VirtualClock()
-    deployment = Deployment(_plan(setting), clock=clock, seed=seed)
+    deployment = EmulatedDeployment(_plan(setting), clock=clock, seed=seed)
     if setting.clamped:
         clamp_costs(deployment.router)
     requests = iter(_make_requests(prompts))
@@ -100,7 +100,7 @@ def _plan(setting: Setting) -> DeploymentPlan:
     )
 
 
-def _make_requests(prompts: Sequence[Prompt]) -> Iterator[Request]:
+def _make_requests(prompts: Sequence[Prompt]) -> Iterator[WorkloadRequest]:
     """The prompts with the chained ids of their blocks; what is generated is shared with nothing."""
     known: dict[tuple[int, tuple[int, ...]], int] = {}
     ids = count(1)
@@ -114,10 +114,10 @@ def _make_requests(prompts: Sequence[Prompt]) -> Iterator[Request]:
             blocks.append(parent)
         full = (len(prompt.tokens) + prompt.output_tokens) // BLOCK_TOKENS
         blocks += [next(ids) for _ in range(full - len(blocks))]
-        yield Request(number, len(prompt.tokens), prompt.output_tokens, tuple(blocks))
+        yield WorkloadRequest(number, len(prompt.tokens), prompt.output_tokens, tuple(blocks))
 
 
-def read_figures(deployment: Deployment) -> Figures:
+def read_figures(deployment: EmulatedDeployment) -> Figures:
     """What the deployment's router has counted."""
     values = {sample.name: sample.value for sample in deployment.router.instruments.samples()}
     return Figures(*(values[f"kv_cache_{part}_tokens_total"] for part in ("eligible", "predicted", "reused", "best")))

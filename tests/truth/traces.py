@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks._dynamo import replay_with_dynamo
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.replay import ReplaySettings, plan_workers
 from servescope.emulator.router.configuration import KvRouterParameters
-from servescope.emulator.sizing import EngineSettings
+from servescope.emulator.sizing import WorkerSettings
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.traces import survey_trace
@@ -19,7 +19,7 @@ from tests.truth.settings import TraceSetting
 
 def replay_emulated(setting: TraceSetting, trace: Path) -> float:
     """Our hit rate; requests arrive when the trace says, as they do in Dynamo's replay."""
-    plan = plan_workers(ReplaySettings(engine=EngineSettings(blocks=setting.cache_blocks)), survey_trace(trace))
+    plan = plan_workers(ReplaySettings(engine=WorkerSettings(blocks=setting.cache_blocks)), survey_trace(trace))
     plan = replace(
         plan,
         routing=KvRouterParameters(setting.weight, setting.temperature),
@@ -27,7 +27,7 @@ def replay_emulated(setting: TraceSetting, trace: Path) -> float:
     )
     stack = EmulatedStack.of([(plan, 1.0)], traffic=ReplayedTraffic(trace, jitter_seconds=0.0), seed=1)
     (deployment,) = stack.deployments
-    assert isinstance(deployment, Deployment)
+    assert isinstance(deployment, EmulatedDeployment)
     if setting.clamped:
         clamp_costs(deployment.router)
     while not stack.traffic.ended or deployment.in_flight:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.collector.program import Derived, Program, bucket_quantiles, group_labels
-from servescope.collector.rates import Readings
+from servescope.collector.rates import RowReadings
 from servescope.collector.recent_scrapes import RecentScrapes, Rows
 from servescope.contract.expressions import matches
 from servescope.contract.extrapolation import Floats, Range
@@ -217,7 +217,7 @@ class Assembly:
         self.names = [self._named(figure, layouts) for figure in program.figures]
         self._leaves = slots.leaves
 
-    def add_up(self, readings: Readings, within: Range) -> AddedUp:
+    def add_up(self, readings: RowReadings, within: Range) -> AddedUp:
         """The sums of what was read of the targets."""
         sums, counts = _add(self._rates, readings.changes.rates(within))
         if self._increases.rows.size:

@@ -23,7 +23,7 @@ from servescope.contract.extrapolation import (
 )
 
 
-class Readings(NamedTuple):
+class RowReadings(NamedTuple):
     """Of every row of all targets, one target after the other, (n,): its changes over a range, and its value now.
 
     NaN where there is none.
@@ -33,11 +33,11 @@ class Readings(NamedTuple):
     levels: Floats
 
 
-def read_recent(recents: Sequence[RecentScrapes], within: Range) -> Readings:
+def read_recent(recents: Sequence[RecentScrapes], within: Range) -> RowReadings:
     """The readings of all targets over a range."""
     if not recents:
         nothing = np.zeros(0)
-        return Readings(Changes(nothing, nothing), nothing)
+        return RowReadings(Changes(nothing, nothing), nothing)
     stretches = [recent.stretch(within) for recent in recents]
     lengths = np.array([len(stretch.first) for stretch in stretches], dtype=np.intp)
     offsets = np.concatenate(([0], np.cumsum(lengths)[:-1]))
@@ -49,7 +49,7 @@ def read_recent(recents: Sequence[RecentScrapes], within: Range) -> Readings:
     spans = measure_spans(times[:, 0], times[:, 1], times[:, 2], within).repeated(lengths)
     changes = Changes(deltas, extrapolation_factors(deltas, firsts, spans, within.bounds))
     _read_turned(changes, recents, stretches, offsets, within)
-    return Readings(changes, np.concatenate([stretch.levels for stretch in stretches]))
+    return RowReadings(changes, np.concatenate([stretch.levels for stretch in stretches]))
 
 
 def _add_resets(deltas: Floats, stretches: Sequence[Stretch], offsets: NDArray[np.intp]) -> None:

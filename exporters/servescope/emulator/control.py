@@ -25,7 +25,7 @@ from servescope.emulator.faults import ActiveFault, Fault, Faults, make_fault, p
 from servescope.errors import UsageError
 
 if TYPE_CHECKING:
-    from servescope.emulator.deployment import Target
+    from servescope.emulator.deployment import EmulatedTarget
     from servescope.emulator.server import Expose, RunningEmulator
 
 MOST_BODY_BYTES: Final = 65_536
@@ -141,7 +141,7 @@ class Control:
     # --- what is exposed ----------------------------------------------------------------------------------------------
 
     def _expose_by(self, expose: Expose) -> Expose:
-        async def answer(request: web.Request, target: Target, page: bytes) -> web.StreamResponse:
+        async def answer(request: web.Request, target: EmulatedTarget, page: bytes) -> web.StreamResponse:
             effects = await self._running.call(lambda: self._faults.exposition(target))
             if effects.delay_seconds > 0:
                 await asyncio.sleep(effects.delay_seconds)

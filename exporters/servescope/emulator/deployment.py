@@ -17,20 +17,20 @@ from servescope.emulator.deployment_plan import AUTOSCALER, DeploymentPlan, buil
 from servescope.emulator.disaggregation import KvNetwork, Transfer, WorkerRole
 from servescope.emulator.effects import DeploymentEffects
 from servescope.emulator.engine import Engine
-from servescope.emulator.fleet import Fleet, FleetHooks
+from servescope.emulator.fleet import FleetHooks, ReplicaFleet
 from servescope.emulator.replica import Replica
 from servescope.emulator.router.configuration import WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, EventPublisher
 from servescope.emulator.router.placement import Placement
 from servescope.emulator.serving import Serving
-from servescope.emulator.workload.requests import Cancel, Finished, Request
+from servescope.emulator.workload.requests import Cancel, Finished, WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.instrument import Instruments
 
 _EVALUATION_SECONDS = 5.0
 
 
-class Target(NamedTuple):
+class EmulatedTarget(NamedTuple):
     """One process of a deployment that a scraper can read: its identity and its instruments."""
 
     identity: Identity
@@ -42,7 +42,7 @@ class Target(NamedTuple):
         return f"/{self.identity.deployment_id}/{self.identity.replica}/metrics"
 
 
-class Flight:
+class RequestInFlight:
     """One request on its way through a deployment, until it has ended in one outcome.
 
     `replicas` are the workers it needs to end well. Between prefill and decode its KV is at `sender`, and waits for its
@@ -53,7 +53,7 @@ class Flight:
         "finished", "placement", "receiver", "replicas", "request", "sender", "serving", "take_back", "transfer",
     )  # fmt: skip
 
-    def __init__(self, request: Request, finished: Finished) -> None:
+    def __init__(self, request: WorkloadRequest, finished: Finished) -> None:
         self.request = request
         self.finished: Finished | None = finished
         self.take_back: Cancel = lambda: None
@@ -65,7 +65,7 @@ class Flight:
         self.receiver: Replica | None = None
 
 
-class Deployment:
+class EmulatedDeployment:
     """Replicas behind one router, their number kept by an autoscaler.
 
     `generation` goes up whenever the targets change. `outcomes` counts the requests that have ended, by how they ended,
@@ -80,10 +80,10 @@ class Deployment:
         self._clock = clock
         self._streams = 0
         self._seed = f"{plan.identity.deployment_id}-{seed}"
-        self._flights: dict[Flight, None] = {}
+        self._flights: dict[RequestInFlight, None] = {}
         self._watchers: list[Callable[[Replica], None]] = []
         self._network = KvNetwork(clock=clock)
-        self._unreceived: dict[Flight, None] = {}
+        self._unreceived: dict[RequestInFlight, None] = {}
         self.router = build_router(plan, clock=clock, seed=f"router-{self._seed}")
         self.autoscaler = build_autoscaler(plan, clock=clock)
         self.fleet = self._build_fleet()
@@ -93,13 +93,13 @@ class Deployment:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def send(self, request: Request, finished: Finished) -> Cancel:
+    def send(self, request: WorkloadRequest, finished: Finished) -> Cancel:
         """Serve one request; `finished` is called with its outcome. What is returned hangs up.
 
         Without an active replica it waits in the router; what the router does not take either is rejected, which only
         its own figures show.
         """
-        flight = Flight(request, finished)
+        flight = RequestInFlight(request, finished)
         self._flights[flight] = None
         flight.take_back = self.router.submit(request, lambda placement: self._serve(flight, placement))
         if request.patience_seconds is not None:
@@ -111,7 +111,7 @@ class Deployment:
         """Requests that were sent and have not ended."""
         return len(self._flights)
 
-    def _serve(self, flight: Flight, placement: Placement | None) -> None:
+    def _serve(self, flight: RequestInFlight, placement: Placement | None) -> None:
         if placement is None:
             self._turn_away(flight)
             return
@@ -129,7 +129,7 @@ class Deployment:
         if flight.serving is None:
             flight.serving = engine, serving
 
-    def _turn_away(self, flight: Flight) -> None:
+    def _turn_away(self, flight: RequestInFlight) -> None:
         attempt = self.router.instruments.route(
             eligible_tokens=flight.request.input_tokens,
             predicted_tokens=None,
@@ -140,7 +140,7 @@ class Deployment:
         attempt.abandon()
         self._end(flight, "rejected")
 
-    def _hang_up(self, flight: Flight) -> None:
+    def _hang_up(self, flight: RequestInFlight) -> None:
         if flight.finished is None:
             return
         if flight.serving is not None:
@@ -150,7 +150,7 @@ class Deployment:
             flight.take_back()
             self._end(flight, "client_abort")
 
-    def _end(self, flight: Flight, outcome: str) -> None:
+    def _end(self, flight: RequestInFlight, outcome: str) -> None:
         finished, flight.finished = flight.finished, None
         if finished is None:
             return
@@ -166,11 +166,11 @@ class Deployment:
             self._detach(flight, replica)
         finished(outcome)
 
-    def _attach(self, flight: Flight, replica: Replica) -> None:
+    def _attach(self, flight: RequestInFlight, replica: Replica) -> None:
         flight.replicas.append(replica)
         replica.requests += 1
 
-    def _detach(self, flight: Flight, replica: Replica) -> None:
+    def _detach(self, flight: RequestInFlight, replica: Replica) -> None:
         flight.replicas.remove(replica)
         replica.requests -= 1
         # Not at once: the engine is in the middle of the step that ended the request.
@@ -179,7 +179,7 @@ class Deployment:
 
     # --- from prefill to decode ---------------------------------------------------------------------------------------
 
-    def _hand_over(self, flight: Flight, serving: Serving) -> None:
+    def _hand_over(self, flight: RequestInFlight, serving: Serving) -> None:
         """Send the KV of a prompt that is computed."""
         sender = flight.replicas[0]
         flight.serving = sender.engine, serving
@@ -191,7 +191,7 @@ class Deployment:
             flight.placement.end()
         self._send_kv(flight)
 
-    def _send_kv(self, flight: Flight) -> None:
+    def _send_kv(self, flight: RequestInFlight) -> None:
         decoding = self.fleet.active("decode")
         if not decoding:
             self._unreceived[flight] = None
@@ -209,7 +209,7 @@ class Deployment:
             lambda waited, took: self._receive(flight, waited, took, size_bytes),
         )
 
-    def _receive(self, flight: Flight, waited: float, took: float, size_bytes: int) -> None:
+    def _receive(self, flight: RequestInFlight, waited: float, took: float, size_bytes: int) -> None:
         sender, receiver = flight.replicas
         assert flight.serving is not None  # noqa: S101 - it was handed over by an engine
         engine, serving = flight.serving
@@ -221,7 +221,7 @@ class Deployment:
         going_on = receiver.engine.submit_prefilled(prefilled, finished=lambda outcome: self._end(flight, outcome))
         flight.serving = receiver.engine, going_on
 
-    def _sent(self, flight: Flight) -> None:
+    def _sent(self, flight: RequestInFlight) -> None:
         """The worker that prefilled it no longer holds its KV."""
         sender, flight.sender = flight.sender, None
         if sender is not None:
@@ -235,17 +235,20 @@ class Deployment:
         """The workers that exist, by name, oldest first."""
         return self.fleet.replicas
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[EmulatedTarget]:
         """Every process that serves metrics now: of a replica from when it is active until it has failed or is gone."""
         engines = [
-            Target(replica.identity, replica.engine.instruments)
+            EmulatedTarget(replica.identity, replica.engine.instruments)
             for replica in self.replicas.values()
             if replica.serves_metrics
         ]
         return [
             *engines,
-            *(Target(self.plan.identify(name, "router"), shown) for name, shown in self.router.processes.items()),
-            Target(self.plan.identify(AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
+            *(
+                EmulatedTarget(self.plan.identify(name, "router"), shown)
+                for name, shown in self.router.processes.items()
+            ),
+            EmulatedTarget(self.plan.identify(AUTOSCALER, "autoscaler"), self.autoscaler.instruments),
         ]
 
     def is_gone(self, path: str) -> bool:
@@ -317,7 +320,7 @@ class Deployment:
         for flight in [flight for flight in self._flights if flight.receiver is replica and flight.transfer]:
             self._give_back(flight)
 
-    def _give_back(self, flight: Flight) -> None:
+    def _give_back(self, flight: RequestInFlight) -> None:
         """Send the KV to another worker, as the receiver is gone before it came."""
         assert flight.transfer is not None  # noqa: S101 - asked by the caller
         assert flight.receiver is not None  # noqa: S101 - it has a transfer
@@ -382,9 +385,9 @@ class Deployment:
 
     # --- building -----------------------------------------------------------------------------------------------------
 
-    def _build_fleet(self) -> Fleet:
+    def _build_fleet(self) -> ReplicaFleet:
         plan = self.plan
-        return Fleet(
+        return ReplicaFleet(
             self.plan.identify,
             roles=plan.roles,
             clock=self._clock,

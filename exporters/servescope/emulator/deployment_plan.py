@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from servescope.contract.identity import Deployment as DeploymentIdentity
-from servescope.contract.identity import Identity
+from servescope.contract.identity import Deployment, Identity
 from servescope.emulator.autoscaler import (
     Autoscaler,
     ConcurrencyAutoscaler,
@@ -49,7 +48,7 @@ class DeploymentPlan:
     goes; every worker is built as `engine` says, but that prefill workers draft nothing.
     """
 
-    identity: DeploymentIdentity
+    identity: Deployment
     engine: EngineParameters
     scaling: TokenScaling | ConcurrencyScaling
     routing: KvRouterParameters | None = None

@@ -13,9 +13,9 @@ from servescope.emulator.engine_parameters import EngineParameters, EngineRole
 from servescope.emulator.gpu import EmulatedGpu
 from servescope.emulator.scheduler import Scheduler
 from servescope.emulator.serving import Prefilled, Serving
-from servescope.emulator.stretch import Stretch, count_by_position, plan_stretch
+from servescope.emulator.stretch import StepStretch, count_by_position, plan_stretch
 from servescope.emulator.token_counts import InFlightTokens, TokenCounts
-from servescope.emulator.workload.requests import Finished, Request
+from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
 
@@ -65,7 +65,7 @@ class Engine:
         self._leaps = leaps
         self._arrived = 0
         self._steps = 0
-        self._stretch: Stretch | None = None
+        self._stretch: StepStretch | None = None
         self._stepping = False
         self._failed = False
         self._effects = EngineEffects()
@@ -132,7 +132,7 @@ class Engine:
 
     def submit(
         self,
-        request: Request,
+        request: WorkloadRequest,
         *,
         first_token: Callable[[int], None],
         finished: Finished,
@@ -310,7 +310,7 @@ class Engine:
         if cut is not None:
             self._follow(cut)
 
-    def _follow(self, stretch: Stretch) -> None:
+    def _follow(self, stretch: StepStretch) -> None:
         self._stretch = stretch
         self._clock.schedule_at(stretch.ends[-1], lambda: self._end_stretch(stretch))
 
@@ -334,7 +334,7 @@ class Engine:
             self._gpu.work(stretch.seconds[0])
             self._follow(stretch)
 
-    def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving], *, alone: bool) -> Stretch:
+    def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving], *, alone: bool) -> StepStretch:
         """The step to take now, and those after it that will be like it, unless it is to stay `alone`."""
         base = self._decode_base(decodes) if decodes else 0.0
         per_context_token = self.parameters.cost.per_context_token * self._effects.decode_factor
@@ -353,7 +353,7 @@ class Engine:
         seconds = base + per_context_token * sum(serving.computed for serving in decodes)
         if prefills:
             seconds += self._prefill_seconds(prefills, decodes)
-        return Stretch(prefills, decodes, ends=[self._clock.now + seconds], seconds=[seconds])
+        return StepStretch(prefills, decodes, ends=[self._clock.now + seconds], seconds=[seconds])
 
     def _prefill_seconds(self, prefills: list[tuple[Serving, int]], decodes: list[Serving]) -> float:
         """What prompts take, and what the step takes that only prefills."""
@@ -376,7 +376,7 @@ class Engine:
             seconds += speculation.draft_seconds * drafted
         return seconds * self._effects.decode_factor
 
-    def _end_stretch(self, stretch: Stretch) -> None:
+    def _end_stretch(self, stretch: StepStretch) -> None:
         if stretch is not self._stretch:
             return  # it was cut
         self._catch_up()

@@ -23,7 +23,7 @@ from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
 
 if TYPE_CHECKING:
-    from servescope.emulator.deployment import Deployment, Target
+    from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
     from servescope.emulator.deployment_plan import DeploymentPlan
     from servescope.emulator.replica import Replica
     from servescope.emulator.stack import EmulatedStack
@@ -177,7 +177,7 @@ class ActiveFault:
         }
 
 
-class Part(Protocol[T_contra]):
+class EffectTarget(Protocol[T_contra]):
     """What effects can be given to."""
 
     def apply_effects(self, effects: T_contra, /) -> None:
@@ -246,7 +246,7 @@ class Faults:
         else:
             self._stack.clock.schedule(wait, lambda: self._start_scheduled(fault))
 
-    def exposition(self, target: Target) -> ExpositionEffects:
+    def exposition(self, target: EmulatedTarget) -> ExpositionEffects:
         """What is wrong with the `/metrics` of a target now."""
         deployment, name = target.identity.deployment_id, target.identity.replica
         return compose(each.fault.effects for each in self._in(deployment, name)).exposition
@@ -303,18 +303,18 @@ class Faults:
         everything = compose(each.fault.effects for each in self.active.values())
         self._apply_to(self._stack.traffic, everything.traffic, TrafficEffects())
 
-    def _apply_to(self, part: Part[T], effects: T, usual: T) -> None:
+    def _apply_to(self, part: EffectTarget[T], effects: T, usual: T) -> None:
         """Apply effects to a part, unless it has them already."""
         if self._applied.get(part, usual) != effects:
             self._applied[part] = effects
             part.apply_effects(effects)
 
-    def _apply_to_engine(self, deployment: Deployment, replica: Replica) -> None:
+    def _apply_to_engine(self, deployment: EmulatedDeployment, replica: Replica) -> None:
         name = deployment.plan.identity.deployment_id
         effects = compose(each.fault.effects for each in self._in(name, replica.name))
         self._apply_to(replica.engine, effects.engine, EngineEffects())
 
-    def _choose_replicas(self, deployment: Deployment) -> None:
+    def _choose_replicas(self, deployment: EmulatedDeployment) -> None:
         """Have each fault that is in one replica only in one that exists: the oldest active one."""
         name = deployment.plan.identity.deployment_id
         for each in self._in(name):
@@ -339,7 +339,7 @@ class Faults:
 
     # --- restarts -----------------------------------------------------------------------------------------------------
 
-    def _pace_restarts(self, deployment: Deployment, whole: Effects) -> None:
+    def _pace_restarts(self, deployment: EmulatedDeployment, whole: Effects) -> None:
         name = deployment.plan.identity.deployment_id
         if self._paces.get(name) == whole.restart_seconds:
             return
@@ -349,7 +349,7 @@ class Faults:
             # Not at once: the parts are still getting their effects.
             self._stack.clock.schedule(0.0, partial(self._restart_next, deployment, self._rounds[name], 0))
 
-    def _restart_next(self, deployment: Deployment, number: int, turn: int) -> None:
+    def _restart_next(self, deployment: EmulatedDeployment, number: int, turn: int) -> None:
         """One restart of a round, and the next one when it is due; nothing once another round has begun."""
         name = deployment.plan.identity.deployment_id
         pace_seconds = self._paces[name]
@@ -380,7 +380,7 @@ class Faults:
             self._check_replica(fault, covered[0])
 
     @staticmethod
-    def _check_replica(fault: Fault, deployment: Deployment) -> None:
+    def _check_replica(fault: Fault, deployment: EmulatedDeployment) -> None:
         names = list(deployment.replicas)
         if fault.effects.exposition != ExpositionEffects():
             names = [target.identity.replica for target in deployment.targets()]

@@ -43,7 +43,7 @@ class FleetHooks:
     changed: Callable[[], None]
 
 
-class Fleet:
+class ReplicaFleet:
     """Workers in replication units of the given `roles`, each unit scaled as a whole.
 
     `replicas` are the workers that exist, by name, oldest first. A worker that fails keeps its name and its unit, and

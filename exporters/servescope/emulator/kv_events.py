@@ -27,7 +27,7 @@ from aiohttp import web
 
 from servescope.emulator.block_contents import BlockContents
 from servescope.emulator.cache import CacheChanges
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.engine import Engine
 from servescope.emulator.replica import Replica
 from servescope.errors import UsageError
@@ -115,7 +115,7 @@ class _Channel:
     """One engine's way out. Its sockets are the publisher's."""
 
     rank: int
-    deployment: Deployment
+    deployment: EmulatedDeployment
     replica: Replica
     engine: Engine
     block_tokens: int
@@ -141,7 +141,7 @@ class KvEvents:
 
     def __init__(
         self,
-        deployments: Iterable[Deployment],
+        deployments: Iterable[EmulatedDeployment],
         endpoint: Endpoint,
         *,
         replay: Endpoint | None = None,
@@ -204,7 +204,7 @@ class KvEvents:
 
     # --- in the thread of the stack -----------------------------------------------------------------------------------
 
-    def _meet(self, deployment: Deployment, replica: Replica) -> None:
+    def _meet(self, deployment: EmulatedDeployment, replica: Replica) -> None:
         known = [channel for channel in self._channels.values() if channel.replica is replica]
         if not known:
             self._open(deployment, replica)
@@ -214,7 +214,7 @@ class KvEvents:
         self._watch(channel, replica.engine)
         self._send(channel, cleared=True)
 
-    def _open(self, deployment: Deployment, replica: Replica) -> Future[None]:
+    def _open(self, deployment: EmulatedDeployment, replica: Replica) -> Future[None]:
         for gone in [channel for channel in self._channels.values() if channel.is_gone]:
             del self._channels[gone.rank]
             self._waiting.put((gone, False, Future()))

@@ -21,10 +21,10 @@ from aiohttp import web
 from servescope.emulator import openai_answers as answers
 from servescope.emulator import openai_errors as errors
 from servescope.emulator.block_contents import BlockContents
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.openai_answers import ChatShape, CompletionShape, Shape
 from servescope.emulator.openai_errors import ApiError
-from servescope.emulator.openai_flights import Choice, Flight, Progress, plan_choices, plan_inputs
+from servescope.emulator.openai_flights import Choice, ChoiceProgress, ChoicesInFlight, plan_choices, plan_inputs
 from servescope.emulator.openai_requests import (
     ApiLimits,
     Generation,
@@ -46,7 +46,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class ApiSettings:
+class OpenAiSettings:
     """How the API is served.
 
     `api_key` is what clients must send, None for nothing. The same seed gives the same answers. `contents` records
@@ -59,7 +59,7 @@ class ApiSettings:
     contents: BlockContents | None = None
 
 
-def add_routes(application: web.Application, emulator: RunningEmulator, settings: ApiSettings) -> None:
+def add_routes(application: web.Application, emulator: RunningEmulator, settings: OpenAiSettings) -> None:
     """Let the emulator's server answer OpenAI's API, for all deployments at `/v1/…`, for one at `/DEPLOYMENT/v1/…`."""
     api = _Api(emulator, settings)
     application.router.add_get("/health", api.health)
@@ -78,7 +78,7 @@ def add_routes(application: web.Application, emulator: RunningEmulator, settings
 class _Api:
     """The handlers."""
 
-    def __init__(self, emulator: RunningEmulator, settings: ApiSettings) -> None:
+    def __init__(self, emulator: RunningEmulator, settings: OpenAiSettings) -> None:
         self._emulator = emulator
         self._settings = settings
         self._limits = settings.limits
@@ -149,7 +149,7 @@ class _Api:
             raise errors.bad_body(str(error)) from error
         return bytes(body)
 
-    def _choose(self, request: web.Request, model: str) -> Deployment:
+    def _choose(self, request: web.Request, model: str) -> EmulatedDeployment:
         """The deployment that serves a request. Raises ApiError when none has the model."""
         serving = self._deployments(request)
         able = [one for one in serving if one.plan.identity.model_name == model]
@@ -160,7 +160,7 @@ class _Api:
         # Deployments without a share of the traffic serve a model that no other has.
         return self._random.choices(able, weights if sum(weights) > 0 else None)[0]
 
-    def _deployments(self, request: web.Request) -> list[Deployment]:
+    def _deployments(self, request: web.Request) -> list[EmulatedDeployment]:
         name = request.match_info.get("deployment")
         every = self._emulator.stack.deployments
         found = [one for one in every if name in (None, one.plan.identity.deployment_id)]
@@ -221,7 +221,9 @@ class _Api:
             )
             shape = make_shape(next(self._numbers), generation.model)
             follow = generation.stream
-            async with Flight(self._emulator, deployment, choices, source=shape.source, follow=follow) as flight:
+            async with ChoicesInFlight(
+                self._emulator, deployment, choices, source=shape.source, follow=follow
+            ) as flight:
                 if generation.stream:
                     return await self._stream(request, flight, shape, generation)
                 while not flight.ended:
@@ -231,7 +233,7 @@ class _Api:
                 return web.json_response(shape.whole(choices, usage), headers=_headers(deployment))
 
     async def _stream(
-        self, request: web.Request, flight: Flight, shape: Shape, generation: Generation
+        self, request: web.Request, flight: ChoicesInFlight, shape: Shape, generation: Generation
     ) -> web.StreamResponse:
         # Until something is generated, an error is reported by the status.
         first = await flight.follow()
@@ -254,7 +256,7 @@ class _Api:
             embedding = await asyncio.to_thread(lambda: read_embedding(parse_body(body), self._limits))
             deployment = self._choose(request, embedding.model)
             choices = await asyncio.to_thread(plan_inputs, embedding, deployment, contents=self._settings.contents)
-            async with Flight(self._emulator, deployment, choices, source="input") as flight:
+            async with ChoicesInFlight(self._emulator, deployment, choices, source="input") as flight:
                 while not flight.ended:
                     await flight.follow()
             vectors = await asyncio.to_thread(_embed_all, choices, embedding.dimensions)
@@ -266,7 +268,9 @@ class _Api:
 class _Stream:
     """One answer, streamed token by token."""
 
-    def __init__(self, response: web.StreamResponse, flight: Flight, shape: Shape, generation: Generation) -> None:
+    def __init__(
+        self, response: web.StreamResponse, flight: ChoicesInFlight, shape: Shape, generation: Generation
+    ) -> None:
         self._response = response
         self._flight = flight
         self._shape = shape
@@ -274,7 +278,7 @@ class _Stream:
         self._usage_in_each = generation.continuous_usage
         self._generated = [0] * len(flight.choices)
 
-    async def run(self, progress: Progress) -> None:
+    async def run(self, progress: ChoiceProgress) -> None:
         """Send all chunks, beginning with this progress."""
         for chunk in self._shape.begin(len(self._flight.choices)):
             await self._write(chunk)
@@ -287,7 +291,7 @@ class _Stream:
             await self._response.write(answers.event(self._shape.usage(self._usage())))
         await self._response.write(answers.DONE)
 
-    async def _send(self, progress: Progress) -> None:
+    async def _send(self, progress: ChoiceProgress) -> None:
         index = progress.choice
         choice: Choice = self._flight.choices[index]
         if progress.outcome is not None:
@@ -314,5 +318,5 @@ def _embed_all(choices: list[Choice], dimensions: int) -> list[list[float]]:
     return [embed(choice.ids, dimensions) for choice in choices]
 
 
-def _headers(deployment: Deployment) -> dict[str, str]:
+def _headers(deployment: EmulatedDeployment) -> dict[str, str]:
     return {_DEPLOYMENT_HEADER: deployment.plan.identity.deployment_id}

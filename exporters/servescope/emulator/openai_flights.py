@@ -12,12 +12,12 @@ from itertools import count
 
 from servescope.emulator import openai_errors as errors
 from servescope.emulator.block_contents import BlockContents
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.openai_errors import ApiError
 from servescope.emulator.openai_requests import Embedding, Generation
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.tokens import Answer, chain_blocks, compose_answer
-from servescope.emulator.workload.requests import Cancel, Request
+from servescope.emulator.workload.requests import Cancel, WorkloadRequest
 
 # How long an answer is that ends by itself, in tokens: log-normal, as that of the generated chat.
 _MEAN_TOKENS = 190.0
@@ -41,7 +41,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ChoiceProgress:
     """Progress of a choice, by its number: so many more `tokens`, or its end with an `outcome`."""
 
     choice: int
@@ -50,7 +50,7 @@ class Progress:
 
 
 def plan_choices(
-    generation: Generation, deployment: Deployment, *, seed: int, contents: BlockContents | None = None
+    generation: Generation, deployment: EmulatedDeployment, *, seed: int, contents: BlockContents | None = None
 ) -> list[Choice]:
     """The choices of a request, prompt by prompt; all they are made of is the request and the seed.
 
@@ -78,7 +78,9 @@ def plan_choices(
     return choices
 
 
-def plan_inputs(embedding: Embedding, deployment: Deployment, *, contents: BlockContents | None = None) -> list[Choice]:
+def plan_inputs(
+    embedding: Embedding, deployment: EmulatedDeployment, *, contents: BlockContents | None = None
+) -> list[Choice]:
     """The inputs of a request for embeddings: an engine reads each as a prompt, and generates one token of it."""
     block_tokens = deployment.plan.engine.block_tokens
     return [
@@ -99,7 +101,7 @@ def _draw_length(key: str) -> int:
     )
 
 
-class Flight:
+class ChoicesInFlight:
     """The choices of one request while they are served by a deployment; leave it, and those that have not ended do.
 
     `source` names the parameter of the prompts. Without `follow` only the ends are reported. For one
@@ -111,7 +113,7 @@ class Flight:
     def __init__(
         self,
         emulator: RunningEmulator,
-        deployment: Deployment,
+        deployment: EmulatedDeployment,
         choices: Sequence[Choice],
         *,
         source: str,
@@ -124,12 +126,12 @@ class Flight:
         self._source = source
         self._follow = follow
         self._loop = asyncio.get_running_loop()
-        self._progress: asyncio.Queue[Progress] = asyncio.Queue()
+        self._progress: asyncio.Queue[ChoiceProgress] = asyncio.Queue()
         self._cancels: list[Cancel] = []
         self._open = len(choices)
         self._following = emulator.runner.following()
 
-    async def __aenter__(self) -> Flight:
+    async def __aenter__(self) -> ChoicesInFlight:
         """Send all choices."""
         self._following.__enter__()
         try:
@@ -143,7 +145,7 @@ class Flight:
         """Hang up."""
         self._leave()
 
-    async def follow(self) -> Progress:
+    async def follow(self) -> ChoiceProgress:
         """What happens next to a choice; call it until all have ended. Raises ApiError when one ended badly."""
         while True:
             try:
@@ -173,7 +175,7 @@ class Flight:
 
     def _send(self) -> None:
         for number, choice in enumerate(self.choices):
-            request = Request(
+            request = WorkloadRequest(
                 next(self._numbers),
                 len(choice.ids),
                 choice.output_tokens,
@@ -195,12 +197,12 @@ class Flight:
         return note
 
     def _on_tokens(self, number: int) -> Callable[[int], None]:
-        return lambda tokens: self._report(Progress(number, tokens=tokens))
+        return lambda tokens: self._report(ChoiceProgress(number, tokens=tokens))
 
     def _on_end(self, number: int) -> Callable[[str], None]:
-        return lambda outcome: self._report(Progress(number, outcome=outcome))
+        return lambda outcome: self._report(ChoiceProgress(number, outcome=outcome))
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, progress: ChoiceProgress) -> None:
         self._loop.call_soon_threadsafe(self._progress.put_nowait, progress)
 
     def _check(self, outcome: str, choice: Choice) -> None:

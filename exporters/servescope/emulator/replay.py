@@ -14,18 +14,18 @@ from typing import Any, Final
 
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, figure_key
-from servescope.contract.identity import Deployment as DeploymentIdentity
+from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
 from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Sample
 from servescope.contract.types import Figure
 from servescope.emulator.autoscaler import TokenScaling
-from servescope.emulator.deployment import Deployment
+from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models
 from servescope.emulator.router.configuration import KvRouterParameters
-from servescope.emulator.sizing import EngineSettings, size_for_trace
+from servescope.emulator.sizing import WorkerSettings, size_for_trace
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.reuse import UNLIMITED, Reuse, measure_reuse
@@ -191,7 +191,7 @@ class ReplaySettings:
 
     workers: int = 16
     router: str = "kv"
-    engine: EngineSettings = field(default_factory=EngineSettings)
+    engine: WorkerSettings = field(default_factory=WorkerSettings)
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class ReplaySettings:
 def plan_workers(settings: ReplaySettings, survey: TraceSurvey) -> DeploymentPlan:
     """A deployment of these workers, whose number stays."""
     return DeploymentPlan(
-        identity=DeploymentIdentity(settings.engine.model, _DEPLOYMENT, "v2" if settings.router == "kv" else "v1"),
+        identity=Deployment(settings.engine.model, _DEPLOYMENT, "v2" if settings.router == "kv" else "v1"),
         engine=size_for_trace(EngineParameters(error_share=0.0), survey, settings.engine),
         scaling=TokenScaling(
             min_replica=settings.workers, initial_replicas=settings.workers, max_replica=settings.workers
@@ -287,7 +287,7 @@ def _replay_workers(arguments: argparse.Namespace) -> ReplayReport:
         raise UsageError(f"--blocks is {arguments.blocks!r}, expected one whole number; lists are of --cache-only")
     settings = ReplaySettings(
         **_given(arguments, "workers", "router", "seed"),
-        engine=EngineSettings(
+        engine=WorkerSettings(
             **_given(arguments, "hardware", "model", "tensor_parallel_size", "max_batch_size", "max_num_tokens"),
             blocks=_parse_blocks(arguments.blocks) if arguments.blocks else None,
         ),
@@ -343,7 +343,7 @@ def _check_duration(traffic: ReplayedTraffic, survey: TraceSurvey) -> None:
         )
 
 
-def _count_outcomes(deployment: Deployment) -> dict[str, int]:
+def _count_outcomes(deployment: EmulatedDeployment) -> dict[str, int]:
     return {outcome: deployment.outcomes[outcome] for outcome in sorted(deployment.outcomes)}
 
 

@@ -9,10 +9,10 @@ from servescope.emulator.cache import BlockCache
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.serving import Serving
 from servescope.emulator.token_counts import InFlightTokens, TokenCounts
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 
 
-class Batch(NamedTuple):
+class StepBatch(NamedTuple):
     """What one step computes: chunks of prompts, each with its tokens, and the sequences that decode.
 
     `preemptions` counts the sequences that lost their blocks to make room for these.
@@ -60,7 +60,7 @@ class Scheduler:
             handed_over=sum(serving.request.input_tokens + serving.generated for serving in self.handed_over),
         )
 
-    def can_ever_serve(self, request: Request) -> bool:
+    def can_ever_serve(self, request: WorkloadRequest) -> bool:
         """Whether the request fits into an engine that has nothing else to do."""
         tokens = request.input_tokens + request.output_tokens
         needed_blocks = -(-(tokens + self._parameters.tokens_per_decode) // self._parameters.block_tokens)
@@ -110,7 +110,7 @@ class Scheduler:
 
     # --- the next step ------------------------------------------------------------------------------------------------
 
-    def plan(self, now: float) -> Batch:
+    def plan(self, now: float) -> StepBatch:
         """What the next step computes; what it admits is admitted at `now`."""
         budget, batch = self._plan_running(self._parameters.max_num_tokens)
         # A sequence that was just preempted would take the room that was made.
@@ -118,7 +118,7 @@ class Scheduler:
             self._admit(budget, batch, now)
         return batch
 
-    def _plan_running(self, budget: int) -> tuple[int, Batch]:
+    def _plan_running(self, budget: int) -> tuple[int, StepBatch]:
         """The budget that is left, and the chunks and decodes of the running sequences."""
         prefills: list[tuple[Serving, int]] = []
         decodes: list[Serving] = []
@@ -139,7 +139,7 @@ class Scheduler:
                 prefills.append((serving, tokens))
             else:
                 decodes.append(serving)
-        return budget, Batch(prefills, decodes, preemptions)
+        return budget, StepBatch(prefills, decodes, preemptions)
 
     def _chunk(self, missing: int, budget: int) -> int:
         """Tokens of a prompt to prefill in this step; 0 when it must wait."""
@@ -158,7 +158,7 @@ class Scheduler:
             preemptions += 1
         return preemptions
 
-    def _admit(self, budget: int, batch: Batch, now: float) -> None:
+    def _admit(self, budget: int, batch: StepBatch, now: float) -> None:
         while self.waiting and len(self.running) < self.largest_batch and budget > 0:
             serving = self.waiting[0]
             if serving.arrives_computed:

@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from servescope.emulator.clock import WallClockRunner
-from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.stack import EmulatedStack
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.rendering import render
@@ -52,26 +52,26 @@ RouteAdder = Callable[[web.Application, "RunningEmulator"], object]
 class Pages(Protocol):
     """How targets are exposed to scrapers."""
 
-    def lists(self, target: Target) -> bool:
+    def lists(self, target: EmulatedTarget) -> bool:
         """Whether a target is listed for scrapers; it is served in any case."""
 
-    def render(self, target: Target) -> bytes:
+    def render(self, target: EmulatedTarget) -> bytes:
         """The target's page; called in the thread of the stack."""
 
 
 class OwnPages:
     """All targets, in the contract's own names."""
 
-    def lists(self, _: Target) -> bool:
+    def lists(self, _: EmulatedTarget) -> bool:
         """All are listed."""
         return True
 
-    def render(self, target: Target) -> bytes:
+    def render(self, target: EmulatedTarget) -> bytes:
         """The instruments' page."""
         return render(target.instruments)
 
 
-Expose = Callable[[web.Request, Target, bytes], Awaitable[web.StreamResponse]]
+Expose = Callable[[web.Request, EmulatedTarget, bytes], Awaitable[web.StreamResponse]]
 """Answers a scrape of a target whose page is given."""
 
 
@@ -100,7 +100,7 @@ class RunningEmulator:
         self._pages = pages or OwnPages()
         self.runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
         self.expose: Expose = _show
-        self._paths: dict[str, Target] = {}
+        self._paths: dict[str, EmulatedTarget] = {}
         self._written_generation = -1
         _make_directory(directory / "targets")
         self._claim = _Claim(directory)
@@ -230,7 +230,7 @@ def start(
     return running
 
 
-def format_file_sd(targets: list[Target], address: str) -> str:
+def format_file_sd(targets: list[EmulatedTarget], address: str) -> str:
     """The targets as Prometheus reads them from a file."""
     entries = [
         {
@@ -246,7 +246,7 @@ def format_file_sd(targets: list[Target], address: str) -> str:
     return json.dumps(entries, indent=2) + "\n"
 
 
-def format_configuration(deployments: list[Deployment]) -> str:
+def format_configuration(deployments: list[EmulatedDeployment]) -> str:
     """A collector configuration that collects all deployments; its paths are relative to the file."""
     lines = [
         "# Written by `servescope emulate`; `servescope collect --config` reads it.",
@@ -300,10 +300,10 @@ def _family(address: str) -> socket.AddressFamily:
 class _Page(NamedTuple):
     status: int
     body: bytes
-    target: Target | None = None
+    target: EmulatedTarget | None = None
 
 
-async def _show(_: web.Request, target: Target, page: bytes) -> web.StreamResponse:
+async def _show(_: web.Request, target: EmulatedTarget, page: bytes) -> web.StreamResponse:
     return web.Response(body=page, headers={"Content-Type": _CONTENT_TYPE})
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from servescope.emulator.cache import Lease
-from servescope.emulator.workload.requests import Finished, Request
-from servescope.instruments.request import HandedOver
-from servescope.instruments.request import Request as ObservedRequest
+from servescope.emulator.workload.requests import Finished, WorkloadRequest
+from servescope.instruments.request import HandedOver, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class Prefilled:
     `fails_at` it fails after that many tokens.
     """
 
-    request: Request
+    request: WorkloadRequest
     handed_over: HandedOver
     computed_tokens: int
     cached_tokens: int
@@ -44,8 +43,8 @@ class Serving:
 
     def __init__(
         self,
-        request: Request,
-        observed: ObservedRequest,
+        request: WorkloadRequest,
+        observed: Request,
         *,
         seed: str,
         finished: Finished,

@@ -66,7 +66,7 @@ def prepare(arguments: argparse.Namespace, stack: EmulatedStack) -> Served:
     from servescope.emulator.vllm_names import VllmPages
 
     contents = BlockContents() if arguments.kv_events else None
-    settings = openai_api.ApiSettings(api_key=_read_key(arguments), seed=arguments.seed, contents=contents)
+    settings = openai_api.OpenAiSettings(api_key=_read_key(arguments), seed=arguments.seed, contents=contents)
     pages = VllmPages(stack.deployments) if arguments.metrics == "vllm" else OwnPages()
     add_api: RouteAdder = partial(openai_api.add_routes, settings=settings)
     if contents is None:

@@ -20,7 +20,7 @@ _TARGET_IN_FLIGHT_TOKENS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
+class WorkerSettings:
     """What the workers of a replay are made of; `blocks` of cache each, None for what the memory holds."""
 
     hardware: str = "h100"
@@ -31,7 +31,7 @@ class EngineSettings:
     blocks: int | None = None
 
 
-def size_for_trace(engine: EngineParameters, survey: TraceSurvey, settings: EngineSettings) -> EngineParameters:
+def size_for_trace(engine: EngineParameters, survey: TraceSurvey, settings: WorkerSettings) -> EngineParameters:
     """The engine, but made of these and able to take any request of a trace its cache has room for."""
     size = size_engine(settings.hardware, model=settings.model, tensor_parallel_size=settings.tensor_parallel_size)
     block_tokens = MOONCAKE_BLOCK_TOKENS if survey.format == "mooncake" else _AZURE_BLOCK_TOKENS
@@ -52,7 +52,7 @@ def size_for_trace(engine: EngineParameters, survey: TraceSurvey, settings: Engi
 
 def fit_to_trace(plan: DeploymentPlan, survey: TraceSurvey) -> DeploymentPlan:
     """The plan of a deployment with engines that can serve a trace; the bounds on its replicas stay."""
-    engine = size_for_trace(plan.engine, survey, EngineSettings())
+    engine = size_for_trace(plan.engine, survey, WorkerSettings())
     scaling = plan.scaling
     if isinstance(scaling, TokenScaling):
         scaling = replace(scaling, target_in_flight_tokens=_TARGET_IN_FLIGHT_TOKENS)

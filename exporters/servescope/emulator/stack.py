@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servescope.contract.identity import Deployment as DeploymentIdentity
+from servescope.contract.identity import Deployment
 from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.engine_parameters import EngineParameters
@@ -26,12 +26,12 @@ LOOKAHEAD = speculate("lookahead", acceptance=(0.66, 0.60, 0.56))
 EAGLE = speculate("Eagle", acceptance=(0.93, 0.90, 0.87))
 
 V1 = DeploymentPlan(
-    identity=DeploymentIdentity(MODEL, "chat-v1", "v1", environment="production"),
+    identity=Deployment(MODEL, "chat-v1", "v1", environment="production"),
     engine=EngineParameters(speculation=LOOKAHEAD),
     scaling=ConcurrencyScaling(min_replica=2, initial_replicas=3, max_replica=6),
 )
 V2 = DeploymentPlan(
-    identity=DeploymentIdentity(MODEL, "chat-v2", "v2", environment="production", rollout_phase="promoting"),
+    identity=Deployment(MODEL, "chat-v2", "v2", environment="production", rollout_phase="promoting"),
     engine=EngineParameters(speculation=EAGLE),
     # Far below the sensible start of 50 000, so that a handful of requests per second already keeps three replicas.
     scaling=TokenScaling(target_in_flight_tokens=16_000, min_replica=2, initial_replicas=3, max_replica=6),
@@ -90,7 +90,7 @@ class EmulatedStack:
     ) -> None:
         block_tokens = _check_plans([plan for plan, _ in plans])
         self.clock = VirtualClock()
-        self.deployments = [Deployment(plan, clock=self.clock, seed=seed) for plan, _ in plans]
+        self.deployments = [EmulatedDeployment(plan, clock=self.clock, seed=seed) for plan, _ in plans]
         self.traffic = Traffic(
             traffic,
             clock=self.clock,
@@ -107,7 +107,7 @@ class EmulatedStack:
         """Goes up whenever the targets of a deployment change."""
         return sum(deployment.generation for deployment in self.deployments)
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[EmulatedTarget]:
         """Every process that serves metrics now."""
         return [target for deployment in self.deployments for target in deployment.targets()]
 

@@ -27,7 +27,7 @@ class Written(NamedTuple):
     tokens: int
 
 
-class Stretch:
+class StepStretch:
     """One step or several: what each computes and when it ends.
 
     All but the last are quiet: nothing ends, no block is taken or filled. `ends` are times of the clock; of `written`
@@ -53,12 +53,12 @@ class Stretch:
         self.accepted = accepted
         self.written = 0
 
-    def cut(self) -> Stretch | None:
+    def cut(self) -> StepStretch | None:
         """The step in progress alone, the books being up to date; None when that is the last one anyway."""
         if self.written == len(self.ends) - 1:
             return None
         now = slice(self.written, self.written + 1)
-        return Stretch(self.prefills, self.decodes, ends=self.ends[now], seconds=self.seconds[now])
+        return StepStretch(self.prefills, self.decodes, ends=self.ends[now], seconds=self.seconds[now])
 
     def write(
         self, clock: VirtualClock, instruments: EngineInstruments, gpu: EmulatedGpu, draft_length: int
@@ -136,7 +136,7 @@ def plan_stretch(
     block_tokens: int,
     tokens_per_decode: int,
     reach: Sequence[float],
-) -> Stretch:
+) -> StepStretch:
     """As many steps as can be foreseen in which these sequences decode, and nothing else is done.
 
     `base_seconds` is what a step takes whatever the context; `reach` the chances of each draft position. The blocks
@@ -157,7 +157,7 @@ def plan_stretch(
         context += len(decodes)
         if accepted is not None and step < steps - 1:
             context += sum(accepted[step])
-    return Stretch([], decodes, ends=ends, seconds=seconds, accepted=accepted)
+    return StepStretch([], decodes, ends=ends, seconds=seconds, accepted=accepted)
 
 
 def _count_quiet_tokens(serving: Serving, block_tokens: int, tokens_per_decode: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from servescope.contract.samples import Sample
-from servescope.emulator.deployment import Deployment, Target
+from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.replica import Replica
 from servescope.emulator.serving import Serving
 from servescope.exposition.rendering import render
@@ -66,18 +66,18 @@ _HISTOGRAMS = (
 class VllmPages:
     """The pages of a stack's engines as vLLM shows them; routers and autoscalers, which vLLM has not, stay unlisted."""
 
-    def __init__(self, deployments: Iterable[Deployment]) -> None:
+    def __init__(self, deployments: Iterable[EmulatedDeployment]) -> None:
         self._pages: dict[EngineInstruments, _Page] = {}
         for deployment in deployments:
             for replica in deployment.replicas.values():
                 self._watch(replica)
             deployment.watch_engines(self._watch)
 
-    def lists(self, target: Target) -> bool:
+    def lists(self, target: EmulatedTarget) -> bool:
         """Whether a target is listed for scrapers."""
         return isinstance(target.instruments, EngineInstruments)
 
-    def render(self, target: Target) -> bytes:
+    def render(self, target: EmulatedTarget) -> bytes:
         """The page of a target; of one that is no engine, in the contract's own names."""
         if isinstance(target.instruments, EngineInstruments):
             return self._pages[target.instruments].render()

@@ -49,7 +49,7 @@ _HANGS_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class PageRequest:
     """A thread of this process that wants the group's page."""
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -57,7 +57,7 @@ class Reading:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class Contribution:
     """What a process brings to its group, whether it keeps the others' states or sends its own."""
 
     token: str
@@ -68,7 +68,7 @@ class Part:
     own_state: OwnState
     sockets: Sockets
     warn: Callable[[str], None]
-    asked: deque[Reading] = field(default_factory=lambda: deque(maxlen=MAX_PEERS))
+    asked: deque[PageRequest] = field(default_factory=lambda: deque(maxlen=MAX_PEERS))
     closing: bool = False
 
 
@@ -107,14 +107,14 @@ class _Round:
     number: int
     until: float
     waiting: set[str]
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[PageRequest] = field(default_factory=list)
     fetchers: list[tuple[Wire, bytes]] = field(default_factory=list)
 
 
 class Keeper:
     """The states of the other processes; used by one thread."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Contribution) -> None:
         self._part = part
         self._processes: dict[str, _Process] = {}
         self._wires: dict[int, tuple[Wire, _Process | None]] = {}

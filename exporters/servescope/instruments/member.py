@@ -25,9 +25,9 @@ from servescope.instruments.keeper import (
     RETRY_SECONDS,
     SNAPSHOT,
     STATE,
+    Contribution,
     Keeper,
-    Part,
-    Reading,
+    PageRequest,
     round_head,
 )
 from servescope.instruments.wire import Sockets, Wire, unpack_blobs
@@ -61,7 +61,7 @@ class Member:
         self._membership = membership
         self._sockets = Sockets(self.address)
         deployment = dict(instruments[0].identity.deployment().labels())
-        self._part = Part(
+        self._part = Contribution(
             token=uuid.uuid4().hex,
             deployment=deployment,
             group_labels=make_labels({**deployment, "group": membership.group}),
@@ -84,7 +84,7 @@ class Member:
 
     def read(self, seconds: float) -> Families | None:
         """The group's page; None when it did not come in that time."""
-        reading = Reading()
+        reading = PageRequest()
         self._part.asked.append(reading)
         self._sockets.wake()
         reading.done.wait(seconds)
@@ -148,7 +148,7 @@ class Member:
         sent_layout = self._send_state(wire, 0, b"")
         self.joined.set()
         due = time.monotonic() + part.interval_seconds
-        fetched: dict[bytes, tuple[float, Reading]] = {}
+        fetched: dict[bytes, tuple[float, PageRequest]] = {}
         # What this process may have kept before, another keeps now.
         self._keeper = Keeper(part)
         while not wire.lost and not part.closing:
@@ -184,7 +184,7 @@ class Member:
         wire.send(STATE, round_head.pack(number), state.packed_values())
         return layout
 
-    def _fetch(self, wire: Wire, fetched: dict[bytes, tuple[float, Reading]]) -> None:
+    def _fetch(self, wire: Wire, fetched: dict[bytes, tuple[float, PageRequest]]) -> None:
         """Ask the keeper for the page of every reading, and forget those that no longer wait."""
         now = time.monotonic()
         for key in [key for key, (since, _) in fetched.items() if now - since > 2 * self._part.wait_seconds]:
@@ -206,7 +206,7 @@ class Member:
             _logger.warning("process group %r: %s (further problems are not logged)", self._membership.group, reason)
 
 
-def _complete(fetched: dict[bytes, tuple[float, Reading]], body: bytes) -> None:
+def _complete(fetched: dict[bytes, tuple[float, PageRequest]], body: bytes) -> None:
     """Give a page that came to the reading that asked for it."""
     key, layout, packed = unpack_blobs(body)
     if key in fetched:

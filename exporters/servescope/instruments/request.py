@@ -22,7 +22,7 @@ class HandedOver(NamedTuple):
     last_token: float
 
 
-class Engine(Protocol):
+class EngineRecorder(Protocol):
     """The part of EngineInstruments that its requests write to."""
 
     _epoch: object
@@ -46,7 +46,7 @@ class Request:
 
     __slots__ = ("_arrival", "_engine", "_first", "_input", "_last", "_open", "_output", "_trace_id")
 
-    def __init__(self, engine: Engine, input_tokens: int, arrival: float, trace_id: str | None) -> None:
+    def __init__(self, engine: EngineRecorder, input_tokens: int, arrival: float, trace_id: str | None) -> None:
         self._engine = engine
         self._input = input_tokens
         self._arrival = self._last = arrival
@@ -56,7 +56,7 @@ class Request:
         self._trace_id = trace_id
 
     @classmethod
-    def resume(cls, engine: Engine, handed_over: HandedOver) -> Request:
+    def resume(cls, engine: EngineRecorder, handed_over: HandedOver) -> Request:
         """A request that another engine process began, in the state in which it was handed over."""
         request = cls(engine, handed_over.input_tokens, handed_over.arrival, None)
         request._first, request._last = handed_over.first_token, handed_over.last_token

@@ -23,7 +23,7 @@ _SHOWN_CHARACTERS = 200
 _LISTED = 100
 
 
-class Range(NamedTuple):
+class TimeRange(NamedTuple):
     """A stretch of time in milliseconds; both ends count."""
 
     start_ms: int
@@ -39,7 +39,7 @@ def check_parameters(request: web.Request, known: Sequence[str]) -> None:
             raise RequestError(f"parameter {name!r} is given twice")
 
 
-def read_range(request: web.Request, now_ms: int, *, default_ms: int, most_ms: int | None = None) -> Range:
+def read_range(request: web.Request, now_ms: int, *, default_ms: int, most_ms: int | None = None) -> TimeRange:
     """The `start_ms` and `end_ms` of a request: until now, and for `default_ms`, when it does not say."""
     end_ms = read_whole_number(request, "end_ms", min(now_ms, LATEST_MS), most=LATEST_MS)
     start_ms = read_whole_number(request, "start_ms", max(0, end_ms - default_ms), most=LATEST_MS)
@@ -47,7 +47,7 @@ def read_range(request: web.Request, now_ms: int, *, default_ms: int, most_ms: i
         raise RequestError(f"start_ms {start_ms} is after end_ms {end_ms}")
     if most_ms is not None and end_ms - start_ms > most_ms:
         raise RequestError(f"start_ms {start_ms} is {end_ms - start_ms} ms before end_ms, at most {most_ms} are read")
-    return Range(start_ms, end_ms)
+    return TimeRange(start_ms, end_ms)
 
 
 def read_whole_number(request: web.Request, name: str, default: int, *, least: int = 0, most: int) -> int:

@@ -22,7 +22,7 @@ from servescope.store.prometheus.targets import ScrapedTarget, find_contract_tar
 from servescope.store.spans import format_instant, read_span
 
 if TYPE_CHECKING:
-    from servescope.collector.importing.importer import Import, Progress
+    from servescope.collector.importing.importer import Import, ImportProgress
 
 _DEFAULT_SPAN = "7d"
 _PROGRESS_SECONDS = 5.0
@@ -135,7 +135,7 @@ class _ProgressPrinter:
         self._start_ms, self._end_ms = start_ms, end_ms
         self._printed = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: ImportProgress) -> None:
         done = progress.until_ms >= self._end_ms
         if not done and time.monotonic() - self._printed < _PROGRESS_SECONDS:
             return

@@ -31,7 +31,7 @@ STRETCH_MS: Final = 1_800_000
 _MOST_NUMBERS = 128_000_000
 
 
-class Progress(NamedTuple):
+class ImportProgress(NamedTuple):
     """How far an import is: up to which instant, and what was imported so far."""
 
     until_ms: int
@@ -70,7 +70,7 @@ class Import:
             if (names := member.unread_names())
         }
 
-    def run(self, start_ms: int, end_ms: int, report: Callable[[Progress], None] = lambda _: None) -> None:
+    def run(self, start_ms: int, end_ms: int, report: Callable[[ImportProgress], None] = lambda _: None) -> None:
         """Import from start to end, both included; raises ServescopeError, and keeps all whole stretches."""
         known = {status.target_id: status for status in self._store.targets()}
         self._record_settings(start_ms, end_ms)
@@ -81,7 +81,9 @@ class Import:
             while self._store.pack_due():
                 pass
             tallies = self.tallies.values()
-            report(Progress(last_ms, sum(t.scrapes for t in tallies), sum(t.samples for t in tallies), self._figures))
+            report(
+                ImportProgress(last_ms, sum(t.scrapes for t in tallies), sum(t.samples for t in tallies), self._figures)
+            )
 
     def _record_settings(self, start_ms: int, end_ms: int) -> None:
         """Record how these figures are derived; later figures keep their own settings."""

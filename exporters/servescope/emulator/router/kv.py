@@ -25,7 +25,7 @@ from servescope.emulator.router.loads import InFlight, Prompt, WorkerLoad
 from servescope.emulator.router.placement import Placed, Placement, check_name
 from servescope.emulator.router.snapshots import SnapshotFile
 from servescope.emulator.router.waiting import SaturationQueue, Waiting
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.router import RouterInstruments
 
 
@@ -177,7 +177,7 @@ class KvRouter:
             self._follower.recover()
             self._go_on()
 
-    def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
+    def submit(self, request: WorkloadRequest, placed: Placed) -> Callable[[], None]:
         """Find a worker; the result cancels the request, without effect once it is placed."""
         self._submitted += 1
         waiting = Waiting(request, placed, number=self._submitted, arrived=self._clock.now)
@@ -311,11 +311,11 @@ class KvRouter:
         ratio = self._runtime.saturation_ratio
         return any(not worker.paused and not worker.is_saturated(ratio) for worker in self._workers.values())
 
-    def _reusable_blocks(self, request: Request) -> Sequence[int]:
+    def _reusable_blocks(self, request: WorkloadRequest) -> Sequence[int]:
         # At least one token is computed, so a prompt that is cached to its end is never reused whole.
         return request.block_ids[: (request.input_tokens - 1) // self._block_tokens]
 
-    def _count_missing(self, request: Request) -> int:
+    def _count_missing(self, request: WorkloadRequest) -> int:
         """Prompt tokens that no worker has cached."""
         overlaps = self.index.count_overlaps(self._reusable_blocks(request), list(self._workers))
         return request.input_tokens - max(overlaps, default=0) * self._block_tokens

@@ -10,7 +10,7 @@ from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.placement import Placed, Placement, check_name
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.router import RouterInstruments
 
 MAX_WAITING = 256
@@ -30,7 +30,7 @@ class LeastLoadRouter:
         self._requests: dict[str, int] = {}
         self._births: dict[str, int] = {}
         self._paused: set[str] = set()
-        self._waiting: dict[int, tuple[Request, Placed]] = {}
+        self._waiting: dict[int, tuple[WorkloadRequest, Placed]] = {}
         self._submitted = 0
 
     @property
@@ -76,7 +76,7 @@ class LeastLoadRouter:
     def apply_effects(self, effects: RouterEffects) -> None:
         """Nothing: it has no index, no weight and no temperature."""
 
-    def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
+    def submit(self, request: WorkloadRequest, placed: Placed) -> Callable[[], None]:
         """Find a worker, at once when there is one."""
         self._submitted += 1
         number = self._submitted
@@ -107,7 +107,7 @@ class LeastLoadRouter:
             request, placed = self._waiting.pop(next(iter(self._waiting)))
             placed(self._place(request))
 
-    def _place(self, request: Request) -> Placement:
+    def _place(self, request: WorkloadRequest) -> Placement:
         workers = self._workers()
         fewest = min(self._requests[worker] for worker in workers)
         worker = self._random.choice([worker for worker in workers if self._requests[worker] == fewest])

@@ -8,7 +8,7 @@ from typing import Protocol
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.router import Attempt, RouterInstruments
 
@@ -81,7 +81,7 @@ class Router(Protocol):
     def apply(self, worker: str, event: BlockEvent) -> None:
         """Apply an event of a worker's cache."""
 
-    def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
+    def submit(self, request: WorkloadRequest, placed: Placed) -> Callable[[], None]:
         """Find a worker: `placed` is called with it, exactly once, at once or later, unless what this returns is called
         before, which takes the request back.
         """

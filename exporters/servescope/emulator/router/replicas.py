@@ -14,7 +14,7 @@ from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, check_name
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.router import RouterInstruments
 
 
@@ -96,7 +96,7 @@ class RouterReplicas:
         for router in self.routers.values():
             router.apply(worker, event)
 
-    def submit(self, request: Request, placed: Placed) -> Callable[[], None]:
+    def submit(self, request: WorkloadRequest, placed: Placed) -> Callable[[], None]:
         """Hand the request to the replica whose turn it is, past those that are down."""
         return self._next().submit(request, placed)
 

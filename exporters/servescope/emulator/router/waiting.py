@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from servescope.emulator.router.placement import Placed
-from servescope.emulator.workload.requests import Request
+from servescope.emulator.workload.requests import WorkloadRequest
 
 
 class Waiting:
@@ -17,7 +17,7 @@ class Waiting:
 
     __slots__ = ("arrived", "number", "placed", "request", "saturated_seconds", "saturated_since", "taken_back")
 
-    def __init__(self, request: Request, placed: Placed, *, number: int, arrived: float) -> None:
+    def __init__(self, request: WorkloadRequest, placed: Placed, *, number: int, arrived: float) -> None:
         self.request = request
         self.placed = placed
         self.number = number

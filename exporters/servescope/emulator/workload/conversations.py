@@ -11,7 +11,7 @@ from itertools import accumulate
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM, name_document
 from servescope.emulator.workload.mixes import Mix
-from servescope.emulator.workload.requests import Request, Send
+from servescope.emulator.workload.requests import Send, WorkloadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class Conversations:
     def _send(
         self, conversation: _Conversation, input_tokens: int, output_tokens: int, block_ids: tuple[int, ...]
     ) -> None:
-        request = Request(self._number(), input_tokens, output_tokens, block_ids, self._draw_patience())
+        request = WorkloadRequest(self._number(), input_tokens, output_tokens, block_ids, self._draw_patience())
         conversation.send(request, lambda outcome: self._answered(conversation, outcome))
 
     def _answered(self, conversation: _Conversation, outcome: str) -> None:

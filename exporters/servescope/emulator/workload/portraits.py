@@ -12,7 +12,7 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.workload.blocks import count_shared
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.emulator.workload.requests import Finished, Request
+from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 
 BLOCK_TOKENS: Final = 32
@@ -63,7 +63,7 @@ def portray(mix: Mix, *, seed: int = 1, seconds: float = 1800.0) -> Portrait:
 
 class _Served(NamedTuple):
     seconds: float
-    request: Request
+    request: WorkloadRequest
     reused_blocks: int
     shared_blocks: int
 
@@ -78,7 +78,7 @@ class _Server:
         self._cached: set[int] = set()
         self._served: list[_Served] = []
 
-    def send(self, request: Request, finished: Finished) -> None:
+    def send(self, request: WorkloadRequest, finished: Finished) -> None:
         """Answer a request."""
         if not request.block_ids and request.input_tokens == self._mix.oversized_tokens:
             finished("client_error")

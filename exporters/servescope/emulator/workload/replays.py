@@ -12,7 +12,7 @@ from typing import NamedTuple
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.workload.blocks import name_private, name_trace_block
 from servescope.emulator.workload.plans import ReplayedTraffic
-from servescope.emulator.workload.requests import Request, Send
+from servescope.emulator.workload.requests import Send, WorkloadRequest
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest, TraceSurvey, read_trace
 from servescope.errors import UsageError
 
@@ -105,7 +105,7 @@ class Replay:
 
     def _send(self, arrival: _Arrival) -> None:
         number, recorded = self._number(), arrival.request
-        request = Request(
+        request = WorkloadRequest(
             number,
             recorded.input_tokens,
             recorded.output_tokens,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WorkloadRequest:
     """One request as the engine meets it.
 
     `block_ids` are chained ids of the full blocks of the prompt and of the output that will follow it.
@@ -33,5 +33,5 @@ Finished = Callable[[str], None]
 Cancel = Callable[[], None]
 """Cancels the request, as its client hangs up; without effect once it has ended."""
 
-Send = Callable[[Request, Finished], object]
+Send = Callable[[WorkloadRequest, Finished], object]
 """Hands a request to a deployment."""

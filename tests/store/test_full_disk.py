@@ -51,7 +51,7 @@ def assert_waits_and_stores(running: Collecting, problem: str, make_room: Callab
     running.wait_for_scrapes()
     wait_for(lambda: running.own("servescope_store_errors_total") >= 2, "a second try")
     assert problem in (running.store_problem() or "")
-    assert running.get("/-/ready").startswith("ok, but nothing is stored")
+    wait_for(lambda: running.get("/-/ready").startswith("ok, but nothing is stored"), "figures without a store")
     wait_for(lambda: "output_tokens_per_second{" in running.get("/metrics"), "a figure")
     make_room()
     wait_for(lambda: running.store_problem() is None, "the store", log=running.log)

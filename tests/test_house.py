@@ -19,7 +19,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "test_collector.py", "test_differential.py", "test_faults.py", "test_fleet.py", "test_importing.py",
         "test_serve_access.py", "test_serve_bounds.py",
     },
-    "dashboards": {"test_health.py"},
     "emulator": {"test_clock.py", "test_kv_events.py", "test_openai.py"},
     "store": {"test_faults.py", "test_prometheus.py"},
 }  # fmt: skip

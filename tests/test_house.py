@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,17 +11,6 @@ from tests.conftest import ROOT
 
 MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
 
-# Modules that still wait or measure by themselves, by the room whose tests they are.
-EXCEPTIONS: dict[str, set[str]] = {
-    "collector": {
-        "paging/test_alertmanager.py", "paging/test_live.py", "paging/test_post.py", "paging/test_receivers.py",
-        "test_collector.py", "test_differential.py", "test_faults.py", "test_fleet.py", "test_importing.py",
-        "test_serve_access.py", "test_serve_bounds.py",
-    },
-    "emulator": {"test_clock.py", "test_kv_events.py", "test_openai.py"},
-    "store": {"test_faults.py", "test_prometheus.py"},
-}  # fmt: skip
-_EXCEPTED = {Path(room, module).as_posix() for room, modules in EXCEPTIONS.items() for module in modules}
 _CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
 _WAITS = {"join", "wait", "communicate"}
 
@@ -30,9 +18,7 @@ _WAITS = {"join", "wait", "communicate"}
 @pytest.mark.parametrize("path", [path.relative_to(ROOT / "tests").as_posix() for path in MODULES])
 def test_a_test_waits_for_conditions_and_shares_by_support(path: str) -> None:
     """What tests share is in `tests/support/`, and so is the one deadline, which grows with the machine's slowness."""
-    found = list(offences((ROOT / "tests" / path).read_text(encoding="utf-8")))
-
-    assert path in _EXCEPTED or not found, found
+    assert list(offences((ROOT / "tests" / path).read_text(encoding="utf-8"))) == []
 
 
 def test_a_name_is_one_thing() -> None:

@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +40,7 @@ from tests.support.stepped_collector import (
     vllm_page,
     write_targets,
 )
-from tests.support.waiting import deadline_seconds
+from tests.support.waiting import deadline_seconds, wait_for_async
 
 
 def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
@@ -380,15 +380,7 @@ def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
 
 
 async def until_stored(store: Store, target_id: str, count: int) -> None:
-    await until(lambda: len(store.read_scrapes(target_id, 0, START * 2000)) == count)
-
-
-async def until(ready: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if ready():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("not within five seconds")
+    await wait_for_async(lambda: len(store.read_scrapes(target_id, 0, START * 2000)) == count, "the stored scrapes")
 
 
 @pytest.mark.slow
@@ -401,17 +393,17 @@ def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogC
 
     async def act(world: World) -> None:
         await world.step(0)
-        await until(lambda: world.collector.recorder.backlog() == 0)
+        await wait_for_async(lambda: world.collector.recorder.backlog() == 0, "the store")
         other.execute("BEGIN IMMEDIATE")
         for count in range(1, 4):
             figures = await world.step(count * 15)
         assert figures["output_tokens_per_second"] > 0
-        await until(lambda: world.collector.store_problem is not None)
+        await wait_for_async(lambda: world.collector.store_problem is not None, "the problem of the store")
         assert (world.collector.store_problem or "").endswith("servescope.db: database is locked")
         page = exposition_text(world.collector)
         assert "servescope_store_errors_total 1.0" in page
         other.execute("ROLLBACK")
-        await until(lambda: world.collector.store_problem is None)
+        await wait_for_async(lambda: world.collector.store_problem is None, "the end of the problem")
 
     with caplog.at_level(logging.INFO):
         play(world, act)

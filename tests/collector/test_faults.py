@@ -6,9 +6,8 @@ import asyncio
 import json
 import re
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tests.support.authorities import Authority
 from tests.support.collect_command import get
 from tests.support.faulty_servers import FAULTS, HEALTHY, MAX_BODY_BYTES, answering
 from tests.support.prometheus import free_port
-from tests.support.waiting import deadline_seconds
+from tests.support.waiting import deadline_seconds, wait_for
 
 HEALTHY_SCRAPES = 6
 CERTIFICATES: Mapping[str, tuple[str, bool, bool]] = {
@@ -93,19 +92,6 @@ def scrape_counts(page: str) -> Counter[str]:
     )
 
 
-async def wait_for(ready: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            found = await asyncio.to_thread(ready)
-        except OSError:
-            found = None
-        if found:
-            return found
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s")
-
-
 @pytest.mark.slow
 def test_every_fault_at_once_disturbs_no_healthy_target(tmp_path: Path) -> None:
     """The healthy one misses no scrape; every fault is counted by outcome, and named by target and cause."""
@@ -129,8 +115,7 @@ def test_every_fault_at_once_disturbs_no_healthy_target(tmp_path: Path) -> None:
         stop = asyncio.Event()
         collecting = asyncio.create_task(collect(read_configuration(tmp_path / "servescope.toml"), stop))
         try:
-            found: tuple[str, dict[str, Any]] = await wait_for(look)
-            return found
+            return await asyncio.to_thread(wait_for, look, "a scrape of every target", ignoring=(OSError,))
         finally:
             stop.set()
             await collecting

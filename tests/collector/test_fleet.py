@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks import _fleet
 from benchmarks._pages import SAMPLES, Page, make_shape
 from benchmarks._processes import ending
+from tests.support.waiting import deadline_seconds, wait_for
 
 _TARGETS = 80
 _FEW_FILES = 64
-_SECONDS = 40.0
 
 
 def test_page_is_one_of_vllms_and_moves() -> None:
@@ -67,16 +66,13 @@ def _collecting_with_few_files(configuration: Path) -> Iterator[None]:
 
 
 def _unread(port: int) -> list[str]:
-    """What the targets that are not healthy say, once all have been scraped twice or the time is over."""
-    deadline = time.monotonic() + _SECONDS
-    targets: list[dict[str, object]] = []
-    while time.monotonic() < deadline:
-        time.sleep(0.5)
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/api/v1/targets", timeout=5) as answer:
-                targets = json.loads(answer.read())["targets"]
-        except (URLError, OSError):
-            continue
-        if len(targets) == _TARGETS and all(target["last_scrape_ms"] is not None for target in targets):
-            break
+    """What the targets that are not healthy say, once all have been scraped."""
+
+    def scraped() -> list[dict[str, object]] | None:
+        with urlopen(f"http://127.0.0.1:{port}/api/v1/targets", timeout=deadline_seconds()) as answer:
+            targets: list[dict[str, object]] = json.loads(answer.read())["targets"]
+        known = len(targets) == _TARGETS and all(target["last_scrape_ms"] is not None for target in targets)
+        return targets if known else None
+
+    targets = wait_for(scraped, "a scrape of every target", ignoring=(URLError, OSError))
     return [str(target["error"]) for target in targets if not target["healthy"]]

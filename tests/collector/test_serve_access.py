@@ -24,7 +24,9 @@ from servescope.collector.openapi import describe
 from servescope.errors import ConfigurationError
 from servescope.settings.values import is_loopback
 from tests.support.api_door import LIMITS, Door, bounds, ended, fill, play
+from tests.support.prometheus import Point
 from tests.support.prometheus import running as running_prometheus
+from tests.support.waiting import wait_for
 
 FIRST, SECOND = "f1rst-t0ken", "sec0nd/t0ken=="  # the tests' own
 PATHS = ("/", *(path for path in describe()["paths"] if path.startswith(("/metrics", "/api"))))
@@ -361,11 +363,12 @@ def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: Path, p
 def scrape_once(binary: Path, folder: Path, job: dict[str, Any]) -> set[str]:
     """The samples that a Prometheus holds of the one target of a job, as soon as it has any."""
     with running_prometheus(binary, folder, {"scrape_configs": [job]}) as server:
-        for _ in range(100):
+
+        def scraped() -> list[Point] | None:
             points = server.query('{job="collector"}', at_ms=time.time_ns() // 1_000_000)
-            if any(dict(point.labels)["__name__"] == "request_rate" for point in points):
-                break
-            time.sleep(0.1)
+            return points if any(dict(point.labels)["__name__"] == "request_rate" for point in points) else None
+
+        points = wait_for(scraped, "a scrape")
     samples = set()
     for point in points:
         labels = {name: value for name, value in point.labels if name not in ("job", "instance")}

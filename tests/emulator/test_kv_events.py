@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from servescope.emulator.stack import MODEL, EmulatedStack
 from servescope.emulator.tokens import tokenize_conversation
 from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM
 from servescope.errors import UsageError
-from tests.support.slowness import slowness
 from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
@@ -79,8 +77,9 @@ def stack() -> EmulatedStack:
 
 
 @pytest.fixture
-def events(stack: EmulatedStack) -> Iterator[KvEvents]:
-    """Its events, which can be replayed."""
+def events(stack: EmulatedStack, monkeypatch: pytest.MonkeyPatch) -> Iterator[KvEvents]:
+    """Its events, which can be replayed; the socket reports a subscription that has arrived, as a PUB does not."""
+    monkeypatch.setattr(zmq, "PUB", zmq.XPUB)
     made = KvEvents(stack.deployments, ANY, replay=ANY, topic="kv")
     yield made
     made.close()
@@ -94,7 +93,11 @@ def follow(events: KvEvents, deployment: EmulatedDeployment, replica: str) -> Su
         if (one["deployment_id"], one["replica"]) == (deployment.plan.identity.deployment_id, replica)
     ]
     subscriber = Subscriber(found["endpoint"])
-    time.sleep(0.3 * slowness())  # ZeroMQ reports no subscription that has arrived
+    (publishing,) = [
+        channel.publishing for channel in events._channels.values() if channel.address == found["endpoint"]
+    ]
+    assert publishing is not None
+    assert publishing.poll(round(1000 * deadline_seconds())), "the subscription did not arrive"
     return subscriber
 
 

@@ -28,6 +28,8 @@ from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
 
+# How long a client waits that then hangs up, for an answer that takes minutes.
+PATIENCE_SECONDS = 0.3
 QUESTION: Any = [{"role": "user", "content": "What does the river say?"}]
 
 
@@ -230,7 +232,7 @@ def test_client_that_hangs_up_is_an_abort(
     with chat(client, stream=True, **endless) as stream:
         next(iter(stream))
     with pytest.raises(openai.APITimeoutError):
-        chat(client, timeout=0.3, **endless)
+        chat(client, timeout=PATIENCE_SECONDS, **endless)
     wait_for(lambda: gained(emulator, before, "requests_total/client_abort") == 2, "both aborts")
     assert gained(emulator, before, "requests_total/ok") == 0
     assert scrape(emulator)["concurrent_requests"] == 0
@@ -242,6 +244,7 @@ def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:
 
     async def ask() -> tuple[list[int], int]:
         async with AsyncOpenAI(base_url=f"{emulator.url}/chat-v1/v1", api_key="none", max_retries=0) as client:
+            begun = asyncio.Event()
 
             async def count(tokens: int) -> int:
                 stream = await client.chat.completions.create(
@@ -251,11 +254,13 @@ def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:
                     stream=True,
                     stream_options={"include_usage": True},
                 )
+                if tokens == 4000:
+                    begun.set()
                 return sum([chunk.usage.completion_tokens async for chunk in stream if chunk.usage])
 
             asking = [asyncio.create_task(count(tokens)) for tokens in range(5, 25)]
             leaving = asyncio.create_task(count(4000))
-            await asyncio.sleep(0.2)
+            await begun.wait()
             leaving.cancel()
             counts = await asyncio.gather(*asking)
             vectors = await client.embeddings.create(model=MODEL, input="one")

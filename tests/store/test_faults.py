@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -193,7 +192,7 @@ def test_a_file_damaged_under_the_writer_is_set_aside(writing: Writing, damage: 
         damage(writing.path)
     for _ in range(20):
         writing.scrape()
-        time.sleep(0.002)
+        wait_for(lambda: writing.errors or not writing.writer.backlog(), "the scrape, or the damage")
     wait_for(lambda: any("a new one is begun" in str(error) for error in writing.errors), "a new store")
     writing.settle()
 

@@ -30,6 +30,9 @@ from servescope.store.prometheus.selectors import format_time, selector
 from tests.conftest import ROOT
 from tests.support.answering import Answer, Handler, answering
 from tests.support.prometheus import free_port
+from tests.support.waiting import deadline_seconds
+
+DRIP_SECONDS = 0.05
 
 
 def ask(answer: Answer, *, seconds: float = 10.0) -> PrometheusError:
@@ -199,12 +202,12 @@ def test_a_slow_answer_ends_in_time() -> None:
     ended = threading.Event()
 
     def hang(_: Handler) -> None:
-        ended.wait(20)
+        ended.wait(deadline_seconds())
 
     def drip(request: Handler) -> None:
         request.send_response(200)
         request.end_headers()
-        while not ended.wait(0.05):
+        while not ended.wait(DRIP_SECONDS):
             request.wfile.write(b" ")
 
     try:

@@ -19,6 +19,7 @@ from servescope.collector.api.listening import Listener
 from servescope.collector.api.settings import ApiSettings
 from servescope.collector.serve import make_application
 from tests.support.served_collector import Scene, collecting, engine
+from tests.support.waiting import deadline_seconds
 
 T = TypeVar("T")
 
@@ -51,13 +52,19 @@ class Door:
         """The answer to another client, which must not have to wait."""
         url = f"http://127.0.0.1:{self.port}{path}"
         async with (
-            asyncio.timeout(5),
+            asyncio.timeout(deadline_seconds()),
             aiohttp.ClientSession() as session,
             session.get(url, headers=headers) as response,
         ):
             body = await response.read()
             shown = json.loads(body) if "json" in response.content_type else body.decode()
             return response.status, shown, dict(response.headers)
+
+    async def until_answered(self, path: str, status: int) -> None:
+        """Ask until the answer has this status."""
+        async with asyncio.timeout(deadline_seconds()):
+            while (await self.ask(path))[0] != status:  # noqa: ASYNC110 - a client knows of no event
+                await asyncio.sleep(0.05)
 
     async def refused(self, reason: str) -> float:
         """How often the collector says it turned somebody away for that reason."""
@@ -91,9 +98,9 @@ def play(folder: Path, bounds: Bounds, act: Callable[[Door], Awaitable[T]], api:
     return asyncio.run(run())
 
 
-async def ended(reader: asyncio.StreamReader, seconds: float = 5.0) -> bytes:
+async def ended(reader: asyncio.StreamReader) -> bytes:
     """All that comes until the other side ends the connection; fails when it does not."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(deadline_seconds()):
         try:
             return await reader.read(-1)
         except ConnectionError:
@@ -113,7 +120,7 @@ class Held:
 
         def held(*args: Any, **kwargs: Any) -> Any:
             self.begun += 1
-            assert self._free.wait(10)
+            assert self._free.wait(deadline_seconds())
             return original(*args, **kwargs)
 
         monkeypatch.setattr(owner, name, held)

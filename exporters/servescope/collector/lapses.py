@@ -11,7 +11,7 @@ _FIRST_QUIET_MS = 60_000
 _LONGEST_QUIET_MS = 3_600_000
 
 
-class Report(NamedTuple):
+class LapseReport(NamedTuple):
     """What to log now: whether it is wrong, and how often it went wrong since an instant without being logged."""
 
     is_wrong: bool
@@ -44,7 +44,7 @@ class Lapses:
     def __len__(self) -> int:
         return len(self._lapses)
 
-    def note(self, name: str, now_ms: int, *, is_wrong: bool) -> Report | None:
+    def note(self, name: str, now_ms: int, *, is_wrong: bool) -> LapseReport | None:
         """Note whether something is wrong now; returns what to log, None for nothing."""
         lapse = self._lapses.get(name)
         if lapse is None:
@@ -68,11 +68,11 @@ class _Lapse:
         """Whether nothing is to be remembered."""
         return not (self._is_wrong or self._unlogged or self._quiet_ms)
 
-    def note(self, now_ms: int, *, is_wrong: bool) -> Report | None:
+    def note(self, now_ms: int, *, is_wrong: bool) -> LapseReport | None:
         began, self._is_wrong = is_wrong and not self._is_wrong, is_wrong
         if self._is_logged and not is_wrong:
             self._is_logged, self._quiet_since_ms = False, now_ms
-            return Report(is_wrong=False, more=0, since_ms=now_ms)
+            return LapseReport(is_wrong=False, more=0, since_ms=now_ms)
         # Either way round: a clock that was ahead must not keep it quiet for as long.
         is_quiet = abs(now_ms - self._quiet_since_ms) < self._quiet_ms
         if began and is_quiet:
@@ -85,10 +85,10 @@ class _Lapse:
         self._quiet_ms = 0
         return None
 
-    def _report(self, now_ms: int, *, began: bool) -> Report:
+    def _report(self, now_ms: int, *, began: bool) -> LapseReport:
         # The lapse that is logged now is not one of those that were not.
         more = self._unlogged - (self._is_wrong and not began)
-        report = Report(self._is_wrong, more, self._unlogged_since_ms)
+        report = LapseReport(self._is_wrong, more, self._unlogged_since_ms)
         self._is_logged, self._unlogged = self._is_wrong, 0
         self._quiet_ms = min(max(2 * self._quiet_ms, _FIRST_QUIET_MS), _LONGEST_QUIET_MS)
         self._quiet_since_ms = now_ms

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.prometheus import free_port
-from tests.support.waiting import wait_for
+from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.proof
 NAME = "ServescopeReplicasFailed"
@@ -68,6 +68,10 @@ alerts.ALERTS = MappingProxyType({
 from servescope.cli import main
 sys.exit(main(["collect", "--config", sys.argv[1]]))
 """
+
+
+# More than twice as many as there are groups: each query of its log is the flush of one.
+FLUSHES = 12
 
 
 class Loopback:
@@ -131,10 +135,23 @@ def ended(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 def fetch(port: int, path: str) -> Any:
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=deadline_seconds()) as answer:
             return json.loads(answer.read())
     except (URLError, OSError):
         return None
+
+
+def flushes(port: int) -> float:
+    """How often Alertmanager flushed a group of alerts: it then sends what has not been sent."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=deadline_seconds()) as answer:
+        (found,) = re.findall(rb"^alertmanager_nflog_queries_total (\S+)", answer.read(), re.MULTILINE)
+    return float(found)
+
+
+def wait_for_flushes(port: int) -> None:
+    """Until each group has been flushed, whichever they are: a notification that is due has been sent by then."""
+    before = flushes(port)
+    wait_for(lambda: flushes(port) >= before + FLUSHES, "flushes of Alertmanager's groups")
 
 
 def test_a_kill_notifies_nobody_twice_and_loses_no_end(alertmanager: Path, tmp_path: Path, loopback: Loopback) -> None:
@@ -166,7 +183,7 @@ def test_a_kill_notifies_nobody_twice_and_loses_no_end(alertmanager: Path, tmp_p
             wait_for(evaluated, "an evaluation after the restart")
             # Sent again, so that Alertmanager would notify again if it took it for another alert.
             wait_for(lambda: updated() > known["updatedAt"], "the alert in Alertmanager after the restart")
-            time.sleep(2)
+            wait_for_flushes(port)
             (again,) = [each for each in fetch(port, "/api/v2/alerts") if each["labels"]["alertname"] == NAME]
             assert (again["fingerprint"], again["startsAt"]) == (known["fingerprint"], known["startsAt"])
             assert loopback.statuses() == ["firing"]
@@ -174,6 +191,6 @@ def test_a_kill_notifies_nobody_twice_and_loses_no_end(alertmanager: Path, tmp_p
         loopback.failed = 0
         with ended(collect):
             wait_for(lambda: "resolved" in loopback.statuses(), "the notification that it resolved")
-            time.sleep(2)
+            wait_for_flushes(port)
 
     assert loopback.statuses() == ["firing", "resolved"]

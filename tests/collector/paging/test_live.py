@@ -29,6 +29,7 @@ from servescope.collector.collector import Collector
 from servescope.contract.samples import Labels, Series, Window, make_labels
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.replay import replay
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.proof
 SECONDS = 24.0
@@ -61,10 +62,11 @@ COMPARED = [
 
 
 class Target:
-    """One engine, router and autoscaler whose numbers follow the seconds since it was first asked."""
+    """One engine, router and autoscaler whose numbers follow the scrapes since `begin`, one for each interval."""
 
     def __init__(self) -> None:
-        self._began = 0.0
+        self._has_begun = False
+        self.seconds = 0.0
         self._counted: dict[str, float] = {}
         target = self
 
@@ -84,7 +86,7 @@ class Target:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def begin(self) -> None:
-        self._began = time.monotonic()
+        self._has_begun = True
 
     def close(self) -> None:
         self._server.shutdown()
@@ -92,12 +94,13 @@ class Target:
 
     def page(self) -> bytes:
         """What a scrape gets now; nothing while the target fails."""
-        now = time.monotonic() - self._began if self._began else 0.0
+        now = self.seconds
+        self.seconds += INTERVAL_MS / 1000 if self._has_begun else 0.0
 
         def between(start: float, end: float) -> bool:
             return start <= now < end
 
-        if between(10.2, 10.4) or not self._counted:
+        if between(10, 10.5) or not self._counted:
             # It starts again, and counts from nothing.
             self._counted = dict.fromkeys(self._counted, 0.0)
         if between(18, 19.6):
@@ -155,7 +158,7 @@ def test_alerts_have_the_states_of_a_prometheus_that_evaluates_them(
                 assert number < 20, "scrapes and rules are always at the same instant"
                 continue
             target.begin()
-            time.sleep(SECONDS)
+            wait_for(lambda: target.seconds >= SECONDS, "the scrapes of the scenario")
             window, theirs = _read(server)
             break
 
@@ -194,15 +197,14 @@ def _write_rules(path: Path, group: str) -> None:
 
 def _is_apart(server: Prometheus) -> bool:
     """Whether rules are evaluated at other instants than scrapes begin, which hashes of their names decide."""
-    deadline = time.monotonic() + 15.0
-    while True:
+
+    def begun() -> tuple[list[Range], list[Range]] | None:
         now_ms = int(time.time() * 1000)
         ups = server.read_samples('up{job="engine"}', end_ms=now_ms, range_ms=1_900)
         watchdogs = server.read_samples('ALERTS{alertname="ServescopeWatchdog"}', end_ms=now_ms, range_ms=1_900)
-        if ups and watchdogs:
-            break
-        assert time.monotonic() < deadline, "Prometheus scrapes or evaluates nothing"
-        time.sleep(0.25)
+        return (ups, watchdogs) if ups and watchdogs else None
+
+    ups, watchdogs = wait_for(begun, "the first scrape and evaluation of Prometheus")
     after = (watchdogs[0].times[-1] - ups[0].times[-1]) % INTERVAL_MS
     return APART_MS <= after <= INTERVAL_MS - APART_MS
 
@@ -210,7 +212,7 @@ def _is_apart(server: Prometheus) -> bool:
 def _read(server: Prometheus) -> tuple[Window, dict[int, AlertStates]]:
     """What Prometheus scraped, failed scrapes included, and how its alerts stood at each of its evaluations."""
     now_ms = int(time.time() * 1000)
-    everything = server.read_samples('{__name__!=""}', end_ms=now_ms, range_ms=int(SECONDS * 1000) + 5_000)
+    everything = server.read_samples('{__name__!=""}', end_ms=now_ms, range_ms=3_600_000)
     (up,) = [found for found in everything if _name(found) == "up"]
     alerts = [found for found in everything if _name(found) == "ALERTS"]
     shown = [

@@ -82,7 +82,7 @@ def test_a_receiver_that_does_not_answer_fails(tmp_path: Path) -> None:
     """After the timeout; one whose secret file is gone fails at once."""
 
     async def hang(_: web.Request) -> web.Response:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return web.Response()
 
     with pytest.raises(ScrapeError, match=r"no answer within 0\.2 s"):

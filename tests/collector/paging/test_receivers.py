@@ -15,6 +15,7 @@ from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from servescope.store.writer import Round, StoreWriter
 from tests.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene, play
+from tests.support.waiting import deadline_seconds
 
 NAME = "ServescopeReplicasFailed"
 _HOOK = "http://hook:80/secret-path"
@@ -304,7 +305,7 @@ def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, mon
 
     def hang(round_: Round, store: Store) -> None:
         writing.set()
-        answers.wait(10)
+        answers.wait(deadline_seconds())
         write(round_, store)
 
     monkeypatch.setattr(Round, "write", hang)
@@ -316,7 +317,7 @@ def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, mon
         backlog_samples=1_000,
     )  # fmt: skip
     writer.submit(Round())
-    assert writing.wait(5)
+    assert writing.wait(deadline_seconds())
     for step in range(50):
         writer.submit(Round(alerts=alerts[: 9 + step % 2], sums=(1_800_000_000_000 + step, {})))
     waiting = writer.backlog()

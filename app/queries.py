@@ -174,16 +174,14 @@ def label_order(label: str) -> tuple[int, int, str]:
     return len(REPLICA_STATUSES), int(label) if label.isdecimal() else 0, label
 
 
-def read_comparison(
-    left: pd.DataFrame, right: pd.DataFrame, figures: Iterable[Figure] = tuple(FIGURES.values())
-) -> pd.DataFrame:
+def read_comparison(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     """Two histories figure by figure: `figure`, `label`, medians over the range `left` and `right`, and their `ratio`.
 
     The median is over the values drawn, each of which covers its own window; the ratio is right ÷ left, NaN where
     either is absent or left is 0.
     """
     rows = []
-    for figure in figures:
+    for figure in FIGURES.values():
         of_left, of_right = figure_columns(left, figure), figure_columns(right, figure)
         for label in sorted({*of_left, *of_right}, key=label_order):
             medians = [

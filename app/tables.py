@@ -304,9 +304,7 @@ def read_ratio(figure: Figure, left: float, right: float) -> tuple[str, str]:
     return ("better", "good") if higher == (figure.better == "higher") else ("worse", "critical")
 
 
-def draw_sources(
-    sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str], sources_known: bool = True
-) -> str:
+def draw_sources(sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str], sources_known: bool) -> str:
     """The targets as a table, in the order given; a Prometheus does not hold how they are read."""
     head = [
         _head("Target"),

@@ -177,11 +177,11 @@ def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ())
     return _chosen(narrowing, options)
 
 
-def compile_own(expression: Expression, options: Options, *, by: tuple[str, ...], window: str = RATE_INTERVAL) -> str:
+def compile_own(expression: Expression, options: Options, *, by: tuple[str, ...]) -> str:
     """An expression over series about the monitoring itself, per value of the labels in `by`."""
     (chosen,) = {own_scope(name, options) for name in leaves(expression)}
     labels = tuple(options.label(label) for label in by)
-    return promql(expression, window=window, by=labels, scope=chosen)
+    return promql(expression, window=RATE_INTERVAL, by=labels, scope=chosen)
 
 
 def compile_expression(

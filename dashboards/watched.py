@@ -60,9 +60,6 @@ from servescope.contract.types import Status, Unit
 LIMIT = "limit"
 """The last word in the legend of a series that an alert compares with."""
 
-RED_WITHOUT_ALERT: Mapping[tuple[str, str], str] = {}
-"""Panels, by dashboard and title, that can turn red without an alert on their series, each with the reason."""
-
 _STATUSES: Mapping[str, Status] = {"critical": "critical", "warning": "warning", "info": "warning"}
 _WORST: Sequence[Status] = ("good", "warning", "critical")
 

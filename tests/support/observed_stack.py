@@ -64,10 +64,10 @@ class ObservedStack:
         """Let so much time pass, scraping all the while."""
         asyncio.run(self._run(seconds))
 
-    def see(self, deployment_id: str, fault: Fault | None = None, *, seconds: float = 60.0) -> Seen:
-        """Let so much time pass: the deployment's figures over it as means, those absent at its end left out."""
+    def see(self, deployment_id: str, fault: Fault | None = None) -> Seen:
+        """Let a minute pass: the deployment's figures over it as means, those absent at its end left out."""
         seen: list[Seen] = []
-        for _ in range(int(seconds / SCRAPE_SECONDS)):
+        for _ in range(int(60 / SCRAPE_SECONDS)):
             self.run(SCRAPE_SECONDS)
             seen.append(self._look(deployment_id, fault))
         values = {key: [each[key] for each in seen if key in each] for key in seen[-1]}

@@ -66,12 +66,9 @@ def wait_for(
 async def wait_for_async(
     condition: Callable[[], T | None],
     what: str,
-    *,
-    ignoring: tuple[type[Exception], ...] = (),
-    seconds: float = SECONDS,
 ) -> T:
     """As `wait_for`, for a condition that tasks of this event loop bring about."""
-    attempts = _attempts(condition, what, ignoring, None, None, deadline_seconds(seconds))
+    attempts = _attempts(condition, what, (), None, None, deadline_seconds(SECONDS))
     while not (value := next(attempts)):  # noqa: ASYNC110 - any condition, of which no event is known
         await asyncio.sleep(_POLL_SECONDS)
     return value

@@ -84,7 +84,7 @@ class Identity:
 
 
 def _check_text(name: str, value: object) -> None:
-    label = f"identity label {name!r} is {_shorten(value)}"
+    label = f"identity label {name!r} is {shorten(value)}"
     if not isinstance(value, str):
         raise IdentityError(f"{label}, expected a string")
     try:
@@ -98,6 +98,7 @@ def _check_text(name: str, value: object) -> None:
         raise IdentityError(f"{label}, expected text without control characters")
 
 
-def _shorten(value: object) -> str:
+def shorten(value: object) -> str:
+    """The value as an error shows it, in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

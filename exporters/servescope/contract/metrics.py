@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from servescope.contract.types import Metric, Unit
@@ -41,10 +41,6 @@ _TOKENS_PER_SECOND_EDGES = (
     5000.0,
 )  # fmt: skip
 _CANDIDATE_EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-
-
-def _by_name(metrics: Iterable[Metric]) -> Mapping[str, Metric]:
-    return MappingProxyType({metric.name: metric for metric in metrics})
 
 
 _ENGINE_METRICS = (
@@ -441,7 +437,9 @@ _AUTOSCALER_METRICS = (
     ),
 )  # fmt: skip
 
-METRICS: Mapping[str, Metric] = _by_name((*_ENGINE_METRICS, *_ROUTER_METRICS, *_AUTOSCALER_METRICS))
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {metric.name: metric for metric in (*_ENGINE_METRICS, *_ROUTER_METRICS, *_AUTOSCALER_METRICS)}
+)
 
 
 def _sample_families() -> Mapping[str, str]:

@@ -6,7 +6,7 @@ dashboard and alerts read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -281,11 +281,7 @@ _OTHERS = (
 )  # fmt: skip
 
 
-def _by_name(metrics: Iterable[OwnMetric]) -> Mapping[str, OwnMetric]:
-    return MappingProxyType({metric.name: metric for metric in metrics})
-
-
-OWN_METRICS: Mapping[str, OwnMetric] = _by_name((*_COLLECTOR, *_OTHERS))
+OWN_METRICS: Mapping[str, OwnMetric] = MappingProxyType({metric.name: metric for metric in (*_COLLECTOR, *_OTHERS)})
 """Every metric about the monitoring, by its name in an exposition."""
 
 

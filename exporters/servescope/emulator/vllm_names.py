@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from servescope.contract.samples import Sample
+from servescope.contract.samples import Sample, escape_label_value
 from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.replica import Replica
 from servescope.emulator.serving import Serving
@@ -317,12 +317,8 @@ def _head(name: str, kind: str, text: str) -> Iterator[str]:
 
 
 def _line(name: str, labels: Pairs, value: float) -> str:
-    inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels)
+    inner = ",".join(f'{key}="{escape_label_value(text)}"' for key, text in labels)
     return f"{name}{{{inner}}} {_number(value)}" if inner else f"{name} {_number(value)}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _number(value: float) -> str:

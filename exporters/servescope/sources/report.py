@@ -44,9 +44,9 @@ def _rows(entry: Entry) -> Iterator[dict[str, object]]:
         }
 
 
-def render_text(report: Report, *, width: int | None = None) -> str:
-    """The report for people, in lines of at most `width` columns (the terminal's, if None)."""
-    width = width or max(100, shutil.get_terminal_size((120, 24)).columns)
+def render_text(report: Report) -> str:
+    """The report for people, in lines as wide as the terminal and not below 100 columns."""
+    width = max(100, shutil.get_terminal_size((120, 24)).columns)
     lines = [*_headline(report, width), ""]
     for component in ("engine", "router", "autoscaler"):
         entries = [entry for entry in report.entries if entry.component == component]

@@ -78,10 +78,6 @@ class AlertTables:
         return found
 
 
-def _make_pairs(stored: list[list[object]]) -> Labels:
-    return tuple((str(name), str(value)) for name, value in stored)
-
-
 def _make_alert(alert: str, labels: Labels, stored: dict[str, Any]) -> KeptAlert:
     sent = {name: tuple(last) for name, last in stored.pop("sent").items()}
     return KeptAlert(alert, labels, **{**stored, "sent": sent, "value": float(stored["value"])})

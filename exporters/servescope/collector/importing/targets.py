@@ -164,7 +164,7 @@ class ImportedTarget:
         """The series names to read: of an engine those that it has and some source map reads."""
         if place.form != "engine":
             return CONTRACT_NAMES
-        there = prometheus.label_values("__name__", [place.select(())], start_ms=first_ms, end_ms=last_ms)
+        there = prometheus.metric_names([place.select(())], start_ms=first_ms, end_ms=last_ms)
         self._seen_names.update(there)
         wanted = set(native_names())
         return tuple(name for name in there if name in wanted) or ("up",)

@@ -18,6 +18,7 @@ from servescope.emulator.workload.traffic import Traffic
 BLOCK_TOKENS: Final = 32
 ANSWER_SECONDS: Final = 3.0
 _WARM_UP_SECONDS: Final = 600.0
+_SECONDS: Final = 1800.0
 _REQUESTS_PER_SECOND: Final = 4.0
 
 
@@ -40,10 +41,10 @@ class Portrait(NamedTuple):
     busiest_ten_seconds: float
 
 
-def portray(mix: Mix, *, seed: int = 1, seconds: float = 1800.0) -> Portrait:
-    """The figures of `seconds` of a mix's traffic, after ten minutes of it.
+def portray(mix: Mix) -> Portrait:
+    """The figures of half an hour of a mix's traffic, after ten minutes of it.
 
-    At four requests per second: of the rate nothing here depends.
+    At four requests per second: nothing here depends on the rate.
     """
     mix = replace(mix, requests_per_second=_REQUESTS_PER_SECOND)
     clock = VirtualClock()
@@ -51,14 +52,14 @@ def portray(mix: Mix, *, seed: int = 1, seconds: float = 1800.0) -> Portrait:
     traffic = Traffic(
         GeneratedTraffic(mix),
         clock=clock,
-        seed=seed,
+        seed=1,
         block_tokens=BLOCK_TOKENS,
         sends={"": server.send},
         shares={"": 1.0},
     )
     traffic.start()
-    clock.run_until(_WARM_UP_SECONDS + seconds)
-    return server.portray(seconds)
+    clock.run_until(_WARM_UP_SECONDS + _SECONDS)
+    return server.portray()
 
 
 class _Served(NamedTuple):
@@ -96,8 +97,8 @@ class _Server:
         else:
             self._clock.schedule(ANSWER_SECONDS, lambda: finished("ok"))
 
-    def portray(self, seconds: float) -> Portrait:
-        """The figures of what came once the cache was warm, `seconds` ago."""
+    def portray(self) -> Portrait:
+        """The figures of what came once the cache was warm."""
         served = self._served
         inputs = [each.request.input_tokens for each in served]
         tens = Counter(int(each.seconds // 10) for each in served)
@@ -109,5 +110,5 @@ class _Server:
             reused_share=sum(each.reused_blocks for each in served) * BLOCK_TOKENS / sum(inputs),
             reused_from_others_share=sum(each.shared_blocks for each in served) * BLOCK_TOKENS / sum(inputs),
             abort_share=fmean(each.request.patience_seconds is not None for each in served),
-            busiest_ten_seconds=max(tens.values()) / (len(served) / (seconds / 10)),
+            busiest_ten_seconds=max(tens.values()) / (len(served) / (_SECONDS / 10)),
         )

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, NoReturn
 
+from servescope.contract.identity import shorten
 from servescope.errors import TraceError
 
 Format = Literal["mooncake", "azure"]
@@ -127,9 +128,7 @@ class _Lines:
             self.format = "azure"
             parse = self._parse_azure
         else:
-            self._wrong(
-                f"{_shorten(first)} is neither a JSON object (Mooncake) nor the header {AZURE_HEADER!r} (Azure)"
-            )
+            self._wrong(f"{shorten(first)} is neither a JSON object (Mooncake) nor the header {AZURE_HEADER!r} (Azure)")
         for text in lines:
             yield parse(text)
 
@@ -187,13 +186,13 @@ class _Lines:
         except (ValueError, RecursionError) as error:
             self._wrong(f"is not JSON ({error}), expected an object")
         if not isinstance(record, dict):
-            self._wrong(f"{_shorten(text)} is not an object, expected one with {', '.join(_MOONCAKE_FIELDS)}")
+            self._wrong(f"{shorten(text)} is not an object, expected one with {', '.join(_MOONCAKE_FIELDS)}")
         for name in _MOONCAKE_FIELDS:
             if name not in record:
                 self._wrong(f"{name!r} is missing, expected {', '.join(_MOONCAKE_FIELDS)}")
         milliseconds = record["timestamp"]
         if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float) or not 0 <= milliseconds <= 1e15:
-            self._wrong(f"timestamp is {_shorten(milliseconds)}, expected milliseconds from 0")
+            self._wrong(f"timestamp is {shorten(milliseconds)}, expected milliseconds from 0")
         input_tokens = self._check_tokens("input_length", record["input_length"])
         output_tokens = self._check_tokens("output_length", record["output_length"])
         block_ids = self._check_blocks(record["hash_ids"], input_tokens)
@@ -201,12 +200,12 @@ class _Lines:
 
     def _check_tokens(self, name: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
-            self._wrong(f"{name} is {_shorten(value)}, expected a whole number of tokens from 1 to {MOST_TOKENS}")
+            self._wrong(f"{name} is {shorten(value)}, expected a whole number of tokens from 1 to {MOST_TOKENS}")
         return value
 
     def _check_blocks(self, ids: object, input_tokens: int) -> list[int]:
         if not isinstance(ids, list):
-            self._wrong(f"hash_ids is {_shorten(ids)}, expected a list of block ids")
+            self._wrong(f"hash_ids is {shorten(ids)}, expected a list of block ids")
         wanted = -(-input_tokens // MOONCAKE_BLOCK_TOKENS)
         if len(ids) != wanted:
             self._wrong(
@@ -215,7 +214,7 @@ class _Lines:
             )
         for block in ids:
             if type(block) is not int or not 0 <= block <= MOST_BLOCK_ID:
-                self._wrong(f"hash_ids has {_shorten(block)}, expected whole numbers from 0 to {MOST_BLOCK_ID}")
+                self._wrong(f"hash_ids has {shorten(block)}, expected whole numbers from 0 to {MOST_BLOCK_ID}")
         if len(set(ids)) != len(ids):
             self._wrong("hash_ids names a block twice, expected each once: an id covers all that is before it, too")
         return ids
@@ -238,7 +237,7 @@ class _Lines:
                 raise ValueError
             moment = datetime.fromisoformat(f"{match[1]}{match[3] or '+00:00'}")
         except ValueError:
-            self._wrong(f"TIMESTAMP is {_shorten(text)}, expected a time such as '2023-11-16 18:17:03.9799600'")
+            self._wrong(f"TIMESTAMP is {shorten(text)}, expected a time such as '2023-11-16 18:17:03.9799600'")
         # From a year near the traces': a float of all seconds since 1970 has no place for the seventh digit.
         return (moment - _EPOCH).total_seconds() + float(match[2] or 0)
 
@@ -251,8 +250,3 @@ def _whole(text: str) -> object:
     """The whole number a field is, else the text, for an error to show."""
     text = text.strip()
     return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else text
-
-
-def _shorten(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -12,10 +12,10 @@ import re
 import ssl
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, Final, NoReturn
+from http.client import HTTPException
+from typing import Any, Final, NoReturn
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
@@ -92,11 +92,10 @@ class Prometheus:
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
         max_bytes: int = MAX_BYTES,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.url = check_base_url(url)
         self._access = access or Access()
-        self._timeout_seconds, self._max_bytes, self._clock = timeout_seconds, max_bytes, clock
+        self._timeout_seconds, self._max_bytes = timeout_seconds, max_bytes
         self._opener = _make_opener(self._access)
         self._method = "POST"
 
@@ -130,11 +129,11 @@ class Prometheus:
         parameters += [("start", format_time(start_ms)), ("end", format_time(end_ms))]
         return [self._labels({"metric": each}) for each in self._list("series", parameters)]
 
-    def label_values(self, label: str, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[str]:
-        """The values a label has on the series that a selector matches, sorted."""
+    def metric_names(self, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[str]:
+        """The names of the series that a selector matches and that have samples between start and end, sorted."""
         parameters = [("match[]", each) for each in selectors]
         parameters += [("start", format_time(start_ms)), ("end", format_time(end_ms))]
-        return sorted(str(each) for each in self._list(f"label/{label}/values", parameters, method="GET"))
+        return sorted(str(each) for each in self._list("label/__name__/values", parameters, method="GET"))
 
     def _list(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> list[Any]:
         data = self._ask(path, parameters, method)
@@ -203,7 +202,7 @@ class Prometheus:
 
     def _request(self, path: str, parameters: Sequence[tuple[str, str]], method: str) -> tuple[int, bytes]:
         url, encoded = f"{self.url}/api/v1/{path}", urlencode(parameters)
-        deadline = self._clock() + self._timeout_seconds
+        deadline = time.monotonic() + self._timeout_seconds
         request = self._make_request(url, encoded, method)
         try:
             with self._open(request) as response:
@@ -244,7 +243,7 @@ class Prometheus:
                 chunks.append(chunk)
                 if size > max_bytes:
                     raise TooMuchError(self.url, f"an answer of more than {max_bytes} bytes", response.status)
-                if self._clock() > deadline:
+                if time.monotonic() > deadline:
                     raise TooMuchError(self.url, f"no complete answer within {self._timeout_seconds:g} s")
         except (zlib.error, EOFError) as error:
             raise PrometheusError(self.url, f"the answer is no whole gzip: {error}") from error
@@ -288,10 +287,8 @@ def check_base_url(url: str) -> str:
 class _NoRedirect(HTTPRedirectHandler):
     """Follows none: headers may be secrets of this origin, and a Prometheus' API has no need to send elsewhere."""
 
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        return None
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
 
 
 def _make_opener(access: Access) -> OpenerDirector:

@@ -83,11 +83,9 @@ class PrometheusHistory:
     versions, coverage and reason of a failure. Answers are cached for a few seconds. Safe from several threads.
     """
 
-    def __init__(
-        self, prometheus: Prometheus, *, clock: Callable[[], float] = time.time, step_ms: int = STEP_MS
-    ) -> None:
+    def __init__(self, prometheus: Prometheus, *, clock: Callable[[], float] = time.time) -> None:
         self.prometheus = prometheus
-        self._clock, self._step_ms = clock, step_ms
+        self._clock = clock
         self._kept: dict[object, tuple[float, object]] = {}
         self._lock = threading.Lock()
 
@@ -219,8 +217,8 @@ class PrometheusHistory:
 
     def _step(self, span_ms: int, max_points: int | None) -> int:
         if max_points is None:
-            return self._step_ms
-        return max(1, -(-span_ms // max(1, max_points) // self._step_ms)) * self._step_ms
+            return STEP_MS
+        return max(1, -(-span_ms // max(1, max_points) // STEP_MS)) * STEP_MS
 
     def _range(self, query: str, first_ms: int, last_ms: int, step_ms: int) -> list[Track]:
         """The query at every step, however many there are."""

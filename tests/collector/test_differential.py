@@ -8,12 +8,9 @@ be had, is asked the same over the same data.
 
 from __future__ import annotations
 
-import math
-import random
 import shutil
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from alerts.recording import render_recording_rules
 from servescope.collector.rates import read_recent
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import (
@@ -34,7 +30,6 @@ from servescope.contract.expressions import (
     Vector,
     increase,
     level,
-    promql,
     rate,
 )
 from servescope.contract.extrapolation import LOOKBACK_MS, WindowBounds
@@ -43,12 +38,27 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.readings import WindowReadings, compute, evaluate
-from servescope.contract.samples import Labels, Series, Snapshot, Window, make_labels
+from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from servescope.contract.types import Figure
-from tests.support.fake_targets import FakeTarget, Incident, serving
-from tests.support.prometheus import Prometheus, Range, running
+from tests.support.differential import (
+    LONGEST_INTERVAL_MS,
+    Comparison,
+    Frozen,
+    Named,
+    Scenario,
+    ask,
+    compare_at,
+    figures,
+    flipped_values,
+    instants,
+    label,
+    play,
+    read,
+    without,
+)
+from tests.support.fake_targets import FakeTarget, Incident
+from tests.support.prometheus import running
 from tests.support.replay import Figures, replay
-from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.proof
 
@@ -56,12 +66,7 @@ SCENARIO_SECONDS = 56.0
 WINDOW = "10s"
 WINDOW_MS = 10_000
 OTHER_WINDOWS = {"3s": 3_000, "27s": 27_000}
-RELATIVE, ABSOLUTE = 1e-9, 1e-12
 ENOUGH = 5_000
-# No multiple of a scrape interval, so that rules are evaluated at every distance from a scrape.
-RULE_INTERVAL = "530ms"
-# A rule is evaluated at its time, while a scrape of just before may still be on its way into the store.
-COMMIT_MARGIN_MS = 60
 
 _V1 = {"model_name": "llama-70b", "deployment_id": "chat-v1", "inference_stack": "v1"}
 _V2 = {
@@ -122,7 +127,6 @@ def _targets() -> dict[str, list[FakeTarget]]:
 
 
 SCRAPES = {"v1": ("250ms", "150ms"), "v2": ("300ms", "200ms")}
-LONGEST_INTERVAL_MS = 300
 
 BEYOND_FIGURES: Mapping[str, tuple[Expression, tuple[str, ...]]] = {
     "increase": (increase("output_tokens_total"), DEPLOYMENT_LABELS),
@@ -146,251 +150,20 @@ BEYOND_FIGURES: Mapping[str, tuple[Expression, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Frozen:
-    """What Prometheus holds at the end, and the same as windows; `busy` says when its store lagged behind."""
-
-    prometheus: Prometheus
-    windows: Sequence[Window]
-    recorded: Sequence[Range]
-    busy: Mapping[str, NDArray[np.int64]]
-    start_ms: int
-    end_ms: int
-    folder: Path
-
-
-@dataclass
-class Comparison:
-    """The tally of a comparison: values compared, absences agreed upon, and what differs."""
-
-    values: int = 0
-    identical: int = 0
-    flips: int = 0
-    largest_relative: float = 0.0
-    largest_absolute: float = 0.0
-    differences: list[str] = field(default_factory=list)
-    present: dict[str, int] = field(default_factory=dict)
-
-    def compare(
-        self, name: str, at_ms: int, ours: Vector, theirs: Vector, flipped: tuple[Vector, Vector] | None
-    ) -> None:
-        """Compare one expression at one instant; `flipped` are a quantile's values on both sides of its rank."""
-        for group in ours.keys() | theirs.keys():
-            self.values += 1
-            self.present[name] = self.present.get(name, 0) + 1
-            our, their = ours.get(group), theirs.get(group)
-            if our is not None and their is not None and abs(our - their) <= _tolerance(their):
-                self._count(our, their)
-            elif flipped and their is not None and _is_between(flipped, group, their):
-                self.flips += 1
-            else:
-                self.differences.append(f"{name} {dict(group)} at {at_ms}: {our!r}, in Prometheus {their!r}")
-
-    def _count(self, our: float, their: float) -> None:
-        self.identical += our == their
-        if _tolerance(their) > ABSOLUTE:
-            self.largest_relative = max(self.largest_relative, abs(our - their) / abs(their))
-        else:
-            self.largest_absolute = max(self.largest_absolute, abs(our - their))
-
-    def report(self, what: str) -> None:
-        """Print the tally, and fail on any difference or on too few comparisons."""
-        print(
-            f"\n{what}: {self.values} values compared, {self.identical} bit-identical, "
-            f"{self.flips} quantiles on a bucket's edge; largest difference {self.largest_relative:.1e} relative, "
-            f"{self.largest_absolute:.1e} absolute where that is the wider tolerance"
-        )
-        assert not self.differences, f"{len(self.differences)} differ:\n" + "\n".join(self.differences[:12])
-
-
-def _tolerance(value: float) -> float:
-    return max(ABSOLUTE, RELATIVE * abs(value))
-
-
 @pytest.fixture(scope="module")
 def frozen(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
     """The scenario played to a Prometheus, which is then started again over its data with nothing to scrape."""
     folder = tmp_path_factory.mktemp("prometheus")
-    _play(prometheus, folder)
+    play(prometheus, folder, Scenario(_targets(), SCRAPES, SCENARIO_SECONDS, WINDOW))
     with running(prometheus, folder, {}) as server:
-        yield _read(server, folder)
-
-
-def _play(binary: Path, folder: Path) -> None:
-    rules = folder / "recording.rules.yml"
-    rules.write_text(render_recording_rules(WINDOW, RULE_INTERVAL), encoding="utf-8")
-    targets = _targets()
-    discovery = {job: folder / f"{job}.json" for job in targets}
-    config = {
-        "rule_files": [str(rules)],
-        "scrape_configs": [
-            {
-                "job_name": job,
-                "scrape_interval": interval,
-                "scrape_timeout": timeout,
-                "file_sd_configs": [{"files": [str(discovery[job])]}],
-            }
-            for job, (interval, timeout) in SCRAPES.items()
-        ],
-    }
-    with (
-        serving(targets["v1"], discovery["v1"]) as v1,
-        serving(targets["v2"], discovery["v2"]) as v2,
-        running(binary, folder, config) as server,
-    ):
-
-        def is_over() -> bool:
-            v1.write_discovery()
-            v2.write_discovery()
-            return min(v1.elapsed(), v2.elapsed()) >= SCENARIO_SECONDS
-
-        wait_for(is_over, "the end of the scenario", seconds=SCENARIO_SECONDS + 60)
-        unhealthy = [rule for rule in server.rules() if rule["health"] != "ok"]
-        assert not unhealthy
-
-
-def _read(prometheus: Prometheus, folder: Path) -> Frozen:
-    now_ms = int(time.time() * 1000)
-    everything = prometheus.read_samples('{__name__!=""}', end_ms=now_ms, range_ms=180_000)
-    ups = [found for found in everything if _label(found, "__name__") == "up"]
-    markers = {_label(up, "instance"): list(_stale_markers(prometheus, up)) for up in ups}
-    windows = [_window(up, markers[_label(up, "instance")], everything) for up in ups]
-    times = np.concatenate([window.times for window in windows])
-    return Frozen(
-        prometheus,
-        windows,
-        [found for found in everything if _label(found, "__name__").startswith("deployment:")],
-        _busy_times(
-            everything, [(_label(up, "job"), marker) for up in ups for marker in markers[_label(up, "instance")]]
-        ),
-        int(times.min()),
-        int(times.max()),
-        folder,
-    )
-
-
-def _window(up: Range, markers: Sequence[int], everything: Iterable[Range]) -> Window:
-    """One target's samples: at every scrape, failed ones too, and at the stale markers of its leaving discovery."""
-    target = _label(up, "instance")
-    times = np.array(sorted({*up.times, *markers}), dtype=np.int64)
-    found = [one for one in everything if _label(one, "instance") == target and _is_of_the_contract(one)]
-    values = np.full((len(found), len(times)), np.nan)
-    for row, one in enumerate(found):
-        values[row, np.searchsorted(times, one.times)] = one.values
-    series = tuple(
-        Series(_label(one, "__name__"), _without(one.labels, "__name__", "instance", "job")) for one in found
-    )
-    return Window(series, times, values)
-
-
-def _stale_markers(prometheus: Prometheus, up: Range) -> Iterator[int]:
-    # The API shows no stale markers, but `up` is absent from the very millisecond of one.
-    instance = _label(up, "instance")
-    for last, following in zip(up.times, [*up.times[1:], up.times[-1] + 10_000], strict=True):
-        if following - last > 2 * LONGEST_INTERVAL_MS:
-            end = min(following - 1, last + 10_000)
-            (held,) = prometheus.query_range(f'up{{instance="{instance}"}}', start_ms=last, end_ms=end, step_ms=1)
-            first_missing = last + len(held.times)
-            assert held.times[-1] == first_missing - 1
-            if first_missing <= end:
-                yield first_missing
-
-
-def _busy_times(everything: Iterable[Range], markers: Iterable[tuple[str, int]]) -> dict[str, NDArray[np.int64]]:
-    """By job, (n, 2): from when to when samples of a time already past were yet to be stored."""
-    # The markers of a target that left are written after two more intervals, with the time of the first.
-    busy: dict[str, list[tuple[int, int]]] = {job: [] for job in SCRAPES}
-    for job, moment in markers:
-        busy[job].append((moment, moment + 3 * LONGEST_INTERVAL_MS))
-    for found in everything:
-        if _label(found, "__name__") == "scrape_duration_seconds":
-            for moment, seconds in zip(found.times, found.values, strict=True):
-                busy[_label(found, "job")].append((moment, moment + math.ceil(seconds * 1000) + COMMIT_MARGIN_MS))
-    return {job: np.array(spans, dtype=np.int64) for job, spans in busy.items()}
-
-
-def _label(found: Range, name: str) -> str:
-    return dict(found.labels).get(name, "")
-
-
-def _without(labels: Labels, *names: str) -> Labels:
-    return tuple(pair for pair in labels if pair[0] not in names)
-
-
-def _is_of_the_contract(found: Range) -> bool:
-    name = _label(found, "__name__")
-    return name != "up" and not name.startswith("scrape_")
-
-
-def _instants(frozen: Frozen) -> list[int]:
-    """Instants to evaluate at: at the edges of windows that end or begin on a sample, and anywhere."""
-    source = random.Random(5)
-    first, last = frozen.start_ms + 200, frozen.end_ms
-    on_samples = [int(source.choice(source.choice(frozen.windows).times)) for _ in range(25)]
-    aligned = [moment + shift + beside for moment in on_samples for shift in (0, WINDOW_MS) for beside in (-1, 0, 1)]
-    anywhere = [source.randint(first, last) for _ in range(70)]
-    return sorted({moment for moment in (*aligned, *anywhere) if moment <= last})
-
-
-Named = Mapping[str, tuple[Expression, tuple[str, ...]]]
-
-
-def _figures() -> Named:
-    return {name: (figure.expression, _by(figure)) for name, figure in FIGURES.items()}
-
-
-def _by(figure: Figure) -> tuple[str, ...]:
-    return (*DEPLOYMENT_LABELS, *figure.by)
-
-
-def _ask(prometheus: Prometheus, expressions: Named, at_ms: int, window: str) -> dict[str, Vector]:
-    """Prometheus' values of all expressions, asked at once: each answer is marked with the expression's name."""
-    marked = [
-        f'label_replace({promql(expression, window=window, by=by)}, "expression", "{name}", "", "")'
-        for name, (expression, by) in expressions.items()
-    ]
-    answers: dict[str, Vector] = {name: {} for name in expressions}
-    for point in prometheus.query(" or ".join(marked), at_ms=at_ms):
-        answers[dict(point.labels)["expression"]][_without(point.labels, "expression")] = point.value
-    return answers
-
-
-def _compare_at(
-    comparison: Comparison,
-    frozen: Frozen,
-    expressions: Named,
-    at_ms: int,
-    window: str,
-    window_ms: int,
-    bounds: WindowBounds = "closed",
-) -> None:
-    readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=window_ms, bounds=bounds)
-    theirs = _ask(frozen.prometheus, expressions, at_ms, window)
-    for name, (expression, by) in expressions.items():
-        comparison.compare(
-            name, at_ms, compute(expression, readings, by), theirs[name], _flipped(expression, readings, by)
-        )
-
-
-def _flipped(expression: Expression, readings: WindowReadings, by: Sequence[str]) -> tuple[Vector, Vector] | None:
-    """A quantile a hair below and above its rank: on a bucket's edge, the order of a sum decides between them."""
-    if not isinstance(expression, Quantile):
-        return None
-    quantile, histogram = expression.quantile, expression.histogram
-    below, above = quantile * (1 - 1e-12), min(1.0, quantile * (1 + 1e-12))
-    return compute(Quantile(below, histogram), readings, by), compute(Quantile(above, histogram), readings, by)
-
-
-def _is_between(bounds: tuple[Vector, Vector], group: Labels, value: float) -> bool:
-    low, high = bounds[0].get(group, math.inf), bounds[1].get(group, -math.inf)
-    return low * (1 - RELATIVE) <= value <= high * (1 + RELATIVE)
+        yield read(server, folder)
 
 
 def test_every_figure_is_what_prometheus_computes(frozen: Frozen) -> None:
     """Same groups, same values, at every instant: over resets, gaps, failures, changing replicas and idle stretches."""
     comparison = Comparison()
-    for at_ms in _instants(frozen):
-        _compare_at(comparison, frozen, _figures(), at_ms, WINDOW, WINDOW_MS)
+    for at_ms in instants(frozen, WINDOW_MS):
+        compare_at(comparison, frozen, figures(), at_ms, WINDOW, WINDOW_MS)
 
     comparison.report("figures")
     assert comparison.values > ENOUGH
@@ -400,17 +173,17 @@ def test_every_figure_is_what_prometheus_computes(frozen: Frozen) -> None:
 def test_the_collector_derives_what_prometheus_computes(frozen: Frozen, tmp_path: Path) -> None:
     """The same scrapes as pages through parser, translation, recent scrapes and derivation: the same figures."""
     comparison = Comparison()
-    instants = _instants(frozen)[::3]
-    derived = replay(frozen.windows, instants, tmp_path, window_ms=WINDOW_MS)
+    moments = instants(frozen, WINDOW_MS)[::3]
+    derived = replay(frozen.windows, moments, tmp_path, window_ms=WINDOW_MS)
     # Where no autoscaler reports replicas, the collector counts its own targets.
     counted = METRICS["replica_count_by_status"].name
-    expressions = {name: asked for name, asked in _figures().items() if name != counted}
-    for at_ms in instants:
-        theirs = _ask(frozen.prometheus, expressions, at_ms, WINDOW)
+    expressions = {name: asked for name, asked in figures().items() if name != counted}
+    for at_ms in moments:
+        theirs = ask(frozen.prometheus, expressions, at_ms, WINDOW)
         readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
         for name, (expression, by) in expressions.items():
             ours = _by_group(derived[at_ms], FIGURES[name])
-            comparison.compare(name, at_ms, ours, theirs[name], _flipped(expression, readings, by))
+            comparison.compare(name, at_ms, ours, theirs[name], flipped_values(expression, readings, by))
 
     comparison.report("figures of the collector")
     assert comparison.values > ENOUGH / 2
@@ -419,8 +192,8 @@ def test_the_collector_derives_what_prometheus_computes(frozen: Frozen, tmp_path
 def _by_group(derived: Figures, figure: Figure) -> Vector:
     """One figure of all deployments, by its labels, from keys such as `name{label="value"}`."""
     found: Vector = {}
-    for deployment, figures in derived.items():
-        for key, value in figures.items():
+    for deployment, values in derived.items():
+        for key, value in values.items():
             name, _, labels = key.partition("{")
             if name == figure.name:
                 pairs = [pair.split("=", 1) for pair in labels.removesuffix("}").split(",") if pair]
@@ -432,10 +205,10 @@ def _by_group(derived: Figures, figure: Figure) -> Vector:
 def test_other_expressions_and_windows_are_what_prometheus_computes(frozen: Frozen) -> None:
     """What the figures do not use of the algebra agrees as well, and so does a window shorter or longer than usual."""
     comparison = Comparison()
-    expressions = {**_figures(), **BEYOND_FIGURES}
-    for at_ms in _instants(frozen)[::5]:
+    expressions = {**figures(), **BEYOND_FIGURES}
+    for at_ms in instants(frozen, WINDOW_MS)[::5]:
         for window, window_ms in {**OTHER_WINDOWS, WINDOW: WINDOW_MS}.items():
-            _compare_at(comparison, frozen, expressions, at_ms, window, window_ms)
+            compare_at(comparison, frozen, expressions, at_ms, window, window_ms)
 
     comparison.report("other expressions and windows")
     assert comparison.values > ENOUGH
@@ -448,7 +221,7 @@ def test_recorded_figures_are_what_servescope_derives(frozen: Frozen) -> None:
     recorded = {figure.record(WINDOW): name for name, figure in FIGURES.items()}
     written: dict[int, dict[str, Vector]] = {}
     for found in frozen.recorded:
-        name, group = recorded[_label(found, "__name__")], _without(found.labels, "__name__")
+        name, group = recorded[label(found, "__name__")], without(found.labels, "__name__")
         for moment, value in zip(found.times, found.values, strict=True):
             written.setdefault(moment, {}).setdefault(name, {})[group] = value
     # The end of Prometheus may have cut the last evaluation short.
@@ -456,9 +229,9 @@ def test_recorded_figures_are_what_servescope_derives(frozen: Frozen) -> None:
     for at_ms, theirs in written.items():
         quiet = {job for job, spans in frozen.busy.items() if not _is_within(at_ms, spans)}
         readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
-        for name, (expression, by) in _figures().items():
+        for name, (expression, by) in figures().items():
             ours = _only(compute(expression, readings, by), quiet)
-            flipped = _flipped(expression, readings, by)
+            flipped = flipped_values(expression, readings, by)
             comparison.compare(name, at_ms, ours, _only(theirs.get(name, {}), quiet), flipped)
 
     comparison.report("recorded figures")
@@ -485,9 +258,9 @@ def frozen_3(frozen: Frozen, prometheus_3: Path, tmp_path_factory: pytest.TempPa
 def test_left_open_figures_are_what_prometheus_3_computes(frozen_3: Frozen) -> None:
     """All figures and the rest of the algebra, with ranges that leave out the sample on their left edge."""
     comparison = Comparison()
-    expressions = {**_figures(), **BEYOND_FIGURES}
-    for at_ms in _instants(frozen_3)[::3]:
-        _compare_at(comparison, frozen_3, expressions, at_ms, WINDOW, WINDOW_MS, "left-open")
+    expressions = {**figures(), **BEYOND_FIGURES}
+    for at_ms in instants(frozen_3, WINDOW_MS)[::3]:
+        compare_at(comparison, frozen_3, expressions, at_ms, WINDOW, WINDOW_MS, "left-open")
 
     comparison.report("figures over left-open ranges")
     assert comparison.values > ENOUGH
@@ -509,7 +282,7 @@ def _compare_series(frozen: Frozen, bounds: WindowBounds) -> None:
     # A rate has no name: each is told by a label, so that all can be asked for at once.
     asked = " or ".join(f'label_replace(rate({name}[{WINDOW}]), "metric", "{name}", "", "")' for name in names)
     compared, differences = 0, []
-    for at_ms in _instants(frozen)[::2]:
+    for at_ms in instants(frozen, WINDOW_MS)[::2]:
         within = TimeRange(at_ms, WINDOW_MS, bounds)
         rates = read_recent(recents, within).changes.rates(within).tolist()
         rows = [series for recent in recents for series in recent.rows]
@@ -520,7 +293,7 @@ def _compare_series(frozen: Frozen, bounds: WindowBounds) -> None:
         }
         theirs = {}
         for point in frozen.prometheus.query(asked, at_ms=at_ms):
-            labels = _without(point.labels, "metric", "instance", "job")
+            labels = without(point.labels, "metric", "instance", "job")
             theirs[Series(dict(point.labels)["metric"], labels)] = point.value
         compared += len(ours.keys() | theirs.keys())
         differences += [
@@ -558,7 +331,7 @@ def test_a_gauge_is_held_for_five_minutes(frozen: Frozen) -> None:
     }
     for last in {int(window.times[-1]) for window in frozen.windows}:
         for beside in (-1, 0, 1):
-            _compare_at(comparison, frozen, gauges, last + LOOKBACK_MS + beside, WINDOW, WINDOW_MS)
+            compare_at(comparison, frozen, gauges, last + LOOKBACK_MS + beside, WINDOW, WINDOW_MS)
 
     comparison.report("held gauges")
     assert comparison.values > ENOUGH / 50
@@ -569,7 +342,7 @@ def test_evaluate_is_the_same_as_computing_over_shared_readings(frozen: Frozen) 
     at_ms = (frozen.start_ms + frozen.end_ms) // 2
     readings = WindowReadings(frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS)
 
-    for expression, by in _figures().values():
+    for expression, by in figures().values():
         alone = evaluate(expression, frozen.windows, at_ms=at_ms, window_ms=WINDOW_MS, by=by)
         assert alone == compute(expression, readings, by)
 
@@ -583,7 +356,7 @@ def test_the_scenario_took_place(frozen: Frozen) -> None:
     idle = [at_ms for at_ms in range(frozen.start_ms, frozen.end_ms, 500) if _is_idle(frozen, at_ms)]
     groups = {
         dict(group)["inference_stack"] + dict(group).get("rollout_phase", "")
-        for group in (_without(found.labels, "__name__") for found in frozen.recorded)
+        for group in (without(found.labels, "__name__") for found in frozen.recorded)
     }
 
     print(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from servescope.alerting.records import (
@@ -39,86 +41,144 @@ def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW, scope: 
 
     `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
     """
-    match condition:
-        case Compare(left, operator, right):
-            if isinstance(right, float):
-                return f"{_operand(left, window, scope)} {operator} {_number(right)}"
-            return f"{_operand(left, window, scope)} {operator} {_on(left, right)} {_operand(right, window, scope)}"
-        case Present(term):
-            return term_promql(term, window, scope)
-        case All(conditions):
-            return _joined("and", conditions, window, scope)
-        case Any(conditions):
-            return " or ".join(f"({condition_promql(each, window, scope)})" for each in conditions)
-        case Except(each, unless):
-            return _joined("unless", (each, unless), window, scope)
-        case Gone(name):
-            return f"absent({name}{_matchers(name, (), scope)}) == 1"
-        case Vanished(own, before):
-            now = term_promql(own, window, scope)
-            then = f"{own.name}{_matchers(own.name, own.where, scope)} offset {before}"
-            return f"{then} unless on ({', '.join(condition.on)}) {now}"
-        case Always():
-            return "vector(1) == 1"
-        case _:
-            assert_never(condition)
+    return _RuleCompiler(window, scope).condition(condition)
 
 
 def term_promql(term: Term, window: str = DEFAULT_WINDOW, scope: str = "") -> str:
     """The term as PromQL, as `condition_promql` has it."""
-    match term:
-        case Shown(figure, where):
-            return f"{FIGURES[figure].record(window)}{matchers_promql(where)}"
-        case Own(name, by, where, increase_over):
-            if not increase_over:
-                return f"{name}{_matchers(name, where, scope)}"
-            return f"sum by ({', '.join(by)}) (increase({name}{_matchers(name, where, scope)}[{increase_over}]))"
-        case Measured(expression):
-            return promql(expression, window=window, by=term.labels, scope=scope)
-        case Badness(objective, stretch):
-            return objective.record(stretch)
-        case Over(function, shown, stretch, before):
-            name = "changes" if function == "changes" else f"{function}_over_time"
-            offset = f" offset {before}" if before else ""
-            return f"{name}({term_promql(shown, window, scope)}[{stretch}]{offset})"
-        case Extreme(function, of, by, before):
-            offset = f" offset {before}" if before else ""
-            return f"{function} by ({', '.join(by)}) ({term_promql(of, window, scope)}{offset})"
-        case Quotient(numerator, denominator):
-            below = f"({_operand(denominator, window, scope)} > 0)"
-            return f"{_operand(numerator, window, scope)} / {_on(numerator, denominator)} {below}"
-        case Scaled(scaled, factor):
-            return f"{_number(factor)} * {_operand(scaled, window, scope)}"
-        case Shifted(shifted, by_number):
-            sign = "-" if by_number < 0 else "+"
-            return f"{_operand(shifted, window, scope)} {sign} {_number(abs(by_number))}"
-        case _:
-            assert_never(term)
+    return _RuleCompiler(window, scope).term(term)
 
 
-def _joined(word: str, conditions: Sequence[Condition], window: str, scope: str) -> str:
-    first, *others = conditions
-    text = f"({condition_promql(first, window, scope)})"
-    for other in others:
-        shared = [label for label in open_labels(first) if label in open_labels(other)]
-        text += f" {word} on ({', '.join(shared)}) ({condition_promql(other, window, scope)})"
-    return text
+class ConditionCompiler(ABC):
+    """How terms and conditions are combined in PromQL; subclasses say which series the simplest terms read."""
+
+    def condition(self, condition: Condition) -> str:
+        """The condition as an expression, with the value that notifications show."""
+        match condition:
+            case Compare(left, operator, right):
+                if isinstance(right, float):
+                    return f"{self._operand(left)} {operator} {self._number(right)}"
+                return f"{self._operand(left)} {operator} {self._on(left, right)} {self._operand(right)}"
+            case Present(term):
+                return self.term(term)
+            case All(conditions):
+                return self._joined("and", conditions)
+            case Any(conditions):
+                return " or ".join(f"({self.condition(each)})" for each in conditions)
+            case Except(each, unless):
+                return self._joined("unless", (each, unless))
+            case Vanished(own, before):
+                return f"{self._own(own)} offset {before} unless on ({self._names(condition.on)}) {self._own(own)}"
+            case Gone() | Always():
+                return self._without_series(condition)
+            case _:
+                assert_never(condition)
+
+    def term(self, term: Term) -> str:
+        """The term as an expression, over the alert's windows."""
+        match term:
+            case Shown():
+                return self._shown(term)
+            case Own():
+                return self._own(term)
+            case Measured():
+                return self._measured(term)
+            case Badness():
+                return self._badness(term)
+            case Over(function, shown, window, before):
+                name = "changes" if function == "changes" else f"{function}_over_time"
+                return f"{name}({self._past(shown, window)}{_offset(before)})"
+            case Extreme(function, of, by, before):
+                return f"{function} by ({self._names(by)}) ({self.term(of)}{_offset(before)})"
+            case Quotient(numerator, denominator):
+                below = f"({self._operand(denominator)} > 0)"
+                return f"{self._operand(numerator)} / {self._on(numerator, denominator)} {below}"
+            case Scaled(scaled, factor):
+                return f"{self._number(factor)} * {self._operand(scaled)}"
+            case Shifted(shifted, by_number):
+                sign = "-" if by_number < 0 else "+"
+                return f"{self._operand(shifted)} {sign} {self._number(abs(by_number))}"
+            case _:
+                assert_never(term)
+
+    def _joined(self, word: str, conditions: Sequence[Condition]) -> str:
+        first, *others = conditions
+        text = f"({self.condition(first)})"
+        for other in others:
+            shared = [label for label in open_labels(first) if label in open_labels(other)]
+            text += f" {word} on ({self._names(shared)}) ({self.condition(other)})"
+        return text
+
+    def _operand(self, term: Term) -> str:
+        text = self.term(term)
+        return f"({text})" if self._is_compound(term) else text
+
+    def _is_compound(self, term: Term) -> bool:
+        """Whether the term as an operand is written in parentheses."""
+        return isinstance(term, Quotient | Scaled | Shifted | Measured)
+
+    def _on(self, left: Term, right: Term) -> str:
+        """The matching of two terms: on the labels that identify the right one's values."""
+        grouped = " group_left ()" if is_grouped(left, right) else ""
+        return f"on ({self._names(open_labels(right))}){grouped}"
+
+    def _past(self, shown: Shown, window: str) -> str:
+        """The values of a figure over a past window."""
+        return f"{self._shown(shown)}[{window}]"
+
+    def _names(self, labels: Iterable[str]) -> str:
+        return ", ".join(labels)
+
+    def _number(self, value: float) -> str:
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+    @abstractmethod
+    def _shown(self, shown: Shown) -> str: ...
+
+    @abstractmethod
+    def _own(self, own: Own) -> str: ...
+
+    @abstractmethod
+    def _measured(self, measured: Measured) -> str: ...
+
+    @abstractmethod
+    def _badness(self, badness: Badness) -> str: ...
+
+    @abstractmethod
+    def _without_series(self, condition: Gone | Always) -> str:
+        """A condition whose value has no series of its own."""
 
 
-def _operand(term: Term, window: str, scope: str) -> str:
-    text = term_promql(term, window, scope)
-    return f"({text})" if isinstance(term, Quotient | Scaled | Shifted | Measured) else text
+@dataclass(frozen=True, slots=True)
+class _RuleCompiler(ConditionCompiler):
+    """For rules, over the recording rules of figures over `window`."""
+
+    window: str
+    scope: str
+
+    def _shown(self, shown: Shown) -> str:
+        return f"{FIGURES[shown.figure].record(self.window)}{matchers_promql(shown.where)}"
+
+    def _own(self, own: Own) -> str:
+        series = f"{own.name}{self._matchers(own.name, own.where)}"
+        if not own.increase_over:
+            return series
+        return f"sum by ({self._names(own.by)}) (increase({series}[{own.increase_over}]))"
+
+    def _measured(self, measured: Measured) -> str:
+        return promql(measured.expression, window=self.window, by=measured.labels, scope=self.scope)
+
+    def _badness(self, badness: Badness) -> str:
+        return badness.objective.record(badness.window)
+
+    def _without_series(self, condition: Gone | Always) -> str:
+        if isinstance(condition, Always):
+            return "vector(1) == 1"
+        return f"absent({condition.name}{self._matchers(condition.name, ())}) == 1"
+
+    def _matchers(self, name: str, where: Matchers) -> str:
+        return matchers_promql(where, "" if name in FOREIGN_SERIES else self.scope)
 
 
-def _on(left: Term, right: Term) -> str:
-    """The matching of two terms: on the labels that identify the right one's values."""
-    grouped = " group_left ()" if is_grouped(left, right) else ""
-    return f"on ({', '.join(open_labels(right))}){grouped}"
-
-
-def _matchers(name: str, where: Matchers, scope: str) -> str:
-    return matchers_promql(where, "" if name in FOREIGN_SERIES else scope)
-
-
-def _number(value: float) -> str:
-    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+def _offset(before: str) -> str:
+    return f" offset {before}" if before else ""

@@ -33,7 +33,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, latency_objective, request_objective
 from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
-from servescope.settings.tables import Setting, Table
+from servescope.settings.tables import Setting, Table, read_document
 from servescope.sources.map_files import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
@@ -148,7 +148,7 @@ def read_options(path: Path) -> Options:
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
-    return make_options(shared.read_document(path), origin=str(path))
+    return make_options(read_document(path, "options"), origin=str(path))
 
 
 def make_options(document: Mapping[str, object], *, origin: str) -> Options:

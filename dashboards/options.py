@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -17,6 +16,7 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import DEFAULT_WINDOW, Band
 from servescope.errors import ConfigurationError
+from servescope.settings.tables import read_document
 from servescope.sources.map_files import load_sources
 
 FIGURE_SOURCES = ("recorded", "raw")
@@ -82,20 +82,7 @@ def read_options(path: Path) -> Options:
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
-    return make_options(read_document(path), origin=str(path))
-
-
-def read_document(path: Path) -> Mapping[str, object]:
-    """A TOML file; raises ConfigurationError."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigurationError(f"no options file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: not TOML: {error}") from error
-    return document
+    return make_options(read_document(path, "options"), origin=str(path))
 
 
 def make_options(document: Mapping[str, object], *, origin: str) -> Options:

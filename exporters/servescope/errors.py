@@ -10,6 +10,8 @@ ServescopeError
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class ServescopeError(Exception):
     """Base of every error that servescope raises on purpose; its text is written for users."""
@@ -37,3 +39,9 @@ class TraceError(UsageError):
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
+
+
+def require_extra(extra: str, *modules: str) -> None:
+    """Raise UsageError unless the modules of an extra are installed."""
+    if any(find_spec(module) is None for module in modules):
+        raise UsageError(f"extra {extra!r} is not installed: pip install 'servescope[{extra}]'")

@@ -45,8 +45,8 @@ from tests.support.waiting import deadline_seconds
 
 FAULTS_OF_TEXT = {"html", "half a line"}  # an answer that is fetched, and cannot be read
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")
-LIMITS = Limits(TIMEOUT_SECONDS, MAX_BODY_BYTES, 100)
-PATIENT = Limits(5.0, MAX_BODY_BYTES, 100)
+LIMITS = Limits(TIMEOUT_SECONDS, MAX_BODY_BYTES, max_series=100)
+PATIENT = Limits(5.0, MAX_BODY_BYTES, max_series=100)
 
 
 async def scrape(fetch: HttpFetch, url: str, access: Access | None = None, limits: Limits = PATIENT) -> Scrape:
@@ -635,7 +635,7 @@ def test_a_fault_of_one_request_leaves_the_next_alone() -> None:
             for name, fault in FAULTS.items():
                 async with answering(fault.serve) as bad:
                     both = await asyncio.gather(
-                        scrape(fetch, f"{bad}/metrics", limits=Limits(0.1, MAX_BODY_BYTES, 100)),
+                        scrape(fetch, f"{bad}/metrics", limits=Limits(0.1, MAX_BODY_BYTES, max_series=100)),
                         scrape(fetch, f"{good}/metrics"),
                     )
                 assert both[1].outcome == "ok", name

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from servescope import errors
 from servescope.cli import main
 from servescope.collector import inspecting
 from tests.support.inspecting import FIRST, LATER, inspect_as_json, rows_by_name, write_expositions
@@ -158,7 +159,7 @@ def test_a_url_needs_the_collectors_extra(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file does not."""
-    monkeypatch.setattr(inspecting, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
 
     assert main(["inspect", "http://127.0.0.1:1"]) == 2
     assert "extra 'collector' is not installed: pip install 'servescope[collector]'" in capsys.readouterr().err

@@ -30,6 +30,7 @@ from servescope.collector.telemetry import Telemetry, watch_event_loop
 from servescope.collector.watched import Watched
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.values import format_duration
+from servescope.sources.page import DEFAULT_LIMITS
 from servescope.store.embedded import Store
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _logger = logging.getLogger(__name__)
 # What a reload can change; the rest is made once, when the collector starts.
 _CHANGEABLE = (
     "scrape_interval_ms", "scrape_timeout_ms", "evaluation_interval_ms", "discovery_interval_ms", "retention_ms",
-    "retention_bytes", "max_body_bytes", "max_series", "max_labels", "max_label_bytes", "max_line_bytes",
+    "retention_bytes", "max_body_bytes", *DEFAULT_LIMITS.by_name(),
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servescope.collector.config import DEFAULT_FILE, Configuration, configure_targets, read_configuration
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.settings.values import parse_address
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Collect until SIGINT or SIGTERM."""
-    _require_extra()
+    require_extra("collector", "aiohttp")
     configuration = read_arguments(arguments)
     level = logging.DEBUG if arguments.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
@@ -96,13 +96,6 @@ def _choose_configuration(arguments: argparse.Namespace) -> Configuration:
     if arguments.config is None and not path.exists():
         raise UsageError(f"no --target given and no {DEFAULT_FILE} here; expected --config FILE or --target [NAME=]URL")
     return read_configuration(path)
-
-
-def _require_extra() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("aiohttp") is None:
-        raise UsageError("extra 'collector' is not installed: pip install 'servescope[collector]'")
 
 
 async def _collect_until_signalled(

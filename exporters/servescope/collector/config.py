@@ -6,7 +6,6 @@ Every table's keys are listed once, with their defaults, in `SETTINGS`; `docs/co
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,15 +20,16 @@ from servescope.collector.deployments import (
     check_url,
     host_and_port,
     read_deployments,
+    read_limits,
 )
 from servescope.collector.paging.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
 from servescope.collector.traffic_split import SHARE_SETTINGS, ConfiguredShare, read_shares
 from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import Setting, Table
+from servescope.settings.tables import Setting, Table, read_document
 from servescope.settings.values import format_duration, parse_address
-from servescope.sources.page import DEFAULT_LIMITS
+from servescope.sources.page import DEFAULT_LIMITS, PageLimits
 
 DEFAULT_FILE = "servescope.toml"
 DEFAULT_PORT = 9900
@@ -48,10 +48,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("retention", '"7d"'),
         Setting("retention_size", ""),
         Setting("max_body_bytes", "16000000"),
-        Setting("max_series", str(DEFAULT_LIMITS.max_series)),
-        Setting("max_labels", str(DEFAULT_LIMITS.max_labels)),
-        Setting("max_label_bytes", str(DEFAULT_LIMITS.max_label_bytes)),
-        Setting("max_line_bytes", str(DEFAULT_LIMITS.max_line_bytes)),
+        *(Setting(name, str(value)) for name, value in DEFAULT_LIMITS.by_name().items()),
         Setting("max_held_series", "50000"),
         Setting("window_bounds", '"closed"'),
     ),
@@ -63,7 +60,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CollectorSettings:
+class CollectorSettings(PageLimits):
     """How the collector runs; times in milliseconds."""
 
     listen: tuple[str, int] = ("127.0.0.1", DEFAULT_PORT)
@@ -76,24 +73,12 @@ class CollectorSettings:
     retention_ms: int = 7 * 86_400_000
     retention_bytes: int | None = None
     max_body_bytes: int = 16_000_000
-    max_series: int = DEFAULT_LIMITS.max_series
-    max_labels: int = DEFAULT_LIMITS.max_labels
-    max_label_bytes: int = DEFAULT_LIMITS.max_label_bytes
-    max_line_bytes: int = DEFAULT_LIMITS.max_line_bytes
     max_held_series: int = 50_000
     window_bounds: WindowBounds = "closed"
 
     def scraping(self) -> ScrapeSettings:
         """How a target is scraped that has no settings of its own."""
-        return ScrapeSettings(
-            self.scrape_interval_ms,
-            self.scrape_timeout_ms,
-            self.max_body_bytes,
-            self.max_series,
-            max_labels=self.max_labels,
-            max_label_bytes=self.max_label_bytes,
-            max_line_bytes=self.max_line_bytes,
-        )
+        return ScrapeSettings(self.scrape_interval_ms, self.scrape_timeout_ms, self.max_body_bytes, **self.by_name())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +102,7 @@ def read_configuration(path: Path) -> Configuration:
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigurationError(f"no configuration file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
-        raise ConfigurationError(f"{path}: not TOML: {error}") from error
+    document = read_document(path, "configuration")
     return make_configuration(document, origin=str(path), directory=path.resolve().parent)
 
 
@@ -191,10 +169,7 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
         retention_ms=table.duration("retention", default.retention_ms),
         retention_bytes=table.size("retention_size", _LEAST_RETENTION_BYTES),
         max_body_bytes=table.whole_number("max_body_bytes", default.max_body_bytes),
-        max_series=table.whole_number("max_series", default.max_series),
-        max_labels=table.whole_number("max_labels", default.max_labels),
-        max_label_bytes=table.whole_number("max_label_bytes", default.max_label_bytes),
-        max_line_bytes=table.whole_number("max_line_bytes", default.max_line_bytes),
+        **read_limits(table, default),
         max_held_series=table.whole_number("max_held_series", default.max_held_series),
         window_bounds=_read_bounds(table),
     )

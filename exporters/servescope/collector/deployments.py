@@ -15,16 +15,13 @@ from servescope.errors import ConfigurationError, IdentityError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
 from servescope.settings.tables import REQUIRED, Setting, Table
 from servescope.settings.values import check_authority, format_duration
-from servescope.sources.page import DEFAULT_LIMITS
+from servescope.sources.page import DEFAULT_LIMITS, PageLimits
 
 SCRAPE_SETTINGS = (
     Setting("scrape_interval", ""),
     Setting("scrape_timeout", ""),
     Setting("max_body_bytes", ""),
-    Setting("max_series", ""),
-    Setting("max_labels", ""),
-    Setting("max_label_bytes", ""),
-    Setting("max_line_bytes", ""),
+    *(Setting(name, "") for name in DEFAULT_LIMITS.by_name()),
     Setting("max_scrapes_per_minute", ""),
     Setting("params", "{}"),
 )
@@ -78,17 +75,13 @@ Parameters = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ScrapeSettings:
+class ScrapeSettings(PageLimits):
     """How one target is scraped; `max_scrapes_per_minute` is shared by the targets of one host, None for no limit."""
 
     interval_ms: int = 15_000
     timeout_ms: int = 10_000
     max_body_bytes: int = 16_000_000
-    max_series: int = DEFAULT_LIMITS.max_series
     max_scrapes_per_minute: int | None = None
-    max_labels: int = DEFAULT_LIMITS.max_labels
-    max_label_bytes: int = DEFAULT_LIMITS.max_label_bytes
-    max_line_bytes: int = DEFAULT_LIMITS.max_line_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +148,11 @@ def read_deployments(
     Raises ConfigurationError, also for an interval that does not fit twice into the window.
     """
     return tuple(_Reader(directory, scraping, window_ms).deployment(table) for table in tables)
+
+
+def read_limits(table: Table, default: PageLimits) -> dict[str, int]:
+    """The limits of a text by name, those of `default` where the table does not have them."""
+    return {name: table.whole_number(name, value) for name, value in default.by_name().items()}
 
 
 def check_url(url: str, *, path: str = "/metrics") -> str:
@@ -281,11 +279,8 @@ class _Reader:
             # An interval below the timeout lowers it: what is not said cannot be wrong.
             table.duration("scrape_timeout", min(default.timeout_ms, interval)),
             table.whole_number("max_body_bytes", default.max_body_bytes),
-            table.whole_number("max_series", default.max_series),
             table.whole_number("max_scrapes_per_minute", 1) if limited else None,
-            table.whole_number("max_labels", default.max_labels),
-            table.whole_number("max_label_bytes", default.max_label_bytes),
-            table.whole_number("max_line_bytes", default.max_line_bytes),
+            **read_limits(table, default),
         )
         if settings.timeout_ms > interval:
             raise table.wrong("scrape_timeout", f"at most scrape_interval ({format_duration(interval)})")

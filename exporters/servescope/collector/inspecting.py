@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from servescope.collector.deployments import ScrapeSettings, check_url
 from servescope.collector.scrape import Limits, ScrapeError
 from servescope.collector.target import Target
 from servescope.contract.identity import Identity
-from servescope.errors import UsageError
+from servescope.errors import UsageError, require_extra
 from servescope.settings.access import Access, Proxy
 from servescope.sources.inspection import InspectionError, inspect
 from servescope.sources.map_files import load_sources
@@ -75,8 +74,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if _is_url(arguments.exposition):
         if later is not None:
             raise UsageError(f"a URL is read twice with --seconds N, without a later file: {_shown(later)}")
-        if find_spec("aiohttp") is None:
-            raise UsageError("extra 'collector' is not installed: pip install 'servescope[collector]'")
+        require_extra("collector", "aiohttp")
     elif seconds is not None and later is None:
         raise UsageError(
             f"--seconds with the file {_shown(arguments.exposition)} alone, expected a later file, or a URL"
@@ -152,6 +150,6 @@ def _read_file(name: str, limits: Limits) -> bytes:
 
 def _parse(body: bytes, origin: str, limits: Limits) -> Exposition:
     try:
-        return parse_exposition(body, limits.page())
+        return parse_exposition(body, limits)
     except ParseError as error:
         raise InspectionError(f"{origin}: {error}") from error

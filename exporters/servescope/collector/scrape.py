@@ -15,7 +15,7 @@ from typing import Protocol
 from servescope.collector.target import Target
 from servescope.contract.samples import Snapshot
 from servescope.errors import ServescopeError
-from servescope.sources.page import DEFAULT_LIMITS, PageLimits
+from servescope.sources.page import PageLimits
 from servescope.sources.reader import Reader, ReadError
 
 _logger = logging.getLogger(__name__)
@@ -44,19 +44,11 @@ class ScrapeError(ServescopeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(PageLimits):
     """What one scrape may cost: seconds, bytes after decompression, and what the text may hold as `PageLimits` says."""
 
     timeout_seconds: float
     max_body_bytes: int
-    max_series: int
-    max_labels: int = DEFAULT_LIMITS.max_labels
-    max_label_bytes: int = DEFAULT_LIMITS.max_label_bytes
-    max_line_bytes: int = DEFAULT_LIMITS.max_line_bytes
-
-    def page(self) -> PageLimits:
-        """The limits of the text alone."""
-        return PageLimits(self.max_series, self.max_labels, self.max_label_bytes, self.max_line_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +80,9 @@ async def scrape_target(
     try:
         body = await fetch(target, limits)
         if len(body) < _LARGE_BYTES:
-            parsed = reader.parse(body, limits.page())
+            parsed = reader.parse(body, limits)
         else:
-            parsed = await asyncio.to_thread(reader.parse, body, limits.page())
+            parsed = await asyncio.to_thread(reader.parse, body, limits)
         snapshot, native, dropped = reader.commit(parsed)
     except ReadError as error:
         duration, message = time.perf_counter() - started, f"{target.url}: {target.access.conceal(str(error))}"

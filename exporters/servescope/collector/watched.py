@@ -40,8 +40,10 @@ class Watched:
     missed: Lapses = field(default_factory=Lapses)
 
     def __post_init__(self) -> None:
-        self.status, self.limits = _unscraped(self.target), _limits(self.target)
-        self.labels = self.target.identity.labels()
+        target = self.target
+        self.status = TargetStatus(target.target_id, target.url, target.identity, target.source or "")
+        self.limits = _limits(target)
+        self.labels = target.identity.labels()
 
     @property
     def deployment(self) -> Deployment:
@@ -134,27 +136,4 @@ class Watched:
 
 def _limits(target: Target) -> Limits:
     scraping = target.scraping
-    return Limits(
-        scraping.timeout_ms / 1000,
-        scraping.max_body_bytes,
-        scraping.max_series,
-        scraping.max_labels,
-        scraping.max_label_bytes,
-        scraping.max_line_bytes,
-    )
-
-
-def _unscraped(target: Target) -> TargetStatus:
-    return TargetStatus(
-        target_id=target.target_id,
-        url=target.url,
-        identity=target.identity,
-        source=target.source or "",
-        versions="",
-        healthy=False,
-        last_scrape_ms=None,
-        last_success_ms=None,
-        duration_seconds=None,
-        samples=0,
-        error=None,
-    )
+    return Limits(scraping.timeout_ms / 1000, scraping.max_body_bytes, **scraping.by_name())

@@ -18,7 +18,7 @@ from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
 from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
 from servescope.emulator.workload.traces import survey_trace
-from servescope.errors import UsageError
+from servescope.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
     from servescope.emulator.server import RunningEmulator
@@ -108,7 +108,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for `--seconds`."""
-    _require_extra()
+    require_extra("emulator", "aiohttp")
     from servescope.emulator import server
     from servescope.emulator.control import Control
 
@@ -189,13 +189,6 @@ def _announce(running: RunningEmulator, stack: EmulatedStack) -> None:
         _say(f"targets: {path}")
     _say(f"collect them: servescope collect --config {running.config_path}")
     _say(f"switch faults: servescope faults --url {running.url}")
-
-
-def _require_extra() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("aiohttp") is None:
-        raise UsageError("extra 'emulator' is not installed: pip install 'servescope[emulator]'")
 
 
 def _say(line: str) -> None:

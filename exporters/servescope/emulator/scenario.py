@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from servescope.emulator.faults import FAULT_SETTINGS, Fault, parse_faults
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload.plans import TrafficPlan, parse_traffic
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import Table
+from servescope.settings.tables import Table, read_document
 
 _INTEGERS: Final = 2**63
 
@@ -46,14 +45,7 @@ def read_scenario(path: Path) -> Scenario:
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigurationError(f"no scenario file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
-        raise ConfigurationError(f"{path}: not TOML: {error}") from error
+    document = read_document(path, "scenario")
     _check_integers(document, str(path), "")
     return make_scenario(document, origin=str(path), directory=path.resolve().parent)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from servescope.errors import UsageError
+from servescope.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
     from servescope.emulator.block_contents import BlockContents
@@ -79,11 +79,7 @@ def prepare(arguments: argparse.Namespace, stack: EmulatedStack) -> Served:
 def _publish_events(
     arguments: argparse.Namespace, stack: EmulatedStack, pages: Pages, add_api: RouteAdder, contents: BlockContents
 ) -> Served:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("msgspec", "zmq") if find_spec(name) is None]
-    if missing:
-        raise UsageError("extra 'emulator' is not installed: pip install 'servescope[emulator]'")
+    require_extra("emulator", "msgspec", "zmq")
     from servescope.emulator.kv_events import KvEvents, parse_endpoint
 
     replay = arguments.kv_events_replay

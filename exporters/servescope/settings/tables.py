@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from servescope.errors import ConfigurationError
@@ -13,6 +15,18 @@ from servescope.settings.values import LONGEST_DURATION_MS, parse_duration, pars
 REQUIRED: Final = "required"
 
 T = TypeVar("T")
+
+
+def read_document(path: Path, what: str) -> dict[str, object]:
+    """The TOML document in a file, which an error calls `what`; raises ConfigurationError."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"no {what} file {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+        raise ConfigurationError(f"{path}: not TOML: {error}") from error
 
 
 class Setting(NamedTuple):

@@ -7,7 +7,7 @@ the values of the next one by comparing, without parsing it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import compress
 from typing import Final
 
@@ -18,7 +18,7 @@ from servescope.contract.samples import Series
 from servescope.sources.grammar import TAILS, VALUE_CHARACTERS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
     """How much a body may hold: samples, labels of each, bytes of a label's name or value, bytes of a line."""
 
@@ -26,6 +26,10 @@ class PageLimits:
     max_labels: int = 64
     max_label_bytes: int = 4096
     max_line_bytes: int = 65_536
+
+    def by_name(self) -> dict[str, int]:
+        """These limits alone, whatever else a subclass holds."""
+        return {each.name: getattr(self, each.name) for each in fields(PageLimits)}
 
 
 DEFAULT_LIMITS: Final = PageLimits()

@@ -49,14 +49,14 @@ class TargetStatus:
     target_id: str
     url: str
     identity: Identity
-    source: str
-    versions: str
-    healthy: bool
-    last_scrape_ms: int | None
-    last_success_ms: int | None
-    duration_seconds: float | None
-    samples: int
-    error: str | None
+    source: str = ""
+    versions: str = ""
+    healthy: bool = False
+    last_scrape_ms: int | None = None
+    last_success_ms: int | None = None
+    duration_seconds: float | None = None
+    samples: int = 0
+    error: str | None = None
     coverage: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     missing_metrics: dict[str, str] = field(default_factory=dict)

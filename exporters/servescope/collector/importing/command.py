@@ -6,14 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servescope.collector.config import DEFAULT_FILE, CollectorSettings, Configuration, read_configuration
 from servescope.collector.importing.tables import EngineMatch, check_match, check_source, read_import_tables
 from servescope.contract.identity import ROLES, Identity
-from servescope.errors import UsageError
+from servescope.errors import UsageError, require_extra
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.options import configure as configure_access
@@ -58,8 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Import, and print what was imported."""
-    if find_spec("aiohttp") is None:
-        raise UsageError("extra 'collector' is not installed: pip install 'servescope[collector]'")
+    require_extra("collector", "aiohttp")
     from servescope.collector.importing.importer import Import
 
     # Found as the collector finds it: figures of the past are derived over the same window.

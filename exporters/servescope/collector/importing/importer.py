@@ -19,7 +19,6 @@ from servescope.collector.importing.targets import ImportedScrape, ImportedTarge
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
-from servescope.sources.page import PageLimits
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.targets import ScrapedTarget
@@ -51,7 +50,7 @@ class Import:
     ) -> None:
         self._prometheus, self._store, self._settings = prometheus, store, settings
         self._hold_ms = max(settings.window_ms, LOOKBACK_MS)
-        self._members = ImportedTarget.group(targets, prometheus.url, _page_limits(settings))
+        self._members = ImportedTarget.group(targets, prometheus.url, settings)
         # Instants up to which figures see scrapes that were written in this run.
         self._touched_until: dict[Deployment, int] = {}
         self._figures = 0
@@ -180,7 +179,3 @@ def _stretches(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         last = min((first // STRETCH_MS + 1) * STRETCH_MS - 1, end_ms)
         yield first, last
         first = last + 1
-
-
-def _page_limits(settings: CollectorSettings) -> PageLimits:
-    return PageLimits(settings.max_series, settings.max_labels, settings.max_label_bytes, settings.max_line_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from servescope.collector.config import Configuration
 from servescope.collector.deployments import DeploymentSettings
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.tables import REQUIRED, Setting, Table, read_document
 
 IMPORT_SETTINGS: Final = (
     Setting("match", REQUIRED),
@@ -39,8 +38,7 @@ class EngineMatch:
 
 def read_import_tables(configuration: Configuration) -> list[EngineMatch]:
     """The `[[import]]` tables of a configuration's file; raises ConfigurationError naming table, key and value."""
-    text = Path(configuration.origin).read_text(encoding="utf-8")
-    root = Table(tomllib.loads(text), configuration.origin, "")
+    root = Table(read_document(Path(configuration.origin), "configuration"), configuration.origin, "")
     return [_read_import(table, configuration.deployments) for table in root.tables("import", IMPORT_SETTINGS)]
 
 

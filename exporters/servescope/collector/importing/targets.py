@@ -90,19 +90,7 @@ class ImportedTarget:
         self._names: dict[ScrapedTarget, tuple[str, ...]] = {}
         self._seen_names: set[str] = set()
         self._kept: tuple[Window, bytes, tuple[Series, ...]] | None = None
-        self.status = TargetStatus(
-            target_id=target.target_id,
-            url=target.url,
-            identity=target.identity,
-            source=source or "",
-            versions="",
-            healthy=False,
-            last_scrape_ms=None,
-            last_success_ms=None,
-            duration_seconds=None,
-            samples=0,
-            error=None,
-        )
+        self.status = TargetStatus(target.target_id, target.url, target.identity, source or "")
 
     @staticmethod
     def group(targets: Iterable[ScrapedTarget], url: str, limits: PageLimits) -> dict[Deployment, list[ImportedTarget]]:

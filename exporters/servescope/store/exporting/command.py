@@ -6,13 +6,12 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
-from servescope.errors import UsageError
+from servescope.errors import UsageError, require_extra
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics
 from servescope.store.exporting.parquet import write_figures, write_samples
@@ -55,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export, and say what was written."""
-    if arguments.format == "parquet" and find_spec("pyarrow") is None:
-        raise UsageError("extra 'export' is not installed: pip install 'servescope[export]'")
+    if arguments.format == "parquet":
+        require_extra("export", "pyarrow")
     if arguments.format == "openmetrics" and arguments.table == "figures":
         raise UsageError("figures are not written as OpenMetrics: a Prometheus derives them with the recording rules")
     with Store(arguments.store, read_only=True) as store:

@@ -326,12 +326,9 @@ def _status(
         target_id=identity.target_id,
         url="",
         identity=identity,
-        source="",
-        versions="",
         healthy=healthy,
         last_scrape_ms=scraped_ms,
         last_success_ms=scraped_ms if healthy else None,
         duration_seconds=duration_seconds,
         samples=round(samples or 0),
-        error=None,
     )

@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 class Writing:
     """A writer and what it reported; `scrape` submits the next scrape of one target."""
 
-    def __init__(self, path: Path, *, backlog: int = 1_000) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.store = Store(path)
         self.errors: list[StoreError] = []
@@ -56,7 +56,6 @@ class Writing:
             on_written=self._on_written,
             on_error=self.errors.append,
             on_dropped=self.dropped.append,
-            backlog=backlog,
         )
         self.submit(Round(targets=[STATUS], settings=(NOW, RecordedSettings(300_000, 15_000, 15_000, "closed"))))
 
@@ -127,9 +126,10 @@ def test_a_file_that_may_not_grow_is_reported_as_full(writing: Writing) -> None:
     assert writing.stored() == [*range(31)]
 
 
-def test_while_the_store_fails_memory_is_bounded(path: Path) -> None:
+def test_while_the_store_fails_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the backlog the oldest scrapes are dropped and reported; the youngest are stored afterwards."""
-    writing = Writing(path, backlog=20)
+    monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 20)
+    writing = Writing(path)
     writing.settle()
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")

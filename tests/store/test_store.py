@@ -458,7 +458,8 @@ def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatc
         errors.append(error)
         tried.release()
 
-    writer = StoreWriter(store, on_written=lambda _: None, on_error=on_error, on_dropped=dropped.append, backlog=2)
+    monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 2)
+    writer = StoreWriter(store, on_written=lambda _: None, on_error=on_error, on_dropped=dropped.append)
     for step in range(3):
         writer.submit(Round(figures=[(CHAT, NOW + step, {"a": float(step)})]))
         assert tried.acquire(timeout=deadline_seconds())
@@ -496,9 +497,8 @@ def test_rounds_do_not_pile_up_behind_a_write_that_hangs(store: Store, monkeypat
 
     monkeypatch.setattr(Round, "write", hang)
     dropped: list[Round] = []
-    writer = StoreWriter(
-        store, on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append, backlog=2
-    )
+    monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 2)
+    writer = StoreWriter(store, on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append)
     writer.submit(Round())
     assert writing.wait(deadline_seconds())
     for step in range(5):

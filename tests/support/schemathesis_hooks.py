@@ -6,7 +6,8 @@ from typing import Any
 
 import schemathesis
 
-from servescope.collector.api.parameters import LATEST_MS, MOST_SAMPLES_RANGE_MS
+from servescope.collector.api.parameters import MOST_SAMPLES_RANGE_MS
+from servescope.store.schema import LATEST_MS
 
 
 @schemathesis.hook

@@ -13,7 +13,6 @@ from servescope.collector.api.parameters import (
     DEFAULT_POINTS,
     DEFAULT_RANGE_MS,
     DEFAULT_SAMPLES_RANGE_MS,
-    LATEST_MS,
     MOST_POINTS,
     MOST_SAMPLES_RANGE_MS,
 )
@@ -24,6 +23,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.types import Component, Kind, Status, Unit
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.sources.maps import Status as CoverageStatus
+from servescope.store.schema import LATEST_MS
 
 Schema = dict[str, Any]
 

@@ -20,6 +20,9 @@ from servescope.store.records import KeptAlert, RecordedSettings, RefusedError, 
 _logger = logging.getLogger(__name__)
 
 _TRANSACTION_ROUNDS = 2_000
+# What may wait to be written: beyond either the oldest rounds are dropped.
+_MOST_ROUNDS = 50_000
+_MOST_NUMBERS = 8_000_000
 _PRUNE_ROWS = 2_000
 # Packing and pruning have at most this share of the thread's time, so that a burst of either spreads.
 _TIDYING_SHARE = 0.1
@@ -84,9 +87,9 @@ class Round:
 class StoreWriter:
     """Writes rounds in a thread of its own, at once, so that a slow disk delays no scrape and no scrape waits.
 
-    Rounds that come while others are written go together into the next transaction. When the store fails they wait,
-    `backlog` of them or `backlog_samples` numbers at most, and are tried again after a pause; beyond that the oldest
-    are given up, as is one that no store could take. A damaged file is set aside and a new one begun; so it is when the
+    Rounds that come while others are written go together into the next transaction. When the store fails they wait, up
+    to a bound, and are tried again after a pause; beyond it the oldest are dropped, as is one that no store could hold.
+    A damaged file is set aside and a new one begun; so it is when the
     file was removed, or another is in its place.
 
     In between, rows are packed and what is too old is deleted, a little at a time. `on_written(seconds)` is called per
@@ -101,13 +104,10 @@ class StoreWriter:
         on_error: Callable[[StoreError], None],
         on_dropped: Callable[[Round], None],
         on_pruned: Callable[[int], None] = lambda _rows: None,
-        backlog: int = 50_000,
-        backlog_samples: int = 8_000_000,
     ) -> None:
         self._store = store
         self._on_written, self._on_error, self._on_dropped = on_written, on_error, on_dropped
         self._on_pruned = on_pruned
-        self._backlog, self._backlog_samples = backlog, backlog_samples
         self._changed = threading.Condition()
         self._waiting: deque[tuple[float, Round]] = deque()
         self._writing: list[tuple[float, Round]] = []
@@ -212,7 +212,7 @@ class StoreWriter:
     def _take_excess(self) -> list[Round]:
         """The oldest rounds, as many as are more than may wait."""
         excess = []
-        while len(self._waiting) > self._backlog or (self._samples > self._backlog_samples and len(self._waiting) > 1):
+        while len(self._waiting) > _MOST_ROUNDS or (self._samples > _MOST_NUMBERS and len(self._waiting) > 1):
             lost = self._waiting.popleft()[1]
             self._samples -= lost.samples
             excess.append(lost)

@@ -309,13 +309,11 @@ def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, mon
         write(round_, store)
 
     monkeypatch.setattr(Round, "write", hang)
+    monkeypatch.setattr("servescope.store.writer._MOST_NUMBERS", 1_000)
     alerts = [KeptAlert(NAME, (("deployment_id", f"chat-{number}"),), 1, 2, None, None) for number in range(10)]
     dropped: list[Round] = []
     path = tmp_path / "servescope.db"
-    writer = StoreWriter(
-        Store(path), on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append,
-        backlog_samples=1_000,
-    )  # fmt: skip
+    writer = StoreWriter(Store(path), on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append)
     writer.submit(Round())
     assert writing.wait(deadline_seconds())
     for step in range(50):

@@ -11,13 +11,13 @@ from servescope.collector.api.answers import RequestError, UnknownError
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS
+from servescope.store.schema import LATEST_MS
 
 DEFAULT_RANGE_MS: Final = 3_600_000
 DEFAULT_SAMPLES_RANGE_MS: Final = 900_000
 MOST_SAMPLES_RANGE_MS: Final = 86_400_000
 DEFAULT_POINTS: Final = 1_000
 MOST_POINTS: Final = 11_000
-LATEST_MS: Final = (1 << 44) - 1
 
 _SHOWN_CHARACTERS = 200
 _LISTED = 100

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
 
 from servescope import __version__
-from servescope.alerting.alerts import ALERTS
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.parameters import (
     DEFAULT_POINTS,
@@ -16,16 +13,12 @@ from servescope.collector.api.parameters import (
     MOST_POINTS,
     MOST_SAMPLES_RANGE_MS,
 )
-from servescope.collector.paging.states import State as AlertState
+from servescope.collector.api.schemas import SCHEMAS, Schema, alternatives, ref
 from servescope.contract.figures import FIGURES
-from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.types import Component, Kind, Status, Unit
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
-from servescope.sources.maps import Status as CoverageStatus
 from servescope.store.schema import LATEST_MS
-
-Schema = dict[str, Any]
 
 _BOUNDS = Bounds()
 
@@ -59,7 +52,7 @@ def describe() -> Schema:
                     "description": "A token of those configured; without any configured, everybody may ask.",
                 }
             },
-            "schemas": _schemas(),
+            "schemas": dict(SCHEMAS),
             "responses": {name: response for name, (_, response) in _ERRORS.items()},
             "headers": {
                 "RetryAfter": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
@@ -97,7 +90,7 @@ def _paths() -> Schema:
                 _names(
                     "A figure, which selects all its keys, or one key such as "
                     '`replica_count_by_status{status="active"}`; all figures when it is left out.',
-                    {"type": "string", "pattern": rf"^({_alternatives(FIGURES)})(\{{[^\r\n]*)?$"},
+                    {"type": "string", "pattern": rf"^({alternatives(FIGURES)})(\{{[^\r\n]*)?$"},
                 ),
                 _parameter(
                     "max_points",
@@ -153,7 +146,7 @@ def _query(
     """A page of the API; `found` when it may name what is not there."""
     answer = {
         "description": summary.partition(". ")[0].rstrip(".") + ".",
-        "content": {"application/json": {"schema": _ref(schema) if isinstance(schema, str) else schema}},
+        "content": {"application/json": {"schema": ref(schema) if isinstance(schema, str) else schema}},
     }
     return _operations(operation, tag, summary, {"200": answer, **_errors(bad=True, found=found)}, parameters)
 
@@ -180,7 +173,7 @@ def _reload() -> Schema:
             "responses": {
                 "200": {
                     "description": "The configuration in the file is applied.",
-                    "content": {"application/json": {"schema": _ref("Configuration")}},
+                    "content": {"application/json": {"schema": ref("Configuration")}},
                 },
                 **_errors(bad=True, found=False),
                 "403": {"$ref": "#/components/responses/Forbidden"},
@@ -247,10 +240,6 @@ def _parameter(name: str, description: str, schema: Schema, *, required: bool = 
     return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
 
 
-def _alternatives(names: Mapping[str, object]) -> str:
-    return "|".join(re.escape(name) for name in names)
-
-
 # --- Answers ----------------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +253,7 @@ def _exposition() -> Schema:
 
 
 def _error(description: str, **headers: str) -> Schema:
-    response: Schema = {"description": description, "content": {"application/json": {"schema": _ref("Error")}}}
+    response: Schema = {"description": description, "content": {"application/json": {"schema": ref("Error")}}}
     if headers:
         response["headers"] = {
             name.replace("_", "-"): {"$ref": f"#/components/headers/{which}"} for name, which in headers.items()
@@ -273,10 +262,6 @@ def _error(description: str, **headers: str) -> Schema:
 
 
 _RETRY = {"Retry_After": "RetryAfter"}
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 _ERRORS: Mapping[str, tuple[str, Schema]] = {
@@ -314,267 +299,3 @@ def _errors(*, bad: bool, found: bool, open_to_all: bool = False) -> Schema:
         for name, (status, _) in _ERRORS.items()
         if name not in left_out
     }
-
-
-# --- Schemas ----------------------------------------------------------------------------------------------------------
-
-
-def _schemas() -> Schema:
-    return {
-        "Error": _object({"error": {"type": "string", "minLength": 1}}),
-        "Deployment": _object({name: _label(name) for name in DEPLOYMENT_LABELS}),
-        "Identity": _object({name: _label(name) for name in IDENTITY_LABELS}),
-        "Deployments": _object(
-            {
-                "deployments": _list(
-                    _object(
-                        {
-                            "deployment": _ref("Deployment"),
-                            "time_ms": _time(),
-                            "figures": _by_figure({"type": "number"}),
-                        }
-                    )
-                )
-            }
-        ),
-        "Figures": _object(
-            {
-                "start_ms": _time(),
-                "end_ms": _time(),
-                "deployments": _list(
-                    _object(
-                        {
-                            "deployment": _ref("Deployment"),
-                            "times_ms": _list(_time()),
-                            "figures": _by_figure(_list(_nullable("number"))),
-                        }
-                    )
-                ),
-            }
-        ),
-        "Samples": _object(
-            {
-                "start_ms": _time(),
-                "end_ms": _time(),
-                "deployments": _list(
-                    _object({"deployment": _ref("Deployment"), "series": _list(_ref("Series"))}),
-                ),
-            }
-        ),
-        "Series": _object(
-            {
-                "name": {"type": "string", "minLength": 1},
-                "labels": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}},
-                "times_ms": {**_list(_time()), "minItems": 1},
-                "values": {**_list({"type": "number"}), "minItems": 1},
-            }
-        ),
-        "Targets": _object(
-            {
-                "targets": _list(_ref("Target")),
-                "problems": _list({"type": "string"}),
-                "lists": _list(_ref("TargetList")),
-                "configuration": _ref("Configuration"),
-            }
-        ),
-        "TargetList": _object(
-            {
-                "kind": {"enum": ["targets", "file_sd", "http_sd"]},
-                "place": {"type": "string"},
-                "deployment_id": {"type": "string", "minLength": 1},
-                "targets": _count(),
-                "dropped": _count(),
-                "problem": _nullable("string"),
-            }
-        ),
-        "Target": _target(),
-        "Catalog": _object({"metrics": _list(_metric()), "figures": _list(_figure())}),
-        "Status": _status(),
-        "Alerts": _alerts(),
-        "Configuration": _object(
-            {"loaded_ms": _time(), "error": _nullable("string"), "needs_restart": _list({"type": "string"})}
-        ),
-    }
-
-
-def _alerts() -> Schema:
-    texts: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-    alert = _object(
-        {
-            "name": {"enum": list(ALERTS)},
-            "state": {"enum": list(get_args(AlertState))},
-            "labels": texts,
-            "annotations": texts,
-            "value": {"type": "number"},
-            "since_ms": _time(),
-            "fired_ms": _nullable_time(),
-            "resolved_ms": _nullable_time(),
-            "is_kept": {"type": "boolean", "description": "It fires though its condition holds no more."},
-        }
-    )
-    receivers = {
-        "type": "object",
-        "additionalProperties": _nullable("string"),
-        "description": "By receiver, why the last notification failed; null when it did not.",
-    }
-    return _object(
-        {
-            "evaluated_ms": _nullable_time(),
-            "evaluated": _list({"enum": list(ALERTS)}),
-            "alerts": _list(alert),
-            "receivers": receivers,
-        }
-    )
-
-
-def _target() -> Schema:
-    return _object(
-        {
-            "target_id": {"type": "string", "minLength": 1},
-            "url": {"type": "string", "format": "uri"},
-            "identity": _ref("Identity"),
-            "source": {"type": "string"},
-            "versions": {"type": "string"},
-            "healthy": {"type": "boolean"},
-            "last_scrape_ms": _nullable_time(),
-            "last_success_ms": _nullable_time(),
-            "duration_seconds": _nullable("number", minimum=0),
-            "samples": _count(),
-            "error": _nullable("string"),
-            "scrape_interval_ms": _count(),
-            "next_scrape_ms": _nullable_time(),
-            "coverage": {
-                "type": "object",
-                "propertyNames": {"enum": list(METRICS)},
-                "additionalProperties": _object(
-                    {
-                        "status": {"enum": list(get_args(CoverageStatus))},
-                        "native": _nullable("string"),
-                        "reason": _nullable("string"),
-                    }
-                ),
-            },
-            "warnings": _list({"type": "string"}),
-            "missing_metrics": {
-                "type": "object",
-                "propertyNames": {"enum": list(METRICS)},
-                "additionalProperties": {"type": "string"},
-            },
-        }
-    )
-
-
-def _status() -> Schema:
-    return _object(
-        {
-            "version": {"type": "string"},
-            "time_ms": _time(),
-            "uptime_seconds": {"type": "number", "minimum": 0},
-            "window": {"type": "string", "pattern": "^[0-9]+(ms|[smhd])$"},
-            "scrape_interval_ms": _count(),
-            "evaluation_interval_ms": _count(),
-            "retention_ms": _count(),
-            "evaluated_ms": _nullable_time(),
-            "series": _count(),
-            "targets": _object({"up": _count(), "down": _count(), "unknown": _count()}),
-            "discovery_problems": _count(),
-            "configuration": _ref("Configuration"),
-            "store": _object(
-                {
-                    "bytes": _count(),
-                    "oldest_ms": _nullable_time(),
-                    "newest_ms": _nullable_time(),
-                    "problem": _nullable("string"),
-                }
-            ),
-        }
-    )
-
-
-def _metric() -> Schema:
-    return _object(
-        {
-            "name": {"enum": list(METRICS)},
-            "kind": {"enum": list(get_args(Kind))},
-            "unit": {"enum": list(get_args(Unit))},
-            "component": {"enum": list(get_args(Component))},
-            "help": {"type": "string"},
-            "absent": {"type": "string"},
-            "labels": _list({"type": "string"}),
-            "label_values": {"type": "object", "additionalProperties": _list({"type": "string"})},
-        }
-    )
-
-
-def _figure() -> Schema:
-    return _object(
-        {
-            "name": {"enum": list(FIGURES)},
-            "title": {"type": "string"},
-            "group": {"type": "string"},
-            "unit": {"enum": list(get_args(Unit))},
-            "help": {"type": "string"},
-            "better": {"enum": ["higher", "lower", None]},
-            "idle": {"enum": ["zero", "absent"]},
-            "labels": _list({"type": "string"}),
-            "exposed": _nullable("string"),
-            "record": {"type": "string"},
-            "promql": {"type": "string"},
-            "band": {"anyOf": [_list(_step()), {"type": "null"}]},
-        }
-    )
-
-
-def _step() -> Schema:
-    return _object(
-        {
-            "start": _nullable("number"),
-            "inclusive": {"type": "boolean"},
-            "status": {"enum": list(get_args(Status))},
-            "label": {"type": "string"},
-            "advice": {"type": "string"},
-        }
-    )
-
-
-def _label(name: str) -> Schema:
-    closed = {"role": ROLES, "rollout_phase": ROLLOUT_PHASES}
-    return {"enum": list(closed[name])} if name in closed else {"type": "string"}
-
-
-def _by_figure(values: Schema) -> Schema:
-    return {
-        "type": "object",
-        "propertyNames": {"pattern": rf"^({_alternatives(FIGURES)})(\{{.*\}})?$"},
-        "additionalProperties": values,
-    }
-
-
-def _object(properties: Schema) -> Schema:
-    """An object that has these properties, all of them, and no other."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-def _nullable(kind: str, **rest: float) -> Schema:
-    return {"type": [kind, "null"], **rest}
-
-
-def _count() -> Schema:
-    return {"type": "integer", "minimum": 0}
-
-
-def _time() -> Schema:
-    return {"type": "integer", "format": "int64", "minimum": 0}
-
-
-def _nullable_time() -> Schema:
-    return {"type": ["integer", "null"], "format": "int64", "minimum": 0}

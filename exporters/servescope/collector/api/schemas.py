@@ -1,0 +1,267 @@
+"""What the answers of the API hold, in the words of JSON Schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, get_args
+
+from servescope.alerting.alerts import ALERTS
+from servescope.collector.paging.states import State as AlertState
+from servescope.contract.figures import FIGURES
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
+from servescope.contract.metrics import METRICS
+from servescope.contract.types import Component, Kind, Status, Unit
+from servescope.sources.maps import Status as CoverageStatus
+
+Schema = dict[str, Any]
+
+
+def ref(name: str) -> Schema:
+    """The schema of that name, by reference."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """A pattern that any of the names matches."""
+    return "|".join(re.escape(name) for name in names)
+
+
+def _label(name: str) -> Schema:
+    closed = {"role": ROLES, "rollout_phase": ROLLOUT_PHASES}
+    return {"enum": list(closed[name])} if name in closed else {"type": "string"}
+
+
+def _by_figure(values: Schema) -> Schema:
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": rf"^({alternatives(FIGURES)})(\{{.*\}})?$"},
+        "additionalProperties": values,
+    }
+
+
+def _object(properties: Schema) -> Schema:
+    """An object that has these properties, all of them, and no other."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _nullable(kind: str, **rest: float) -> Schema:
+    return {"type": [kind, "null"], **rest}
+
+
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_TIME: Final[Schema] = {"type": "integer", "format": "int64", "minimum": 0}
+_NULLABLE_TIME: Final[Schema] = {"type": ["integer", "null"], "format": "int64", "minimum": 0}
+
+_TARGET: Final = _object(
+    {
+        "target_id": {"type": "string", "minLength": 1},
+        "url": {"type": "string", "format": "uri"},
+        "identity": ref("Identity"),
+        "source": {"type": "string"},
+        "versions": {"type": "string"},
+        "healthy": {"type": "boolean"},
+        "last_scrape_ms": _NULLABLE_TIME,
+        "last_success_ms": _NULLABLE_TIME,
+        "duration_seconds": _nullable("number", minimum=0),
+        "samples": _COUNT,
+        "error": _nullable("string"),
+        "scrape_interval_ms": _COUNT,
+        "next_scrape_ms": _NULLABLE_TIME,
+        "coverage": {
+            "type": "object",
+            "propertyNames": {"enum": list(METRICS)},
+            "additionalProperties": _object(
+                {
+                    "status": {"enum": list(get_args(CoverageStatus))},
+                    "native": _nullable("string"),
+                    "reason": _nullable("string"),
+                }
+            ),
+        },
+        "warnings": _list({"type": "string"}),
+        "missing_metrics": {
+            "type": "object",
+            "propertyNames": {"enum": list(METRICS)},
+            "additionalProperties": {"type": "string"},
+        },
+    }
+)
+
+_TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+_ALERT: Final = _object(
+    {
+        "name": {"enum": list(ALERTS)},
+        "state": {"enum": list(get_args(AlertState))},
+        "labels": _TEXTS,
+        "annotations": _TEXTS,
+        "value": {"type": "number"},
+        "since_ms": _TIME,
+        "fired_ms": _NULLABLE_TIME,
+        "resolved_ms": _NULLABLE_TIME,
+        "is_kept": {"type": "boolean", "description": "It fires though its condition holds no more."},
+    }
+)
+_RECEIVERS: Final = {
+    "type": "object",
+    "additionalProperties": _nullable("string"),
+    "description": "By receiver, why the last notification failed; null when it did not.",
+}
+_ALERTS: Final = _object(
+    {
+        "evaluated_ms": _NULLABLE_TIME,
+        "evaluated": _list({"enum": list(ALERTS)}),
+        "alerts": _list(_ALERT),
+        "receivers": _RECEIVERS,
+    }
+)
+
+_STATUS: Final = _object(
+    {
+        "version": {"type": "string"},
+        "time_ms": _TIME,
+        "uptime_seconds": {"type": "number", "minimum": 0},
+        "window": {"type": "string", "pattern": "^[0-9]+(ms|[smhd])$"},
+        "scrape_interval_ms": _COUNT,
+        "evaluation_interval_ms": _COUNT,
+        "retention_ms": _COUNT,
+        "evaluated_ms": _NULLABLE_TIME,
+        "series": _COUNT,
+        "targets": _object({"up": _COUNT, "down": _COUNT, "unknown": _COUNT}),
+        "discovery_problems": _COUNT,
+        "configuration": ref("Configuration"),
+        "store": _object(
+            {
+                "bytes": _COUNT,
+                "oldest_ms": _NULLABLE_TIME,
+                "newest_ms": _NULLABLE_TIME,
+                "problem": _nullable("string"),
+            }
+        ),
+    }
+)
+
+_METRIC: Final = _object(
+    {
+        "name": {"enum": list(METRICS)},
+        "kind": {"enum": list(get_args(Kind))},
+        "unit": {"enum": list(get_args(Unit))},
+        "component": {"enum": list(get_args(Component))},
+        "help": {"type": "string"},
+        "absent": {"type": "string"},
+        "labels": _list({"type": "string"}),
+        "label_values": {"type": "object", "additionalProperties": _list({"type": "string"})},
+    }
+)
+
+_STEP: Final = _object(
+    {
+        "start": _nullable("number"),
+        "inclusive": {"type": "boolean"},
+        "status": {"enum": list(get_args(Status))},
+        "label": {"type": "string"},
+        "advice": {"type": "string"},
+    }
+)
+
+_FIGURE: Final = _object(
+    {
+        "name": {"enum": list(FIGURES)},
+        "title": {"type": "string"},
+        "group": {"type": "string"},
+        "unit": {"enum": list(get_args(Unit))},
+        "help": {"type": "string"},
+        "better": {"enum": ["higher", "lower", None]},
+        "idle": {"enum": ["zero", "absent"]},
+        "labels": _list({"type": "string"}),
+        "exposed": _nullable("string"),
+        "record": {"type": "string"},
+        "promql": {"type": "string"},
+        "band": {"anyOf": [_list(_STEP), {"type": "null"}]},
+    }
+)
+
+SCHEMAS: Final[Mapping[str, Schema]] = {
+    "Error": _object({"error": {"type": "string", "minLength": 1}}),
+    "Deployment": _object({name: _label(name) for name in DEPLOYMENT_LABELS}),
+    "Identity": _object({name: _label(name) for name in IDENTITY_LABELS}),
+    "Deployments": _object(
+        {
+            "deployments": _list(
+                _object(
+                    {
+                        "deployment": ref("Deployment"),
+                        "time_ms": _TIME,
+                        "figures": _by_figure({"type": "number"}),
+                    }
+                )
+            )
+        }
+    ),
+    "Figures": _object(
+        {
+            "start_ms": _TIME,
+            "end_ms": _TIME,
+            "deployments": _list(
+                _object(
+                    {
+                        "deployment": ref("Deployment"),
+                        "times_ms": _list(_TIME),
+                        "figures": _by_figure(_list(_nullable("number"))),
+                    }
+                )
+            ),
+        }
+    ),
+    "Samples": _object(
+        {
+            "start_ms": _TIME,
+            "end_ms": _TIME,
+            "deployments": _list(
+                _object({"deployment": ref("Deployment"), "series": _list(ref("Series"))}),
+            ),
+        }
+    ),
+    "Series": _object(
+        {
+            "name": {"type": "string", "minLength": 1},
+            "labels": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}},
+            "times_ms": {**_list(_TIME), "minItems": 1},
+            "values": {**_list({"type": "number"}), "minItems": 1},
+        }
+    ),
+    "Targets": _object(
+        {
+            "targets": _list(ref("Target")),
+            "problems": _list({"type": "string"}),
+            "lists": _list(ref("TargetList")),
+            "configuration": ref("Configuration"),
+        }
+    ),
+    "TargetList": _object(
+        {
+            "kind": {"enum": ["targets", "file_sd", "http_sd"]},
+            "place": {"type": "string"},
+            "deployment_id": {"type": "string", "minLength": 1},
+            "targets": _COUNT,
+            "dropped": _COUNT,
+            "problem": _nullable("string"),
+        }
+    ),
+    "Target": _TARGET,
+    "Catalog": _object({"metrics": _list(_METRIC), "figures": _list(_FIGURE)}),
+    "Status": _STATUS,
+    "Alerts": _ALERTS,
+    "Configuration": _object(
+        {"loaded_ms": _TIME, "error": _nullable("string"), "needs_restart": _list({"type": "string"})}
+    ),
+}

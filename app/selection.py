@@ -15,6 +15,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from servescope.errors import UsageError
+from servescope.settings.values import format_instant, parse_instant
 
 PRESETS: Mapping[str, int] = {
     "15m": 15 * 60,
@@ -76,17 +77,9 @@ def _absolute_range(parameters: Mapping[str, str]) -> TimeRange:
 
 def _parse_instant(name: str, text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_instant(text)
     except ValueError as error:
         raise UsageError(f"{name} {text!r} is not a time, expected one like '2026-11-20T14:05:00Z'") from error
-    # A time without a zone is read as UTC: a link must mean the same to everybody.
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
-
-
-def format_instant(time_ms: int) -> str:
-    """A moment as a link has it, in UTC."""
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def adopt_link() -> None:

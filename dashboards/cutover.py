@@ -8,7 +8,7 @@ from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import HARM_AXIS, Row, expression_panel
 from dashboards.queries import PRESENCE
-from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, rate
+from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, mean, rate
 
 NAME = "cutover"
 
@@ -98,12 +98,12 @@ def make(options: Options) -> Board:
                 "Traffic comparison",
                 (
                     compare(
-                        "Prompt length by stack", _mean_size("input_tokens_per_request"), unit="tokens",
+                        "Prompt length by stack", mean("input_tokens_per_request"), unit="tokens",
                         idle=True, meaning="Mean prompt tokens of a request.", normal="the same for all stacks.",
                         first="if they differ, latencies are not comparable: split the traffic at random.",
                     ),
                     compare(
-                        "Answer length by stack", _mean_size("output_tokens_per_request"), unit="tokens",
+                        "Answer length by stack", mean("output_tokens_per_request"), unit="tokens",
                         idle=True, meaning="Mean output tokens of a request.", normal="the same for all stacks.",
                         first="if they differ for the same prompts, one stack truncates answers or fails to stop.",
                     ),
@@ -118,7 +118,3 @@ def make(options: Options) -> Board:
             ),
         ),
     )  # fmt: skip
-
-
-def _mean_size(histogram: str) -> Ratio:
-    return Ratio(Rate(f"{histogram}_sum"), Rate(f"{histogram}_count"))

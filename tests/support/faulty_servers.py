@@ -63,7 +63,7 @@ def pausing(*parts: bytes) -> Serve:
     return serve
 
 
-def endless(first: bytes, again: bytes) -> Serve:
+def endless(first: bytes, again: bytes, *, pause_seconds: float = 0.0) -> Serve:
     """Sends something, and something else again and again for as long as it is read."""
 
     async def serve(writer: asyncio.StreamWriter) -> None:
@@ -71,22 +71,14 @@ def endless(first: bytes, again: bytes) -> Serve:
         while True:
             writer.write(again)
             await writer.drain()
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_seconds)
 
     return serve
 
 
 def endless_slowly(first: bytes, again: bytes) -> Serve:
     """Sends something, and a little more now and then, so that it is never quite silent."""
-
-    async def serve(writer: asyncio.StreamWriter) -> None:
-        writer.write(first)
-        while True:
-            writer.write(again)
-            await writer.drain()
-            await asyncio.sleep(0.02)
-
-    return serve
+    return endless(first, again, pause_seconds=0.02)
 
 
 async def reset(writer: asyncio.StreamWriter) -> None:
@@ -194,20 +186,35 @@ FAULTS: Mapping[str, Fault] = {
 @asynccontextmanager
 async def answering(serve: Serve, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """The base URL of a server that does this with every request, on a free port."""
-    tasks: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            await serve(writer)
+            if not isinstance(serve, _Repeating):
+                return
+
+    async with handling(handle, tls=tls) as address:
+        yield f"http{'s' if tls else ''}://{address}"
+
+
+@asynccontextmanager
+async def handling(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[str]:
+    """The address of a server on a free port that does this with every connection; it hangs up at the end."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
         try:
             # The client that gives up is part of the play.
             with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
-                while True:
-                    await reader.readuntil(b"\r\n\r\n")
-                    await serve(writer)
-                    if not isinstance(serve, _Repeating):
-                        return
+                await handle(reader, writer)
         except asyncio.CancelledError:
             # The server is closed; a cancelled handler would be logged as a fault.
             return
@@ -215,9 +222,9 @@ async def answering(serve: Serve, *, tls: ssl.SSLContext | None = None) -> Async
             tasks.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         for task in tuple(tasks):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from tests.support.faulty_servers import PAGE, head, whole
+from tests.support.faulty_servers import PAGE, handling, head, whole
 
 _HELLO_BYTES = 1 << 16
 # Records as RFC 8446 section 5.1 has them: type, version, length, content.
@@ -159,27 +159,9 @@ TLS_FAULTS: Mapping[str, TlsFault] = {
 @asynccontextmanager
 async def breaking_tls(act: Act, context: ssl.SSLContext) -> AsyncIterator[str]:
     """The base URL of a server that does this with every connection, on a free port."""
-    tasks: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            # The client that gives up is part of the play.
-            with suppress(ConnectionError, ssl.SSLError):
-                await act(Connection(reader, writer, context))
-        except asyncio.CancelledError:
-            return
-        finally:
-            tasks.discard(task)
-            writer.close()
+        await act(Connection(reader, writer, context))
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tuple(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with handling(handle) as address:
+        yield f"https://{address}"

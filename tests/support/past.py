@@ -44,6 +44,7 @@ def write_blocks(scrapes: Sequence[Scraped], promtool: Path, folder: Path) -> No
 
 def make_blocks(text: Path, promtool: Path, folder: Path) -> None:
     """Have promtool make blocks of an OpenMetrics text in a Prometheus' data folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     done = run(promtool, ["tsdb", "create-blocks-from", "openmetrics", text, folder / "data"], folder)
     assert done.returncode == 0, done.stdout
 

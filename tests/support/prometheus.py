@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +15,7 @@ from urllib.parse import urlencode
 import yaml
 
 from servescope.contract.samples import Labels, make_labels
+from servescope.store.prometheus.selectors import format_time
 from tests.support.programs import program
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -48,12 +48,12 @@ class Prometheus:
 
     def query(self, expression: str, *, at_ms: int) -> list[Point]:
         """The elements of an instant vector."""
-        answer = self._get("/api/v1/query", query=expression, time=_timestamp(at_ms))
+        answer = self._get("/api/v1/query", query=expression, time=format_time(at_ms))
         return [Point(make_labels(element["metric"]), float(element["value"][1])) for element in answer["result"]]
 
     def read_samples(self, selector: str, *, end_ms: int, range_ms: int) -> list[Range]:
         """The samples as they are stored, of the `range_ms` up to and with `end_ms`."""
-        answer = self._get("/api/v1/query", query=f"{selector}[{range_ms}ms]", time=_timestamp(end_ms))
+        answer = self._get("/api/v1/query", query=f"{selector}[{range_ms}ms]", time=format_time(end_ms))
         return [_range(element) for element in answer["result"]]
 
     def query_range(self, expression: str, *, start_ms: int, end_ms: int, step_ms: int) -> list[Range]:
@@ -61,8 +61,8 @@ class Prometheus:
         answer = self._get(
             "/api/v1/query_range",
             query=expression,
-            start=_timestamp(start_ms),
-            end=_timestamp(end_ms),
+            start=format_time(start_ms),
+            end=format_time(end_ms),
             step=str(step_ms / 1000),
         )
         return [_range(element) for element in answer["result"]]
@@ -145,12 +145,6 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def _timestamp(time_ms: int) -> str:
-    # As a float, Prometheus would round some milliseconds down to the one before.
-    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
 
 
 def _range(element: Any) -> Range:

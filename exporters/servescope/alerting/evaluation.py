@@ -41,7 +41,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import FOREIGN_SERIES
-from servescope.contract.samples import Labels
+from servescope.contract.samples import Labels, pick_labels
 
 _RESTRICTED: Final = 1 << 15
 
@@ -162,9 +162,7 @@ def _keep(held: Vector, first: Condition, other: Condition, view: View, *, prese
 
 
 # The same labels are restricted at every evaluation.
-@lru_cache(_RESTRICTED)
-def _restrict(labels: Labels, names: tuple[str, ...]) -> Labels:
-    return tuple(pair for pair in labels if pair[0] in names)
+_restrict = lru_cache(_RESTRICTED)(pick_labels)
 
 
 def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,6 +72,11 @@ def make_labels(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Labels:
     """Labels in their canonical form: sorted by name, empty values left out."""
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
     return tuple(sorted((name, value) for name, value in items if value != ""))
+
+
+def pick_labels(labels: Labels, names: Container[str]) -> Labels:
+    """Those of the labels that have one of these names."""
+    return tuple(pair for pair in labels if pair[0] in names)
 
 
 def format_value(value: float) -> str:

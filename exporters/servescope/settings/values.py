@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from datetime import UTC, datetime
 
 _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 LONGEST_DURATION_MS = 3653 * _DURATION_UNITS["d"]
@@ -36,6 +37,18 @@ def format_duration(milliseconds: int) -> str:
         if milliseconds % _DURATION_UNITS[unit] == 0:
             return f"{milliseconds // _DURATION_UNITS[unit]}{unit}"
     return f"{milliseconds}ms"
+
+
+def parse_instant(text: str) -> int:
+    """Milliseconds of a time in ISO 8601; raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    # A time without a zone is read as UTC: a command, or a link, must mean the same to everybody.
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def format_instant(time_ms: int) -> str:
+    """A time in ISO 8601, in UTC and whole seconds."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 _HIGHEST_PORT = 65535

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from servescope.errors import UsageError
-from servescope.settings.values import parse_duration
+from servescope.settings.values import format_instant, parse_duration, parse_instant
 
 
 def read_span(start: str | None, end: str | None, now_ms: int) -> tuple[int, int]:
@@ -23,13 +21,6 @@ def _read_instant(option: str, text: str, before_ms: int) -> int:
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_instant(text)
     except ValueError:
         raise UsageError(f"{option} {text!r} is no time, expected one like '2026-11-20T14:00:00Z' or '12h'") from None
-    # A time without a zone is read as UTC: a command must mean the same to everybody.
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def format_instant(time_ms: int) -> str:
-    """An instant as a command prints it."""
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -13,12 +13,13 @@ from servescope.collector.config import DEFAULT_FILE, CollectorSettings, Configu
 from servescope.collector.importing.tables import EngineMatch, check_match, check_source, read_import_tables
 from servescope.contract.identity import ROLES, Identity
 from servescope.errors import UsageError, require_extra
+from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.options import configure as configure_access
 from servescope.store.prometheus.options import open_prometheus
 from servescope.store.prometheus.targets import ScrapedTarget, find_contract_targets, find_engines
-from servescope.store.spans import format_instant, read_span
+from servescope.store.spans import read_span
 
 if TYPE_CHECKING:
     from servescope.collector.importing.importer import Import, ImportProgress

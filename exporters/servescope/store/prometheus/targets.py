@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
-from servescope.contract.samples import Labels
+from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import Prometheus, TooMuchError
 from servescope.store.prometheus.selectors import selector
@@ -85,7 +85,7 @@ def find_engines(
     if not has_up:
         names = [name for name in native_names() if not name.endswith("_bucket")]
         found = prometheus.series([selector(names=names, extra=match)], start_ms=start_ms, end_ms=end_ms)
-        attached = [_pick(labels, ("job", "instance", replica_label)) for labels in found]
+        attached = [pick_labels(labels, ("job", "instance", replica_label)) for labels in found]
     return [
         ScrapedTarget(_engine_identity(deployment, labels, role, replica_label), labels, "engine", has_up, source)
         for labels in sorted(set(attached))
@@ -141,7 +141,7 @@ def _identified(found: Iterable[Labels], problems: dict[str, None]) -> dict[tupl
         except IdentityError as error:
             problems[f"series such as {values.get('__name__', '')!r}: {error}"] = None
             continue
-        targets[identity, _pick(labels, ("job", "instance"))] = None
+        targets[identity, pick_labels(labels, ("job", "instance"))] = None
     return targets
 
 
@@ -154,7 +154,7 @@ def _ups_by_place(
     if jobs:
         wanted = [selector([("__name__", UP), ("job", job)]) for job in jobs]
         for labels in prometheus.series(wanted, start_ms=start_ms, end_ms=end_ms):
-            ups.setdefault(_pick(labels, ("job", "instance")), []).append(_without_name(labels))
+            ups.setdefault(pick_labels(labels, ("job", "instance")), []).append(_without_name(labels))
     return ups
 
 
@@ -191,7 +191,3 @@ def native_names() -> tuple[str, ...]:
 
 def _without_name(labels: Labels) -> Labels:
     return tuple(pair for pair in labels if pair[0] != "__name__")
-
-
-def _pick(labels: Labels, names: Sequence[str]) -> Labels:
-    return tuple(pair for pair in labels if pair[0] in names)

@@ -30,7 +30,7 @@ from servescope.alerting.records import (
     is_grouped,
     open_labels,
 )
-from servescope.contract.expressions import Matchers, matchers_promql, promql
+from servescope.contract.expressions import Increase, matchers_promql, promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.own_metrics import FOREIGN_SERIES
 from servescope.contract.types import DEFAULT_WINDOW
@@ -160,10 +160,10 @@ class _RuleCompiler(ConditionCompiler):
         return f"{FIGURES[shown.figure].record(self.window)}{matchers_promql(shown.where)}"
 
     def _own(self, own: Own) -> str:
-        series = f"{own.name}{self._matchers(own.name, own.where)}"
-        if not own.increase_over:
-            return series
-        return f"sum by ({self._names(own.by)}) (increase({series}[{own.increase_over}]))"
+        scope = self._scope(own.name)
+        if own.increase_over:
+            return promql(Increase(own.name, own.where), window=own.increase_over, by=own.by, scope=scope)
+        return f"{own.name}{matchers_promql(own.where, scope)}"
 
     def _measured(self, measured: Measured) -> str:
         return promql(measured.expression, window=self.window, by=measured.labels, scope=self.scope)
@@ -174,10 +174,10 @@ class _RuleCompiler(ConditionCompiler):
     def _without_series(self, condition: Gone | Always) -> str:
         if isinstance(condition, Always):
             return "vector(1) == 1"
-        return f"absent({condition.name}{self._matchers(condition.name, ())}) == 1"
+        return f"absent({condition.name}{matchers_promql((), self._scope(condition.name))}) == 1"
 
-    def _matchers(self, name: str, where: Matchers) -> str:
-        return matchers_promql(where, "" if name in FOREIGN_SERIES else self.scope)
+    def _scope(self, name: str) -> str:
+        return "" if name in FOREIGN_SERIES else self.scope
 
 
 def _offset(before: str) -> str:

@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 
 from servescope.collector.relabel import RELABEL_SETTINGS, Rule, read_rules
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
-from servescope.errors import ConfigurationError, IdentityError
+from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
-from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.tables import REQUIRED, Setting, Table, located
 from servescope.settings.values import check_authority, format_duration
 from servescope.sources.page import DEFAULT_LIMITS, PageLimits
 
@@ -205,10 +205,8 @@ class _Reader:
 
     def deployment(self, table: Table) -> DeploymentSettings:
         labels = {name: table.string(name, None if name in _REQUIRED_LABELS else "") for name in DEPLOYMENT_LABELS}
-        try:
+        with located(f"{table.origin}: {table.path}"):
             deployment = Identity(**labels).deployment()
-        except IdentityError as error:
-            raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from error
         settings = DeploymentSettings(
             deployment,
             tuple(self.target(each) for each in _tables(table, "targets")),

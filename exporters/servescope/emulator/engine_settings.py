@@ -14,8 +14,7 @@ from servescope.emulator.costs import TransferCost
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, EngineSize, size_engine
 from servescope.emulator.speculation import Speculation, parse_speculation
-from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import Setting, Table
+from servescope.settings.tables import Setting, Table, located
 
 ENGINE_SETTINGS: Final = (
     Setting("hardware", ""),
@@ -80,7 +79,7 @@ def parse_engine(
             "block_tokens", f"blocks that fit into the cache of {size.cache_tokens if size else 0} tokens"
         )
     least, most = _BATCH_TOKENS
-    try:
+    with located(f"{runtime.origin}: {runtime.path}"):
         parameters = EngineParameters(
             max_batch_size=_bounded(runtime, "max_batch_size", 256, 1, _MOST_SEQUENCES),
             max_num_tokens=_bounded(runtime, "max_num_tokens", 8192, least, most),
@@ -95,10 +94,6 @@ def parse_engine(
             cost=cost,
             speculation=_speculation(engine, speculation),
         )
-    except ConfigurationError:
-        raise
-    except UsageError as error:
-        raise ConfigurationError(f"{runtime.origin}: {runtime.path}: {error}") from error
     return EngineSettings(parameters, size.transfer if size else TransferCost(), calibration)
 
 
@@ -108,28 +103,20 @@ def _size(engine: Table, runtime: Table) -> EngineSize | None:
             if key in table.values:
                 raise table.wrong(key, f"it only beside {engine.key('hardware')}, which it says nothing without")
         return None
-    try:
+    with located(f"{engine.origin}: {engine.path}"):
         return size_engine(
             engine.string("hardware", None),
             model=engine.string("model", DEFAULT_MODEL),
             tensor_parallel_size=_bounded(runtime, "tensor_parallel_size", 1, 1, 8),
             precision=engine.string("precision", None) if "precision" in engine.values else None,
         )
-    except ConfigurationError:
-        raise
-    except UsageError as error:
-        raise ConfigurationError(f"{engine.origin}: {engine.path}: {error}") from error
 
 
 def _calibration(engine: Table, directory: Path) -> Calibration | None:
     if "calibration" not in engine.values:
         return None
-    try:
+    with located(f"{engine.origin}: {engine.key('calibration')}"):
         found = calibrate(directory / engine.string("calibration", None))
-    except ConfigurationError:
-        raise
-    except UsageError as error:
-        raise ConfigurationError(f"{engine.origin}: {engine.key('calibration')}: {error}") from error
     level = logging.WARNING if found.residual_ratio > _POOR_FIT else logging.INFO
     _logger.log(level, "%s: %s: %s", engine.origin, engine.key("calibration"), found.describe())
     return found
@@ -154,10 +141,8 @@ def _speculation(engine: Table, speculation: Mapping[str, object] | None) -> Spe
 
 
 def _parsed(engine: Table, speculation: Mapping[str, object], acceptance: list[float] | None) -> Speculation:
-    try:
+    with located(f"{engine.origin}: {engine.path.rpartition('.')[0]}"):
         return parse_speculation(speculation, acceptance=acceptance)
-    except UsageError as error:
-        raise ConfigurationError(f"{engine.origin}: {engine.path.rpartition('.')[0]}: {error}") from error
 
 
 def _bounded(table: Table, key: str, default: int, least: int, most: int) -> int:

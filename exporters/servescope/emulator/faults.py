@@ -19,8 +19,8 @@ from servescope.emulator.effects import (
     TrafficEffects,
 )
 from servescope.emulator.fault_kinds import DRAFT, KV_ROUTER, KV_TRANSFER, SCALES_BY_TOKENS, FaultKind, find_kind
-from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.errors import UsageError
+from servescope.settings.tables import REQUIRED, Setting, Table, located
 
 if TYPE_CHECKING:
     from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
@@ -136,7 +136,7 @@ def _parse_table(table: Table) -> Fault:
     at_once = table.values.get("start", "0s") in ("0s", "0m", "0ms")
     start_ms = 0 if at_once else table.duration("start", 1)
     end_ms = table.duration("end", 1) if "end" in table.values else None
-    try:
+    with located(f"{table.origin}: {table.path}"):
         return make_fault(
             kind,
             table.values.get("intensity"),
@@ -145,10 +145,6 @@ def _parse_table(table: Table) -> Fault:
             start_seconds=start_ms / 1000,
             end_seconds=None if end_ms is None else end_ms / 1000,
         )
-    except ConfigurationError:
-        raise
-    except UsageError as error:
-        raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from error
 
 
 def _name_scopes(kind: FaultKind) -> str:

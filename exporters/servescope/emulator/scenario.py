@@ -11,8 +11,8 @@ from servescope.emulator.deployment_settings import DEPLOYMENT_SETTINGS, Describ
 from servescope.emulator.faults import FAULT_SETTINGS, Fault, parse_faults
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload.plans import TrafficPlan, parse_traffic
-from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import Table, read_document
+from servescope.errors import ConfigurationError
+from servescope.settings.tables import Table, located, read_document
 
 _INTEGERS: Final = 2**63
 
@@ -32,12 +32,8 @@ class Scenario:
 
         Raises ConfigurationError for what cannot be.
         """
-        try:
+        with located(self.origin):
             return EmulatedStack.of(self.deployments, traffic=self.traffic, seed=self.seed, quiet=quiet)
-        except ConfigurationError:
-            raise
-        except UsageError as error:
-            raise ConfigurationError(f"{self.origin}: {error}") from error
 
 
 def read_scenario(path: Path) -> Scenario:

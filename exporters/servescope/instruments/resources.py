@@ -8,6 +8,7 @@ else those of the process alone. GPUs are read through NVML when the extra `gpu`
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from servescope.errors import UsageError
 from servescope.instruments.values import finite, whole
@@ -145,6 +146,23 @@ class ResourceMeter:
 # --- CPU and memory ---------------------------------------------------------------------------------------------------
 
 
+_Given = ParamSpec("_Given")
+_Value = TypeVar("_Value")
+
+
+def _none_if_unknown(read: Callable[_Given, _Value]) -> Callable[_Given, _Value | None]:
+    """Have a reading be None when the kernel has no such file, or another format."""
+
+    @functools.wraps(read)
+    def read_if_known(*args: _Given.args, **kwargs: _Given.kwargs) -> _Value | None:
+        try:
+            return read(*args, **kwargs)
+        except (OSError, ValueError, KeyError, IndexError):
+            return None
+
+    return read_if_known
+
+
 class _Usage(Protocol):
     def scope(self) -> str: ...
 
@@ -160,18 +178,14 @@ class _ProcessUsage:
     def scope(self) -> str:
         return "process"
 
-    def cpu_seconds(self) -> float | None:
-        return _known(self._cpu_seconds)
-
-    def memory_bytes(self) -> int | None:
-        return _known(self._memory_bytes)
-
-    def _cpu_seconds(self) -> float:
+    @_none_if_unknown
+    def cpu_seconds(self) -> float:
         # The command's name, in parentheses, may hold anything; user and system time are the 12th and 13th after it.
         fields = _text(self.directory / "stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _memory_bytes(self) -> int:
+    @_none_if_unknown
+    def memory_bytes(self) -> int:
         return int(_text(self.directory / "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -182,13 +196,12 @@ class _CgroupV2Usage:
     def scope(self) -> str:
         return str(self.directory)
 
-    def cpu_seconds(self) -> float | None:
-        return _known(lambda: _field(self.directory / "cpu.stat", "usage_usec") * 1e-6)
+    @_none_if_unknown
+    def cpu_seconds(self) -> float:
+        return _field(self.directory / "cpu.stat", "usage_usec") * 1e-6
 
-    def memory_bytes(self) -> int | None:
-        return _known(self._memory_bytes)
-
-    def _memory_bytes(self) -> int:
+    @_none_if_unknown
+    def memory_bytes(self) -> int:
         # As kubelet counts a working set: without the file cache that the kernel would give back first.
         return _without_cache(
             int(_text(self.directory / "memory.current")), self.directory / "memory.stat", "inactive_file"
@@ -203,13 +216,12 @@ class _CgroupV1Usage:
     def scope(self) -> str:
         return f"{self.cpu}:{self.memory}"
 
-    def cpu_seconds(self) -> float | None:
-        return _known(lambda: int(_text(self.cpu / "cpuacct.usage")) * 1e-9)
+    @_none_if_unknown
+    def cpu_seconds(self) -> float:
+        return int(_text(self.cpu / "cpuacct.usage")) * 1e-9
 
-    def memory_bytes(self) -> int | None:
-        return _known(self._memory_bytes)
-
-    def _memory_bytes(self) -> int:
+    @_none_if_unknown
+    def memory_bytes(self) -> int:
         used = int(_text(self.memory / "memory.usage_in_bytes"))
         return _without_cache(used, self.memory / "memory.stat", "total_inactive_file")
 
@@ -235,7 +247,7 @@ def _find_usage(scope: str, proc: Path, cgroups: Path) -> _Usage:
 
 def _cgroups_of_this_process(proc: Path, cgroups: Path) -> Iterator[_Usage]:
     paths: dict[str, str] = {}
-    for line in (_known(lambda: _text(proc / "self" / "cgroup")) or "").splitlines():
+    for line in (_none_if_unknown(_text)(proc / "self" / "cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         paths.update(dict.fromkeys(controllers.split(","), path.strip("/")))
@@ -253,7 +265,7 @@ def _cgroups_of_this_process(proc: Path, cgroups: Path) -> Iterator[_Usage]:
 
 
 def _without_cache(used: int, stat: Path, name: str) -> int:
-    cache = _known(lambda: _field(stat, name)) or 0
+    cache = _none_if_unknown(_field)(stat, name) or 0
     return max(used - cache, 0)
 
 
@@ -265,17 +277,6 @@ def _field(path: Path, name: str) -> int:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
-
-
-_Value = TypeVar("_Value")
-
-
-def _known(read: Callable[[], _Value]) -> _Value | None:
-    """What `read` reads; None when the kernel has no such file, or another format."""
-    try:
-        return read()
-    except (OSError, ValueError, KeyError, IndexError):
-        return None
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------

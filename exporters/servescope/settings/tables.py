@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from servescope.errors import ConfigurationError
+from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.values import LONGEST_DURATION_MS, parse_duration, parse_size
 
 REQUIRED: Final = "required"
@@ -27,6 +28,17 @@ def read_document(path: Path, what: str) -> dict[str, object]:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
+
+
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Raise a UsageError within as a ConfigurationError that begins with the place; one that is that already stays."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except UsageError as error:
+        raise ConfigurationError(f"{place}: {error}") from error
 
 
 class Setting(NamedTuple):

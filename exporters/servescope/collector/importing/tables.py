@@ -12,7 +12,7 @@ from servescope.collector.config import Configuration
 from servescope.collector.deployments import DeploymentSettings
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment
 from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import REQUIRED, Setting, Table, read_document
+from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
 
 IMPORT_SETTINGS: Final = (
     Setting("match", REQUIRED),
@@ -43,11 +43,9 @@ def read_import_tables(configuration: Configuration) -> list[EngineMatch]:
 
 
 def _read_import(table: Table, listed: Sequence[DeploymentSettings]) -> EngineMatch:
-    try:
+    with located(f"{table.origin}: {table.path}"):
         match = check_match(table.string("match", None))
         source = check_source(table.string("source", "") or None)
-    except UsageError as error:
-        raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from None
     return EngineMatch(
         match,
         _pick_deployment(table, listed),

@@ -10,8 +10,8 @@ from typing import Final
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.presets import PRESETS
 from servescope.emulator.workload.traces import TraceSurvey
-from servescope.errors import ConfigurationError, UsageError
-from servescope.settings.tables import Table
+from servescope.errors import UsageError
+from servescope.settings.tables import Table, located
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,8 @@ def parse_traffic(table: Table, *, folder: Path = Path()) -> TrafficPlan:
     of a `preset` and any field of a mix. What is in the file of a trace is looked at when the traffic is built.
     """
     table.check_keys(("preset", *_MIX_FIELDS, *_REPLAY_FIELDS))
-    try:
+    with located(f"{table.origin}: {table.path}"):
         return _parse_replay(table, folder) if "trace" in table.values else _parse_mix(table)
-    except ConfigurationError:
-        raise
-    except UsageError as error:
-        raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from None
 
 
 def _parse_replay(table: Table, folder: Path) -> ReplayedTraffic:

@@ -103,7 +103,7 @@ def _draw_life(chance: random.Random) -> tuple[int, int, float]:
 
 
 def _next_value(chance: random.Random, value: float, restarted: bool, step: int) -> float:
-    if restarted and chance.random() < 0.8:  # a torn page: some of its counters stand as before
+    if restarted and chance.random() < 0.8:  # a torn page: some of its counters are as before
         return chance.choice((0.0, chance.random(), value / 2))
     if step % 40 > 30:  # idle
         return value
@@ -251,7 +251,7 @@ def _window(target: Target) -> Window:
 def test_the_last_value_is_held_as_long_as_prometheus_holds_it(
     targets: Sequence[Target], asked: tuple[Prometheus, WindowBounds]
 ) -> None:
-    """Five minutes, to the millisecond; Prometheus 3 lets go of it exactly then, Prometheus 2 after."""
+    """Five minutes, to the millisecond; Prometheus 3 drops it exactly then, Prometheus 2 a millisecond later."""
     prometheus, bounds = asked
     tally = Tally()
     ended = [target for target in targets if target.scrapes[-1][1] is not None][:LEVEL_INSTANTS]

@@ -147,7 +147,7 @@ def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
         world.answers["frontend"] = None
         for count in range(30, 60):
             figures = await world.step(count * 15)
-        assert "output_tokens_per_second" not in figures, "the worker's count stands in for the frontend's"
+        assert "output_tokens_per_second" not in figures, "the worker's count is used as the frontend's"
 
     play(world, act)
 
@@ -243,10 +243,10 @@ def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCa
 
     with caplog.at_level(logging.INFO):
         play(world, act)
-    told = [record.getMessage() for record in caplog.records if "chat/aggregated/b" in record.getMessage()]
-    assert len(told) == 2
-    assert told[0].endswith("http://b:80/metrics: cannot connect: Connection refused")
-    assert told[1].endswith("answers again")
+    lines = [record.getMessage() for record in caplog.records if "chat/aggregated/b" in record.getMessage()]
+    assert len(lines) == 2
+    assert lines[0].endswith("http://b:80/metrics: cannot connect: Connection refused")
+    assert lines[1].endswith("answers again")
 
 
 def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,47 +289,47 @@ def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypat
     play(world, act)
 
 
-def test_a_target_that_flaps_is_told_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each change at first; then with how often it failed meanwhile, and at once again after it was steady."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
-    told: dict[int, str] = {}
+    lines: dict[int, str] = {}
 
     async def go_on(step: int, count: float | None) -> None:
         world.answers["a"] = count
         caplog.clear()
         await world.step()
         for record in caplog.records:
-            told[step] = record.getMessage().partition(" ")[2]
+            lines[step] = record.getMessage().partition(" ")[2]
 
     async def flap(world: World) -> None:
         for step in range(120):
             await go_on(step, None if step % 2 == 0 else 1)
-        flapped = dict(told)
+        flapped = dict(lines)
         for step in range(120, 320):
             await go_on(step, 1)
-        after = {step: line for step, line in told.items() if step >= 120}
-        told.clear()
+        after = {step: line for step, line in lines.items() if step >= 120}
+        lines.clear()
         await go_on(320, None)
         await go_on(321, 1)
 
         failed = "http://a:80/metrics: cannot connect: Connection refused"
         assert [flapped[step] for step in (0, 1)] == [failed, "answers again"]
-        # A minute after it was told, by when it has failed at steps 2 and 4; then two minutes later, and so on.
+        # A minute after it was logged, by when it has failed at steps 2 and 4; then two minutes later, and so on.
         assert flapped[5] == f"answers again; failed 2 more times since {format_instant(1000 * (START + 45))}"
         assert 3 < len(flapped) < 12
         failures = sum(counted(line) + (line.startswith(failed)) for line in (*flapped.values(), *after.values()))
         assert failures == 60
         assert len(after) <= 1
-        assert told == {320: failed, 321: "answers again"}
+        assert lines == {320: failed, 321: "answers again"}
 
     with caplog.at_level(logging.INFO, "servescope.collector.watched"):
         play(world, flap)
 
 
 def counted(line: str) -> int:
-    """How often a target failed without being told, as a line says."""
+    """How often a target failed without being logged, by a line of the log."""
     if "failed once more" in line:
         return 1
     found = re.search(r"failed (\d+) more times", line)
@@ -385,7 +385,7 @@ async def until_stored(store: Store, target_id: str, count: int) -> None:
 
 @pytest.mark.slow
 def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A store that another process locks is told once, and costs neither scrapes nor figures; then all is written."""
+    """A store that another process locks is logged once; scrapes and figures go on, and all is written afterwards."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}

@@ -281,7 +281,7 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_file_is_refused_by_file_key_and_value(tmp_path: Path, text: str, message: str) -> None:
-    """The error names the file, the key, the value that stands there and what was expected."""
+    """The error names the file, the key, the value found and what was expected."""
     with pytest.raises(ConfigurationError) as refused:
         read(tmp_path, text)
 
@@ -400,7 +400,7 @@ def test_urls_get_a_path_and_show_their_host_and_port() -> None:
 def test_reference_lists_every_key_with_its_default() -> None:
     """The docs have one row per key in the section of its table, with the default the code has.
 
-    Keys of scraping and access, which several tables share, stand in sections of their own.
+    Keys of scraping and access, which several tables share, have sections of their own.
     """
     docs = Path(__file__).parent.parent.parent / "docs"
     text = "".join((docs / name).read_text(encoding="utf-8") for name in ("collector.md", "discovery.md"))

@@ -48,7 +48,7 @@ MANY_LABELS = "x{" + ",".join(f'l{place}="1"' for place in range(13)) + "} 1"
 
 
 class Scene:
-    """A collector of two targets that answer over HTTP, and what a user reads of it; time goes by 15 seconds a step."""
+    """A collector of two targets over HTTP, and what a user reads of it; time advances by 15 seconds a step."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
@@ -267,7 +267,7 @@ def test_counters_that_fell_were_reset(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Target, metric and what stood there are told in status, series and once in the log, until it is back."""
+    """The status and a series report target, metric and its former source until it is back; the log has it once."""
     caplog.set_level(logging.INFO)
 
     async def act(stage: Scene) -> None:
@@ -277,8 +277,8 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
             await stage.step(9, renamed)
         odd = await stage.status("odd")
         assert odd["missing_metrics"] == {"kv_cache_usage": "vllm:kv_cache_usage_perc"}
-        told = "metrics that were exposed are missing (1): kv_cache_usage (was vllm:kv_cache_usage_perc)"
-        assert odd["warnings"] == [told]
+        warning = "metrics that were exposed are missing (1): kv_cache_usage (was vllm:kv_cache_usage_perc)"
+        assert odd["warnings"] == [warning]
         assert odd["coverage"]["kv_cache_usage"]["status"] == "impossible"
         assert (odd["healthy"], odd["source"]) == (True, "vllm")
         assert await stage.metric("output_tokens_total") == 18
@@ -299,10 +299,10 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
     ]
 
 
-def test_a_metric_that_comes_and_goes_is_told_ever_more_rarely(
+def test_a_metric_that_comes_and_goes_is_logged_ever_more_rarely(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names it with how often it was missing meanwhile; the status tells each scrape as it is."""
+    """The log names it with how often it was missing meanwhile; the status shows the last scrape."""
     caplog.set_level(logging.INFO)
 
     async def act(stage: Scene) -> None:
@@ -315,17 +315,17 @@ def test_a_metric_that_comes_and_goes_is_told_ever_more_rarely(
 
     play(tmp_path, act)
     logged = [record.getMessage() for record in caplog.records if "metrics " in record.getMessage()]
-    told = [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")]
-    assert told[:2] == [
+    lines = [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")]
+    assert lines[:2] == [
         "metrics that were exposed are missing: kv_cache_usage (was vllm:kv_cache_usage_perc)",
         "metrics are there again: kv_cache_usage",
     ]
-    assert re.fullmatch(r"metrics are there again: kv_cache_usage \(missing 2 more times since .* UTC\)", told[2])
-    assert len(told) < 10
+    assert re.fullmatch(r"metrics are there again: kv_cache_usage \(missing 2 more times since .* UTC\)", lines[2])
+    assert len(lines) < 10
 
 
 def test_a_gauge_that_is_nan_is_missed(tmp_path: Path) -> None:
-    """It is absent, which is told; the source stays what it was as long as its names are there."""
+    """It is absent, and reported so; the source stays the same as long as its names are there."""
 
     async def act(stage: Scene) -> None:
         await stage.step(9)

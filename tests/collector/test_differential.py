@@ -279,7 +279,7 @@ def test_every_left_open_series_is_prometheus_3_to_the_bit(frozen_3: Frozen) -> 
 def _compare_series(frozen: Frozen, bounds: WindowBounds) -> None:
     recents = [_recent(window) for window in frozen.windows]
     names = sorted({series.name for window in frozen.windows for series in window.series if _is_counter(series)})
-    # A rate has no name: each is told by a label, so that all can be asked for at once.
+    # A rate has no name: a label keeps them apart, so that one query is enough for all.
     asked = " or ".join(f'label_replace(rate({name}[{WINDOW}]), "metric", "{name}", "", "")' for name in names)
     compared, differences = 0, []
     for at_ms in instants(frozen, WINDOW_MS)[::2]:

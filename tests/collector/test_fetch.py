@@ -97,7 +97,7 @@ def test_interim_responses_before_an_answer_are_skipped() -> None:
     asyncio.run(act())
 
 
-def test_a_wrong_name_is_told_as_such() -> None:
+def test_a_wrong_name_is_reported_as_such() -> None:
     """A name that does not exist, or cannot, is a matter of DNS and says which name."""
 
     async def act(fetch: HttpFetch) -> None:
@@ -108,7 +108,7 @@ def test_a_wrong_name_is_told_as_such() -> None:
     fetching(act)
 
 
-def test_a_dead_port_is_told_with_the_systems_reason() -> None:
+def test_a_dead_port_is_reported_with_the_systems_reason() -> None:
     """Nobody listens there."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -160,7 +160,7 @@ async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
 def test_retry_after_is_read_as_seconds_or_as_a_date(
     headers: tuple[str, ...], status: str, outcome: str, seconds: float | None
 ) -> None:
-    """By the server's own clock where it tells it; at most an hour; what cannot be read is none."""
+    """By the server's own clock where it sends a Date; at most an hour; what cannot be read is none."""
     found = scrape_served(lambda writer: _write(writer, whole(b"", *headers, status=status)))
 
     assert (found.outcome, found.retry_after_seconds) == (outcome, seconds)
@@ -171,7 +171,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(
 
 @contextmanager
 def answering_clients(tls: ssl.SSLContext) -> Iterator[str]:
-    """A server in a thread, which tells a client it refuses why; asyncio's own hangs up without a word."""
+    """A server in a thread that sends a refused client the TLS alert; asyncio's own only closes the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -312,7 +312,7 @@ def test_certificates_may_rotate(tmp_path: Path) -> None:
     fetching(act)
 
 
-def test_no_tls_is_told_as_such() -> None:
+def test_no_tls_is_reported_as_such() -> None:
     """A server that speaks plain HTTP where TLS is expected."""
 
     async def act(fetch: HttpFetch) -> None:
@@ -380,7 +380,7 @@ def test_basic_authentication_is_sent_and_rotates(tmp_path: Path) -> None:
 
 
 def test_settled_secrets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that has not changed costs no reading; a fresh one is read though neither time nor size tell it apart."""
+    """A token that has not changed costs no reading; a new one is read even with the same time and size."""
     token = tmp_path / "token"
     token.write_text("s3cret")
     os.utime(token, (1, 1))
@@ -410,7 +410,7 @@ def test_settled_secrets_are_read_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("answer", [b"Authorization: %s\n", b"HTTP/1.1 200 OK\r\nX-\x01: %s\r\n\r\n"])
 def test_a_server_that_repeats_a_secret_makes_nobody_show_it(tmp_path: Path, answer: bytes) -> None:
-    """What it was shown may stand in what is wrong with its answer; it is left out of the error."""
+    """A server may send the credentials back in its answer; the error does not show them."""
     (tmp_path / "token").write_text("t0ps3cret-token")
     body = answer % b"Bearer t0ps3cret-token"
 
@@ -490,7 +490,7 @@ def test_tls_goes_through_a_proxys_tunnel(tmp_path: Path, monkeypatch: pytest.Mo
     assert b"Proxy-Authorization: Basic " + base64.b64encode(b"joe:pr0xy") in heads[0]
 
 
-def test_a_proxy_that_fails_is_told_as_such(tmp_path: Path) -> None:
+def test_a_proxy_that_fails_is_reported_as_such(tmp_path: Path) -> None:
     """One that is not there, and one that refuses: the outcome is the proxy's, not the target's."""
 
     async def act(fetch: HttpFetch) -> None:
@@ -540,7 +540,7 @@ def test_the_environments_proxy_is_taken_where_asked_for(monkeypatch: pytest.Mon
 
 
 def test_a_list_is_asked_for_with_its_own_access(tmp_path: Path) -> None:
-    """It is told how often it is asked, as Prometheus tells, and shown its own token, not the targets'."""
+    """It gets the refresh interval in a header, as from Prometheus, and its own token, not the targets'."""
     (tmp_path / "token").write_text("inventory")
     requests: list[web.Request] = []
 
@@ -564,7 +564,7 @@ def test_a_list_is_asked_for_with_its_own_access(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*sorted(FAULTS.keys() - FAULTS_OF_TEXT), "dns"])
 def test_a_list_that_cannot_be_had_is_an_error(name: str) -> None:
-    """Bounded and told as a target's is."""
+    """Bounded and reported as a target's is."""
 
     async def act(fetch: HttpFetch) -> None:
         fault = FAULTS.get(name, FAULTS["error"])

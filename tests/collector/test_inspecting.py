@@ -133,7 +133,7 @@ def test_endless_interim_responses_are_refused(
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", b"#", id="body"),
     ],
 )
-def test_an_answer_that_arrives_byte_by_byte_is_given_up_after_the_timeout(
+def test_an_answer_that_arrives_byte_by_byte_fails_after_the_timeout(
     capsys: pytest.CaptureFixture[str],
     serve: Callable[[Answer], str],
     monkeypatch: pytest.MonkeyPatch,

@@ -100,7 +100,7 @@ def test_who_refuses_is_left_alone(asked: float | None, refusals: int, milliseco
     assert hold_ms(asked, refusals) == milliseconds
 
 
-def test_instants_are_told_in_utc() -> None:
+def test_instants_are_shown_in_utc() -> None:
     """As the error of a target shows them."""
     assert format_instant(1_800_000_000_000) == "2027-01-15 08:00:00 UTC"
 

@@ -94,7 +94,7 @@ def test_recent_scrapes_shows_its_last_scrape() -> None:
     np.testing.assert_array_equal(recent.latest()[1], [4.0])
 
 
-def test_recent_scrapes_refuses_time_that_stands_still() -> None:
+def test_recent_scrapes_refuse_a_time_that_does_not_advance() -> None:
     """Scrapes come one after the other."""
     recent = RecentScrapes(WINDOW_MS, INTERVAL_MS)
     recent.append(NOW, None)

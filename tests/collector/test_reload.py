@@ -44,7 +44,7 @@ def exposed(world: World) -> dict[str, float]:
 # --- Reload -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reload_takes_up_and_lets_go(tmp_path: Path) -> None:
+def test_a_reload_adds_and_retires_targets(tmp_path: Path) -> None:
     """Targets come and go with the file; those that stay keep their samples, their counts and their pace."""
     world = World(tmp_path, text("a", "b"))
 
@@ -151,7 +151,7 @@ def groups(*names: str) -> bytes:
 
 
 def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
-    """Targets follow the answers; a failure keeps those of the last one, and is told."""
+    """Targets follow the answers; a failure keeps those of the last one, and is reported."""
     world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s"))
     world.lists[INVENTORY] = groups("a")
 
@@ -175,7 +175,7 @@ def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
 
 
 def test_a_service_of_lists_is_left_alone_when_it_asks_for_it(tmp_path: Path) -> None:
-    """Its refusal is told, its former targets stay, and it is asked again when it said."""
+    """Its refusal is reported, its former targets stay, and it is asked again after its Retry-After."""
     world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s"))
     world.lists[INVENTORY] = groups("a")
 
@@ -315,7 +315,7 @@ def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
 
 
 def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
-    """It is counted and told, not asked before its time, and asked again then; others go on meanwhile."""
+    """It is counted and reported, and asked again at its next interval, not before; others go on meanwhile."""
     world = World(tmp_path, text("a", "b"))
     world.refusals["a"] = [None, ScrapeError("rate_limited", "HTTP status 429", retry_after_seconds=100)]
 
@@ -389,7 +389,7 @@ def post(url: str) -> tuple[int, dict[str, object]]:
 
 @pytest.mark.slow
 def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
-    """A new target is scraped; a bad file is refused and told; nothing stops meanwhile."""
+    """A new target is scraped; a bad file is refused and reported; nothing stops meanwhile."""
     port, log = free_port(), tmp_path / "collect.log"
     base, path = f"http://127.0.0.1:{port}", tmp_path / "servescope.toml"
 
@@ -409,7 +409,7 @@ def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: "servescope_configuration_reload_success 0" in get(f"{base}/metrics"), log)
         refused = post(f"{base}/-/reload")
-        told = json.loads(get(f"{base}/api/v1/targets"))["configuration"]
+        shown = json.loads(get(f"{base}/api/v1/targets"))["configuration"]
         write("b.invalid")
         taken = post(f"{base}/-/reload")
         left = replicas()
@@ -419,7 +419,7 @@ def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
     assert (code, left) == (0, ["b.invalid"]), log.read_text()
     assert refused[0] == 400
     assert "not TOML" in str(refused[1]["error"])
-    assert told["error"] == refused[1]["error"]
+    assert shown["error"] == refused[1]["error"]
     assert (taken[0], taken[1]["error"], taken[1]["needs_restart"]) == (200, None, [])
     assert abs(time.time() * 1000 - float(str(taken[1]["loaded_ms"]))) < 60_000
     assert "Traceback" not in log.read_text()
@@ -442,9 +442,9 @@ def test_a_collector_that_cannot_run_leaves_no_store(tmp_path: Path, wrong: str,
         with collecting(folder=tmp_path) as process:
             code = process.wait(deadline_seconds())
 
-    told = (tmp_path / "collect.log").read_text()
-    assert code == (1 if wrong == "port" else 2), told
-    assert message in told
+    log = (tmp_path / "collect.log").read_text()
+    assert code == (1 if wrong == "port" else 2), log
+    assert message in log
     assert sorted(each.name for each in tmp_path.iterdir()) == ["collect.log", "servescope.toml"]
 
 

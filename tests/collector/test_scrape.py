@@ -160,7 +160,7 @@ def test_a_missing_token_fails_the_scrape_without_a_request() -> None:
         (answering(OURS, headers={"Content-Encoding": "br"}), "malformed", "unknown Content-Encoding 'br', supported:"),
     ],
 )  # fmt: skip
-def test_a_bad_answer_is_told_by_target_and_cause(handler: Handler, outcome: str, cause: str) -> None:
+def test_a_bad_answer_is_reported_by_target_and_cause(handler: Handler, outcome: str, cause: str) -> None:
     """Every failure has an outcome, and an error with the URL, the line where there is one, and the cause."""
     found, error = failed(scrape_once({"/metrics": handler}))
 
@@ -203,7 +203,7 @@ def test_a_target_that_hangs_times_out(*, starts: bool) -> None:
 
 
 def test_nobody_there_is_unreachable() -> None:
-    """A closed port is told with the system's reason."""
+    """A closed port is reported with the system's reason."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -16,7 +16,7 @@ from tests.support.served_collector import START, STEPS, Scene, labels, play, ru
 
 
 def test_metrics_are_one_valid_exposition(tmp_path: Path) -> None:
-    """Every family stands once, with its type and help; contract samples, figures and the collector's own are there."""
+    """Every family once, with type and help: contract samples, figures and the collector's own."""
 
     async def act(stage: Scene) -> str:
         await run_for_a_while(stage)

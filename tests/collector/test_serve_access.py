@@ -47,7 +47,7 @@ def tokens(tmp_path: Path) -> ApiSettings:
 
 
 def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettings) -> None:
-    """401 tells how to send one, also where there is no page; health needs none; with one, all is answered."""
+    """401 says how to send one, also where there is no page; the health pages need none; with one, all is answered."""
 
     async def act(opened: Door) -> tuple[list[tuple[int, Any, dict[str, str]]], list[int], list[int]]:
         await opened.scene.step()
@@ -62,9 +62,9 @@ def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettin
         return without, health, [(await opened.ask(path, bearer(FIRST)))[0] for path in asked]
 
     without, health, admitted = play(tmp_path, LIMITS, act, tokens)
-    for status, told, headers in without:
+    for status, answer, headers in without:
         assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="servescope"')
-        assert told == {"error": "a bearer token is needed: send 'Authorization: Bearer TOKEN'"}
+        assert answer == {"error": "a bearer token is needed: send 'Authorization: Bearer TOKEN'"}
     assert health == [200, 200]
     assert admitted == [200 for _ in PATHS]
 
@@ -85,12 +85,12 @@ def test_wrong_tokens_are_refused(tmp_path: Path, tokens: ApiSettings, header: s
     """As invalid, without a word of what would have been right; the refusal is counted."""
 
     async def act(opened: Door) -> tuple[int, Any, dict[str, str], str]:
-        status, told, headers = await opened.ask("/api/v1/targets", {"Authorization": header})
-        return status, told, headers, (await opened.ask("/metrics", bearer(FIRST)))[1]
+        status, answer, headers = await opened.ask("/api/v1/targets", {"Authorization": header})
+        return status, answer, headers, (await opened.ask("/metrics", bearer(FIRST)))[1]
 
-    status, told, headers, page = play(tmp_path, LIMITS, act, tokens)
+    status, answer, headers, page = play(tmp_path, LIMITS, act, tokens)
     assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="servescope", error="invalid_token"')
-    assert FIRST not in json.dumps(told)
+    assert FIRST not in json.dumps(answer)
     assert 'servescope_api_refused_total{reason="token"} 1.0\n' in page
 
 
@@ -110,10 +110,10 @@ def test_tokens_rotate(tmp_path: Path, tokens: ApiSettings, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         play(tmp_path, LIMITS, act, tokens)
     assert seen == [(200, 401), (200, 200), (200, 200), (200, 200), (401, 200), (401, 200)]
-    told = [
+    lines_logged = [
         record.message for record in caplog.records if record.levelno >= logging.WARNING and "token" in record.message
     ]
-    assert told == [
+    assert lines_logged == [
         f"bearer_token_file '{path}' is empty, expected a token a line; what it held before stays in force",
         f"bearer_token_file '{path}' line 1 is no bearer token, expected letters, digits and -._~+/ with = at the end; "
         "what it held before stays in force",
@@ -391,7 +391,7 @@ def configure(folder: Path, **api: str) -> Any:
     return make_configuration(document, origin="servescope.toml", directory=folder)
 
 
-def test_files_stand_beside_the_configuration(tmp_path: Path) -> None:
+def test_files_are_relative_to_the_configuration(tmp_path: Path) -> None:
     """As everywhere in it."""
     (tmp_path / "tokens").write_text(FIRST)
 
@@ -432,7 +432,7 @@ def test_wrong_access_is_refused_at_the_start(tmp_path: Path, api: dict[str, str
 
 
 @pytest.mark.slow
-def test_openness_is_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_openness_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Loudly when everybody may read, and when tokens travel in the clear; not on this machine alone."""
     (tmp_path / "tokens").write_text(FIRST)
 
@@ -454,7 +454,7 @@ def test_openness_is_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert [text[:20] for text in warnings("0.0.0.0", bearer_token_file="tokens")] == ["bearer tokens travel"]
 
 
-def test_loopback_is_told_from_the_world() -> None:
+def test_loopback_is_distinguished_from_other_addresses() -> None:
     """By address; a name that is not localhost may be anywhere."""
     assert [host for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost") if not is_loopback(host)] == []
     assert [host for host in ("0.0.0.0", "::", "10.0.0.1", "collector") if is_loopback(host)] == []

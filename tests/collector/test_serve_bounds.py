@@ -1,4 +1,4 @@
-"""What one client of the collector may cost: another one is served meanwhile."""
+"""The bounds on each client of the collector: another client is served meanwhile."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_bounds_are_documented() -> None:
 
 @pytest.mark.slow
 def test_a_request_that_trickles_is_cut_off(tmp_path: Path) -> None:
-    """A header a byte at a time holds a connection no longer than a silent one; others are answered meanwhile."""
+    """A client that sends a header byte by byte is cut off as a silent one is; others are answered meanwhile."""
 
     async def act(opened: Door) -> tuple[set[int], bytes]:
         reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n")
@@ -86,7 +86,7 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
 
 
 def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
-    """However many connect and say nothing, the next one is served; it is counted."""
+    """However many connect and send nothing, the next one is served; each closed connection is counted."""
 
     async def act(opened: Door) -> tuple[int, bytes, float]:
         silent = [await opened.connect() for _ in range(8)]
@@ -103,7 +103,7 @@ def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
 
 
 def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is served, at the cost of the one whose answer has been due for longest."""
+    """The next one is served; the connection that has waited longest for its answer is closed."""
 
     async def act(opened: Door) -> tuple[int, bytes, bool]:
         held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
@@ -164,7 +164,7 @@ def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_head", "status", "told"),
+    ("request_head", "status", "message"),
     [
         (b"GET /?" + b"x" * 9_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414, "path and query of more than 8192"),
         (b"GET /?" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414, "path and query of more than 8192"),
@@ -180,7 +180,7 @@ def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_requests_of_undue_size_are_refused(tmp_path: Path, request_head: bytes, status: int, told: str) -> None:
+def test_requests_of_undue_size_are_refused(tmp_path: Path, request_head: bytes, status: int, message: str) -> None:
     """414 and 431, in JSON, with the limit; then the connection is closed."""
 
     async def act(opened: Door) -> bytes:
@@ -192,10 +192,10 @@ def test_requests_of_undue_size_are_refused(tmp_path: Path, request_head: bytes,
     head, _, body = play(tmp_path, LIMITS, act).partition(b"\r\n\r\n")
     assert head.split()[1] == b"%d" % status
     assert b"aiohttp" not in head
-    assert json.loads(body)["error"].startswith(told)
+    assert json.loads(body)["error"].startswith(message)
 
 
-def test_what_is_no_http_is_answered_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_http_is_answered_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """400, and no line in the log that strangers could fill it with."""
 
     async def act(opened: Door) -> bytes:
@@ -243,7 +243,7 @@ def mutated(request: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.slow
 def test_odd_requests_cost_only_themselves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is sent, and whenever its sender goes away: no fault of ours, no line in the log, no connection left."""
+    """Whatever is sent, and whenever the client leaves: no 5xx, no error in the log, and the next is served."""
     chance = random.Random(11)
     # aiohttp answers 500 to an Expect header that is no text, before us, where there is no page.
     changeable = [each for each in ODD_REQUESTS if b"Expect" not in each]
@@ -290,7 +290,7 @@ def asked_reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond it 503 says when to come again; what reads nothing, and health, is served; then all who wait are."""
+    """Beyond the line 503 with Retry-After; pages that read no store are served; then all who waited are."""
 
     async def act(opened: Door) -> tuple[Any, Any, int, list[int]]:
         held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
@@ -312,8 +312,8 @@ def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """503 after the bound; the read keeps its place until it is done, so that they do not pile up."""
+def test_an_answer_that_takes_too_long_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 after the bound; the read counts as one under way until it has ended, so that reads do not pile up."""
 
     async def act(opened: Door) -> list[tuple[int, Any]]:
         held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
@@ -329,7 +329,7 @@ def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: 
 
 
 def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one too many is answered with 503, health is not; nobody who was let in loses by it."""
+    """One request too many is answered with 503, a health check is not; those accepted before are answered."""
 
     async def act(opened: Door) -> tuple[int, int, list[int]]:
         held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
@@ -383,7 +383,7 @@ def test_samples_that_are_too_many_to_be_read_are_refused(tmp_path: Path, monkey
 
 
 def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
-    """Each would do, both are too much."""
+    """Each alone is within the bound, both together are not."""
 
     async def act(opened: Door) -> list[int]:
         await fill(opened.scene, 5)
@@ -401,7 +401,7 @@ def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
-    """A client that never reads, on many connections, holds none for long; the others are answered all the while."""
+    """Connections whose client never reads are closed; other clients are answered meanwhile."""
 
     async def act(opened: Door) -> tuple[set[int], float, int]:
         await opened.scene.step()
@@ -427,7 +427,7 @@ def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_answers_on_their_way_are_bounded_together(tmp_path: Path) -> None:
-    """While as much as may be waits for slow clients no other answer is begun; once they are cut off it is."""
+    """While the bound is used up by answers that slow clients do not read, others get 503; afterwards 200."""
 
     async def act(opened: Door) -> int:
         _, writer = await opened.connect(reads=False)
@@ -443,7 +443,7 @@ def test_answers_on_their_way_are_bounded_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_who_takes_the_answer_by_drops_is_cut_off(tmp_path: Path) -> None:
-    """A client that takes a little now and then has its whole answer by the bound, or not at all."""
+    """A client that reads a little now and then is cut off when its answer is not read whole within the bound."""
 
     async def act(opened: Door) -> float:
         reader, writer = await opened.connect(reads=False)

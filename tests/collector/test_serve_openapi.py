@@ -68,7 +68,7 @@ def test_the_description_is_valid_openapi() -> None:
 
 
 def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
-    """With stored data, targets that fail and figures that are absent; nothing stands in it that is not described."""
+    """With stored data, targets that fail and figures that are absent; nothing is in it that is not described."""
     document = describe()
     asked = {
         "/api/v1/deployments": "", "/api/v1/figures": "?deployment_id=v1", "/api/v1/targets": "", "/api/v1/catalog": "",
@@ -131,8 +131,8 @@ def test_wrong_questions_for_samples_are_answered(tmp_path: Path, query: str, st
         await opened.scene.written()
         return (await opened.ask(f"/api/v1/samples?{query}"))[:2]
 
-    answered, told = play(tmp_path, LIMITS, act)
-    assert (answered, told["error"][: len(error)]) == (status, error)
+    status_sent, answer = play(tmp_path, LIMITS, act)
+    assert (status_sent, answer["error"][: len(error)]) == (status, error)
 
 
 @pytest.mark.parametrize(

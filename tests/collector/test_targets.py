@@ -262,8 +262,8 @@ def test_what_is_no_file_is_a_problem(tmp_path: Path) -> None:
     discovery = Discovery(configure(tmp_path, FILE_SD))
 
     assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
-    told = [problem.removeprefix(f"{folder}/") for problem in discovery.problems]
-    assert [problem.split("; ")[0] for problem in told if "dangling" not in problem] == [
+    reported = [problem.removeprefix(f"{folder}/") for problem in discovery.problems]
+    assert [problem.split("; ")[0] for problem in reported if "dangling" not in problem] == [
         "device.json: not a regular file",
         "fifo.json: not a regular file",
         f"folder.json: [Errno 21] Is a directory: '{folder}/folder.json'",
@@ -375,7 +375,7 @@ def test_two_targets_of_one_identity_are_refused(tmp_path: Path) -> None:
 
 
 def test_one_url_twice_in_a_deployment_is_refused(tmp_path: Path) -> None:
-    """It would count double, whatever the replicas are called; in two deployments it may stand."""
+    """It would count double, whatever the replicas are called; in two deployments it may be listed."""
     target = '[[deployments.targets]]\nurl = "http://a"\nreplica = "{}"\n'
     with pytest.raises(ConfigurationError, match=r"'http://a/metrics' is listed twice in deployment 'chat'$"):
         Discovery(configure(tmp_path, DEPLOYMENT + target.format("r1") + target.format("r2")))
@@ -413,7 +413,7 @@ LIST = "http://inventory.example/chat"
 
 
 def answer(discovery: Discovery, groups: object) -> None:
-    """Let the one http_sd answer this, and go by it."""
+    """Let the one http_sd answer this, and apply it."""
     (key,) = discovery.http_lists()
     body = groups if isinstance(groups, bytes) else json.dumps(groups).encode()
     discovery.commit(key, discovery.read_answer(key, body))
@@ -553,7 +553,7 @@ target_label = "replica"
 
 
 def test_rules_choose_and_name_targets(tmp_path: Path) -> None:
-    """A list's own rules come first, then the deployment's; how many were dropped is told."""
+    """A list's own rules come first, then the deployment's; how many were dropped is reported."""
     discovery = Discovery(configure(tmp_path, HTTP_SD + KEEP_READY.format(table="http_sd") + NAME_BY_POD))
     answer(
         discovery,

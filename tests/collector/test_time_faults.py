@@ -30,7 +30,7 @@ class Faulty(World):
         self.pages = dict.fromkeys(names, counting)
 
     async def scrape(self, seconds: float = EVERY) -> list[Scrape]:
-        """Let time go by, and scrape every target."""
+        """Advance the time, and scrape every target."""
         self.seconds += seconds
         await self.collector.discover()
         return [await self.collector.scrape(watched) for watched in self.collector.watched]
@@ -84,7 +84,7 @@ QUEUED = "queued_requests{} 2"
 
 
 def page(*lines: str) -> str:
-    """A page of the contract: that is told by an identity label."""
+    """A page of the contract, recognised by an identity label."""
     return "".join(line.replace("{", '{deployment_id="x",') + "\n" for line in lines).replace(",}", "}")
 
 
@@ -101,11 +101,11 @@ def run(tmp_path: Path) -> Callable[[Callable[[Faulty], Awaitable[None]]], None]
     """Plays a story with the targets a and b."""
 
     def run(act: Callable[[Faulty], Awaitable[None]]) -> None:
-        async def told(world: World) -> None:
+        async def act_in(world: World) -> None:
             assert isinstance(world, Faulty)
             await act(world)
 
-        play(Faulty(tmp_path, "a", "b"), told)
+        play(Faulty(tmp_path, "a", "b"), act_in)
 
     return run
 

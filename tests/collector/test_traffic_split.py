@@ -1,4 +1,4 @@
-"""How the traffic is to be shared between the stacks: read, refused when it is wrong, shown, taken up by a reload."""
+"""How the traffic is to be shared between the stacks: read, refused when it is wrong, shown, applied by a reload."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_shares_are_read_by_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (shares("{ v1 = 0.9, v2 = 0.2 }"), "shares[0].stacks: { v1 = 0.9, v2 = 0.2 } is wrong, expected shares that "
          "sum to 1, not to 1.1"),
@@ -71,12 +71,12 @@ def test_shares_are_read_by_stack(tmp_path: Path) -> None:
         ('\n[[shares]]\nmodel_name = "llama"\n', "shares[0]: 'stacks' is missing"),
     ],
 )  # fmt: skip
-def test_wrong_shares_are_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_wrong_shares_are_refused(tmp_path: Path, text: str, message: str) -> None:
     """With the file, the key, the value and what was expected."""
     with pytest.raises(ConfigurationError) as caught:
         read(tmp_path, text)
 
-    assert str(caught.value).startswith(f"{tmp_path / 'servescope.toml'}: {told}")
+    assert str(caught.value).startswith(f"{tmp_path / 'servescope.toml'}: {message}")
 
 
 def test_shares_are_shown_and_taken_up_by_a_reload(tmp_path: Path) -> None:

@@ -404,7 +404,7 @@ def test_what_a_prometheus_does_not_hold_is_said(past: Past, open_page: Callable
     assert "collector's store" in coverage.info[0].value
 
 
-def test_an_empty_prometheus_is_told_what_to_scrape(
+def test_an_empty_prometheus_is_reported_with_what_to_scrape(
     prometheus: Path, tmp_path: Path, open_page: Callable[..., AppTest]
 ) -> None:
     """Without series of the contract the page says so, with the text to paste into prometheus.yml."""

@@ -140,7 +140,7 @@ def test_instants_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x01", b"no block at all, but long enough", None])
-def test_a_damaged_block_is_told(damage: bytes | None) -> None:
+def test_a_damaged_block_is_reported(damage: bytes | None) -> None:
     """Neither nonsense nor a crash: a StoreError."""
     body = encode_block(BLOCKS["mixed"], np.zeros(6, dtype=bool))
     for place in range(0, len(body), 7):

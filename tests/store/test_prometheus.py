@@ -132,7 +132,7 @@ def test_numbers_that_are_none_are_absent() -> None:
         assert [point.value for point in Prometheus(url).query("x", at_ms=0)] == [3.0]
 
 
-def test_prometheus_own_words_are_told() -> None:
+def test_prometheus_own_error_is_shown() -> None:
     """Status and error text are in the error."""
     refusal = json.dumps({"status": "error", "errorType": "bad_data", "error": 'parse error: unexpected "}"'})
     error = ask(lambda request: request.reply(400, refusal))

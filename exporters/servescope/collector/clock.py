@@ -1,4 +1,4 @@
-"""The wall clock that the collector runs by, and what to believe of one that leaps."""
+"""The collector's wall clock, and how much of a sudden jump forward retention takes into account."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 _logger = logging.getLogger(__name__)
 
-# A clock that leaps so far from one evaluation to the next is believed only so much later: what retention deletes is
-# gone, and somebody may set the clock right until then.
+# After a jump of this size between two evaluations retention waits this long before it applies the new time: what it
+# deletes cannot be restored, and the clock may be corrected in the meantime.
 _LEAP_MS = 600_000
 _LEAP_BELIEVED_AFTER_MS = 3_600_000
 
@@ -25,12 +25,12 @@ class Clock:
         return round(self.seconds() * 1000)
 
     async def sleep_until(self, due_ms: int) -> None:
-        """Return at an instant, at once when it has passed."""
+        """Sleep until an instant; return at once when it has passed."""
         await self.sleep(max(0, due_ms - self.seconds() * 1000) / 1000)
 
 
 class Leaps:
-    """How far a clock leapt forward that is not believed yet, `unbelieved_ms`."""
+    """How far the clock jumped forward within the last hour: `unbelieved_ms`, which retention subtracts."""
 
     def __init__(self) -> None:
         self.unbelieved_ms = 0
@@ -38,7 +38,7 @@ class Leaps:
         self._leapt_ms = 0
 
     def note(self, now_ms: int, interval_ms: int) -> None:
-        """Compare the clock with the last time, an interval ago."""
+        """Compare the clock with that of the last call, which was an interval ago."""
         leap = 0 if self._last_ms is None else now_ms - self._last_ms
         self._last_ms = now_ms
         if leap > _LEAP_MS + 2 * interval_ms:

@@ -190,7 +190,7 @@ class Collector:
     async def reload(self) -> Loading:
         """Read the configuration again and apply it; what stays in it loses nothing.
 
-        Raises ServescopeError when it is wrong, and then everything goes on as before.
+        Raises ServescopeError when it is wrong; the running configuration then stays in place.
         """
         async with self._reloading:
             try:
@@ -199,7 +199,7 @@ class Collector:
                 await self._apply(await asyncio.to_thread(self._reread))
             except ServescopeError as error:
                 self._note_failure(str(error))
-                # The operator's mistake, not ours: its text says all, a traceback nothing.
+                # A mistake in the file, not a bug: the text is enough, a traceback would not help.
                 _logger.error("the configuration is not applied, the former one stays: %s", error)  # noqa: TRY400
                 raise
             except Exception as error:

@@ -70,7 +70,7 @@ def _rereading(arguments: argparse.Namespace) -> Callable[[], Configuration] | N
 
 
 def read_arguments(arguments: argparse.Namespace) -> Configuration:
-    """The configuration that a command line asks for."""
+    """The configuration that the command line selects."""
     configuration = _choose_configuration(arguments)
     settings = configuration.collector
     if arguments.store is not None:
@@ -106,7 +106,7 @@ async def _collect_until_signalled(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if reread is not None:
-        # Without a file it stays what it is elsewhere: the terminal has gone, and so does the collector.
+        # Without a file SIGHUP keeps its default: it ends the collector when the terminal is closed.
         loop.add_signal_handler(signal.SIGHUP, reload.set)
     await collect(configuration, stop, reload=reload, reread=reread)
 
@@ -120,7 +120,7 @@ async def collect(
 ) -> None:
     """Scrape, derive, store and serve until `stop` is set; then the store is closed. Raises ServescopeError.
 
-    Whenever `reload` is set, `reread` says what the configuration is from then on.
+    Whenever `reload` is set, the configuration that `reread` returns is applied.
     """
     from servescope.collector.collector import Collector
     from servescope.collector.fetch import HttpFetch, open_session
@@ -156,7 +156,7 @@ async def _reload_when_asked(collector: Collector, reload: asyncio.Event) -> Non
     while True:
         await reload.wait()
         reload.clear()
-        # What is wrong with it is in the log, on /metrics and in the API.
+        # The error is in the log, on /metrics and in the API.
         with suppress(ServescopeError):
             await collector.reload()
 

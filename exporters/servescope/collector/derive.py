@@ -93,7 +93,7 @@ class Deriver:
         """Look up the series that are new in a target's scrapes; the next evaluation looks up the rest."""
         try:
             self._layout(deployment).look_up(recent)
-        except Exception:  # the evaluation meets it again, and says so
+        except Exception:  # the evaluation raises it again, and reports it
             self._layouts.pop(deployment, None)
 
     def derive(self, members: Mapping[Deployment, Members], at_ms: int) -> dict[Deployment, Derivation | Exception]:
@@ -105,7 +105,7 @@ class Deriver:
         self._layouts = {each: self._layout(each) for each in members}
         try:
             return dict(self._derive_together(members, at_ms))
-        except Exception:  # said for each deployment by the second attempt
+        except Exception:  # the second attempt reports it for each deployment
             return {each: self._derive_alone(each, own, at_ms) for each, own in members.items()}
 
     def _layout(self, deployment: Deployment) -> Layout:
@@ -120,7 +120,7 @@ class Deriver:
         self._layout(deployment)
         try:
             return self._derive_together({deployment: own}, at_ms)[deployment]
-        except Exception as error:  # a mistake of ours, whatever it is; the caller says so
+        except Exception as error:  # a bug of ours, whatever it is; the caller reports it
             return error
 
     def _derive_together(self, members: Mapping[Deployment, Members], at_ms: int) -> dict[Deployment, Derivation]:

@@ -28,7 +28,7 @@ class Evaluation:
 
 
 class EvaluationLoop:
-    """Derives the figures of every deployment, and evaluates the alerts; `last` is None before the first time."""
+    """Derives the figures of every deployment, and evaluates the alerts; `last` is None before the first evaluation."""
 
     def __init__(
         self, fleet: Fleet, own: OwnSeries, clock: Clock, telemetry: Telemetry, problems: Callable[[], Collection[str]]
@@ -46,7 +46,7 @@ class EvaluationLoop:
             try:
                 self.evaluate(due)
             except Exception:
-                # An error of ours in one evaluation must not end the scraping, nor the next one.
+                # A bug of ours in one evaluation must not end scraping, nor the evaluations after it.
                 self._telemetry.report_fault("evaluate", "no figures of any deployment for this evaluation")
 
     def evaluate(self, at_ms: int) -> Evaluation:
@@ -66,7 +66,7 @@ class EvaluationLoop:
     def _derive(
         self, by_deployment: dict[Deployment, list[Watched]], at_ms: int
     ) -> tuple[dict[Deployment, Derivation], list[Deployment]]:
-        """The figures by deployment, and the deployments that have none because of an error of ours."""
+        """The figures by deployment, and the deployments whose derivation raised."""
         members = {
             deployment: Members([watched.recent for watched in watches], self._count(deployment, watches))
             for deployment, watches in by_deployment.items()
@@ -83,7 +83,7 @@ class EvaluationLoop:
         return derived, failed
 
     def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
-        """The replicas by status as the collector sees its own targets; none where it has scraped no replica."""
+        """The replicas by status, by the collector's own scrapes; none where it has scraped no replica."""
         healthy = [
             watched.status.healthy
             for watched in members
@@ -106,5 +106,5 @@ class EvaluationLoop:
                 unknown=failed,
             )
         except Exception:
-            # An error of ours in alerting must not end the figures.
+            # A bug of ours in alerting must not end the derivation of figures.
             self._telemetry.report_fault("alert", "no alert was evaluated")

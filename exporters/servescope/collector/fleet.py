@@ -1,4 +1,4 @@
-"""All targets under watch: those that are listed, and those that left and still count."""
+"""All targets: those that are listed, and those no longer listed whose samples still count."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fleet:
         self._supplies: dict[Deployment, Supply] = {}
         self._cache = SeriesCache()
 
-    # --- Who is watched -----------------------------------------------------------------------------------------------
+    # --- The targets --------------------------------------------------------------------------------------------------
 
     @property
     def watched(self) -> list[Watched]:
@@ -54,7 +54,7 @@ class Fleet:
         return _by_deployment((*self.listed.values(), *self.leaving.values()))
 
     def health(self, watched: Watched) -> Health:
-        """How the target's last scrape ended; unknown when that is longer ago than two scrapes may take."""
+        """How the target's last scrape ended; unknown when it was more than two intervals and a timeout ago."""
         status, target = watched.status, watched.target
         oldest = self._clock.now_ms - 2 * self.pacer.interval_ms(target) - target.scraping.timeout_ms
         if status.last_scrape_ms is None or status.last_scrape_ms < oldest:
@@ -68,10 +68,10 @@ class Fleet:
             if watched.status.last_success_ms is not None:
                 yield watched.labels, max(0.0, (now_ms - watched.status.last_success_ms) / 1000)
 
-    # --- Coming and going ---------------------------------------------------------------------------------------------
+    # --- Adding and retiring ------------------------------------------------------------------------------------------
 
     def watch(self, target: Target, recent: RecentScrapes) -> Watched:
-        """A target that is scraped from now on, with the scrapes that the store held."""
+        """A new target to scrape, with its scrapes from the store."""
         self.deriver.look_up(target.identity.deployment(), recent)
         return Watched(target, self._reader(target), recent)
 
@@ -89,22 +89,22 @@ class Fleet:
         self.book(watched, self._clock.now_ms, None)
 
     def forget_spent(self) -> bool:
-        """Forget the targets that left and no longer count; whether there was one."""
+        """Drop the retired targets whose samples have left the window; True when there was one."""
         now_ms, former = self._clock.now_ms, len(self.leaving)
         self.leaving = {name: watched for name, watched in self.leaving.items() if not watched.recent.is_spent(now_ms)}
         return len(self.leaving) != former
 
     def settle_supplies(self) -> None:
-        """Leave no metric to a target that is no longer listed."""
+        """Let targets that are still listed supply the metrics that a retired one supplied."""
         listed = _by_deployment(self.listed.values())
         for deployment, supply in self._supplies.items():
             supply.retain({watched.target.target_id for watched in listed.get(deployment, ())})
-        # A target that left may return, with the reader it had.
+        # A retired target may be listed again, and then has the reader it had.
         held = self.by_deployment()
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
 
     def recent_scrapes(self, target: Target) -> RecentScrapes:
-        """Room for the scrapes of a target."""
+        """An empty memory for the scrapes of a target."""
         return RecentScrapes(
             self.settings.window_ms, 2 * target.scraping.interval_ms, max_series=self.settings.max_held_series
         )
@@ -131,7 +131,7 @@ class Fleet:
         """Keep a scrape in memory and for the store; False when it is not after the last one."""
         last_ms = watched.recent.last_ms
         if last_ms is not None and time_ms < last_ms - watched.recent.hold_ms:
-            # The clock was set back by more than all that is held: what is held is of no use any more.
+            # The clock was set back by more than the window: none of these scrapes can count again.
             watched.recent = self.recent_scrapes(watched.target)
         elif last_ms is not None and time_ms <= last_ms:
             return False

@@ -12,7 +12,7 @@ _LONGEST_QUIET_MS = 3_600_000
 
 
 class LapseReport(NamedTuple):
-    """What to log now: whether it is wrong, and how often it went wrong since an instant without being logged."""
+    """What to log now: whether it fails, and how many failures since an instant were not logged."""
 
     is_wrong: bool
     more: int
@@ -27,18 +27,18 @@ class LapseReport(NamedTuple):
 
 
 class Lapses:
-    """Things that may be wrong, each by a name, such as that a target does not answer. Not thread safe.
+    """Named conditions that may fail, such as that a target answers. Not thread safe.
 
-    The first failure is logged, and the recovery. A failure within a minute of them is counted, and logged when the
-    minute is over; the next time it is two minutes, then four, up to an hour, and a minute again when that time has
-    passed without a failure.
+    The first failure is logged, and its recovery. Failures within the next minute are only counted, and logged with
+    that count after it; then the interval is two minutes, then four, up to an hour. It is a minute again once an
+    interval has passed without a failure.
     """
 
     def __init__(self) -> None:
         self._lapses: dict[str, _Lapse] = {}
 
     def __iter__(self) -> Iterator[str]:
-        """The names of those that are wrong, or were of late."""
+        """The names of those that fail now, or failed within their interval."""
         return iter(tuple(self._lapses))
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class _Lapse:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be remembered."""
+        """Whether it can be forgotten: it does not fail, and its interval has passed."""
         return not (self._is_wrong or self._unlogged or self._quiet_ms)
 
     def note(self, now_ms: int, *, is_wrong: bool) -> LapseReport | None:
@@ -73,7 +73,7 @@ class _Lapse:
         if self._is_logged and not is_wrong:
             self._is_logged, self._quiet_since_ms = False, now_ms
             return LapseReport(is_wrong=False, more=0, since_ms=now_ms)
-        # Either way round: a clock that was ahead must not keep it quiet for as long.
+        # By the absolute difference: a clock that was ahead must not suppress the log for that long.
         is_quiet = abs(now_ms - self._quiet_since_ms) < self._quiet_ms
         if began and is_quiet:
             self._unlogged_since_ms = self._unlogged_since_ms if self._unlogged else now_ms
@@ -86,7 +86,7 @@ class _Lapse:
         return None
 
     def _report(self, now_ms: int, *, began: bool) -> LapseReport:
-        # The lapse that is logged now is not one of those that were not.
+        # The failure that is logged now is not one of those that were only counted.
         more = self._unlogged - (self._is_wrong and not began)
         report = LapseReport(self._is_wrong, more, self._unlogged_since_ms)
         self._is_logged, self._unlogged = self._is_wrong, 0

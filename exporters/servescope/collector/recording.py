@@ -1,4 +1,4 @@
-"""What the collector hands to the store, and what it reports of a store that fails."""
+"""Handing scrapes and figures to the store's writer, and reporting a store that fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Recorder:
         self.history = history
         self.problem: str | None = None
         self._telemetry, self._clock = telemetry, clock
-        # The store takes no scrape of a target that it was not given before.
+        # The targets whose status was submitted: the store accepts no scrape of any other.
         self._introduced: set[str] = set()
         self._pruned_ms = 0
         self._leaps = Leaps()
@@ -48,7 +48,7 @@ class Recorder:
         )
 
     def submit(self, round_: Round) -> None:
-        """Have a round written; returns at once."""
+        """Queue a round for the writer's thread."""
         self._writer.submit(round_)
 
     def backlog(self) -> int:
@@ -56,7 +56,7 @@ class Recorder:
         return self._writer.backlog()
 
     def close(self, targets: Sequence[TargetStatus]) -> None:
-        """Write what still waits and close the store."""
+        """Write the queue and close the store."""
         # The writer's connection closes last: it takes the write-ahead log along, a reader's cannot.
         self.history.close()
         self._writer.submit(Round(targets=targets))
@@ -64,7 +64,7 @@ class Recorder:
             _logger.error("the store is still being written; the last scrapes may be lost")
 
     def record_scrape(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
-        """Have a scrape written at once: a process that is killed loses none but the one under way."""
+        """Queue a scrape as soon as it is booked: a killed process loses at most the one being written."""
         target_id = watched.target.target_id
         new = target_id not in self._introduced
         self._introduced.add(target_id)
@@ -78,7 +78,7 @@ class Recorder:
         leaving: Collection[str],
         settings: CollectorSettings,
     ) -> None:
-        """Have an evaluation written, with the state of all targets and, once a minute, what is to be kept."""
+        """Queue an evaluation with the status of all targets and, once a minute, the retention to apply."""
         listed = frozenset(watched.target.target_id for watched in targets)
         round_ = Round(
             figures=[(deployment, at_ms, each.figures) for deployment, each in derived.items()],
@@ -106,7 +106,7 @@ class Recorder:
     def _keep(self, round_: Round, settings: CollectorSettings) -> None:
         now_ms = self._clock.now_ms
         self._leaps.note(now_ms, settings.evaluation_interval_ms)
-        # Either way round: a clock that was ahead for a while must not put it off for as long.
+        # By the absolute difference: a clock that was ahead must not delay retention for that long.
         if abs(now_ms - self._pruned_ms) >= _PRUNE_EVERY_MS:
             self._pruned_ms = now_ms
             round_.keep_from_ms = now_ms - self._leaps.unbelieved_ms - settings.retention_ms

@@ -1,4 +1,4 @@
-"""The loop that scrapes: each target at its own interval, within its host's limit, not while it asks for rest."""
+"""The loop that scrapes: each target at its own interval, by its host's rate limit and its Retry-After."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from servescope.collector.scrape import Fetch, Scrape, scrape_target
 from servescope.collector.telemetry import Telemetry
 from servescope.collector.watched import Watched
 
-# The first scrapes come at once rather than within an interval, but not all in one instant.
+# First scrapes start at once instead of spread over an interval, but not all at the same instant.
 _FIRST_SCRAPES_APART_MS = 10
 
 
@@ -49,7 +49,7 @@ class ScrapeLoop:
         return scrape
 
     def _hold(self, watched: Watched, scrape: Scrape) -> Scrape:
-        """Leave a target alone that asks for it, and all of its host where that is limited."""
+        """Pause a target that answered 429, and its whole host where that has a rate limit."""
         watched.refusals += 1
         watched.held_until_ms = self._clock.now_ms + hold_ms(scrape.retry_after_seconds, watched.refusals)
         host = self._fleet.pacer.host(watched.target)
@@ -78,7 +78,7 @@ class ScrapeLoop:
         offset = scrape_offset_ms(watched.target.target_id, interval)
         if watched.status.last_scrape_ms is None:
             return now_ms + offset * min(spread_ms, interval) // interval
-        # It was scraped before, at another pace.
+        # It was scraped before, at another interval.
         return next_due_ms(now_ms, interval, offset, after_ms=0)
 
     def _next_ms(self, watched: Watched, due_ms: int) -> int:
@@ -87,7 +87,7 @@ class ScrapeLoop:
         return next_due_ms(max(self._clock.now_ms, self._held_until_ms(watched)), interval, offset, after_ms=due_ms)
 
     def _count_missed(self, watched: Watched, former_ms: int, due_ms: int) -> None:
-        """Count the scrapes that were due since the former one, unless the target or its host asked for the rest."""
+        """Count the scrapes that were due since the last one, unless the target or its host was paused."""
         is_limited = watched.held_until_ms > self._clock.now_ms or self._fleet.pacer.host(watched.target) is not None
         if former_ms and not is_limited:
             missed = (due_ms - former_ms) // watched.target.scraping.interval_ms - 1
@@ -98,7 +98,7 @@ class ScrapeLoop:
         return watched.held_until_ms
 
     async def _await_turn(self, watched: Watched) -> None:
-        """Wait for a turn of the target's host, where that is limited."""
+        """Wait until the rate limit of the target's host allows a scrape."""
         while (host := self._fleet.pacer.host(watched.target)) is not None:
             turn = host.reserve(self._clock.now_ms)
             await self._rest_until(watched, turn)

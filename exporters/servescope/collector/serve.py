@@ -164,7 +164,7 @@ class _Pages:
         """Read the configuration anew; one that is wrong is answered with 400, and the former stays."""
         check_parameters(request, ())
         try:
-            # Once begun it is done: given up half-way, it would leave some of the former configuration behind.
+            # Shielded: cancelled half-way, it would leave parts of the former configuration in place.
             loading = await asyncio.shield(self._collector.reload())
         except StoreError:
             raise

@@ -1,4 +1,4 @@
-"""One target under watch: how it is read, its recent scrapes, its health, and what is logged of it."""
+"""One target: how its pages are read, its recent scrapes, its health, and what is logged of it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """One target under watch, of one event loop."""
+    """One target; used in one event loop only."""
 
     target: Target
     reader: Reader
     recent: RecentScrapes
     status: TargetStatus = field(init=False)
     limits: Limits = field(init=False)
-    # Those of its series; made once, as all of them are looked at in every evaluation.
+    # The identity labels of its series, made once: every evaluation reads those of all targets.
     labels: Labels = field(init=False)
     task: asyncio.Task[None] | None = None
-    # Set while the task waits for its next turn, so that it may be woken.
+    # True while the task only waits for its next scrape, and may be cancelled.
     resting: bool = False
     next_scrape_ms: int | None = None
     held_until_ms: int = 0
     refusals: int = 0
-    # What is wrong with it as a whole, and its missing metrics, as they were logged.
+    # Which of its failures, and of its missing metrics, were logged.
     lapses: Lapses = field(default_factory=Lapses)
     missed: Lapses = field(default_factory=Lapses)
 
@@ -51,12 +51,12 @@ class Watched:
         return self.target.identity.deployment()
 
     def change(self, target: Target) -> None:
-        """Use another address or pace from the next scrape on."""
-        paced_anew = target.scraping != self.target.scraping
+        """Use another address or interval from the next scrape on."""
+        has_other_interval = target.scraping != self.target.scraping
         self.target, self.limits, self.labels = target, _limits(target), target.identity.labels()
         self.status = replace(self.status, url=target.url)
-        if paced_anew and self.resting:
-            # A scrape under way is not disturbed: what comes after it is at the new pace anyway.
+        if has_other_interval and self.resting:
+            # A scrape in progress is not cancelled: the one after it is at the new interval anyway.
             self.stop()
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class Watched:
         return [*self.reader.warnings, limited]
 
     def _log_change(self, scrape: Scrape) -> None:
-        """Log that the target fails and that it recovers; less and less often when it goes on doing so."""
+        """Log that the target fails and that it recovers; less and less often when it flaps."""
         name, now_ms = self.target.target_id, scrape.time_ms
         if report := self.lapses.note("scrape", now_ms, is_wrong=scrape.error is not None):
             if report.is_wrong:

@@ -1,4 +1,4 @@
-"""What a request is answered with when there is nothing else to say: JSON, and errors that say what would be right."""
+"""The answers that all pages share: JSON, and errors that name what is supported."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class RequestError(ServescopeError):
 
 
 class UnknownError(RequestError):
-    """What is asked for does not exist."""
+    """The requested object does not exist."""
 
     status = 404
 
 
 class BusyError(RequestError):
-    """There is more to do than the bounds allow; it is of use to ask again."""
+    """The bounds on work in progress are reached; a later request may succeed."""
 
     status = 503
 

@@ -1,4 +1,4 @@
-"""What every request passes on its way to a page, and every answer on its way to a client, so that both stay bounded.
+"""The middleware that checks every request and sends every answer within the bounds.
 
 A request is measured, admitted by its token and counted; its answer is made in bounded time, compressed, and handed
 over in pieces, as fast as the client takes them, within a bounded time too.
@@ -29,7 +29,7 @@ from servescope.store.records import StoreError
 _logger = logging.getLogger(__name__)
 
 HEALTH = ("/-/healthy", "/-/ready")
-"""What is answered without a token, and when nothing else is: for those who restart the collector when it is ill."""
+"""Answered without a token and beyond the bounds: for whatever restarts an unhealthy collector."""
 
 _COMPRESS_FROM_BYTES = 1_024
 _COMPRESS_ELSEWHERE_FROM_BYTES = 65_536
@@ -43,13 +43,13 @@ R = TypeVar("R")
 
 
 class Attended(Protocol):
-    """A connection, which has to know when one of its requests is being answered."""
+    """A connection, which is notified when a request begins and when its answer has ended."""
 
     def begin(self) -> None:
         """A request was read and is being answered."""
 
     def finish(self) -> None:
-        """Its answer was taken, or given up."""
+        """Its answer was read, or abandoned."""
 
 
 class Gate:
@@ -123,7 +123,7 @@ class Gate:
             return error_answer("internal error, see the collector's log", status=500)
 
     def _log_once(self, problem: str) -> None:
-        """Log what is wrong with the store, not again for each of those who ask."""
+        """Log what is wrong with the store, once and not per request."""
         if problem != self._logged:
             self._logged = problem
             _logger.warning("%s", problem)
@@ -227,7 +227,7 @@ class Reads:
         self._pending = 0
 
     async def run(self, read: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What a read gives. One that nobody waits for any more keeps its place until it is done."""
+        """The result of a read. A read whose request has ended still counts until it has ended itself."""
         if self._pending >= self._bounds.reads + self._bounds.waiting_reads:
             self._telemetry.api_refused.labels("busy").inc()
             raise BusyError(
@@ -245,7 +245,7 @@ class Reads:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Let go of the threads; what they are at is still finished."""
+        """Cancel what waits; reads in progress end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _leave(self) -> None:
@@ -257,7 +257,7 @@ def _paths(request: web.Request) -> list[str]:
 
 
 async def _compress(request: web.Request, response: web.Response) -> bytes:
-    """The body as the client takes it."""
+    """The body, compressed where the client accepts gzip."""
     body = bytes(response.body) if isinstance(response.body, bytes | bytearray) else b""
     if hdrs.CONTENT_ENCODING in response.headers or len(body) < _COMPRESS_FROM_BYTES:
         return body

@@ -44,7 +44,7 @@ class Listener:
         return [each.getsockname()[:2] for each in self._sockets]
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on every address of the host; port 0 takes a free one. Raises OSError when it cannot be had."""
+        """Listen on every address of the host; port 0 takes a free one. Raises OSError when it is not available."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -59,7 +59,7 @@ class Listener:
         self._accepting = [loop.create_task(self._accept(listening)) for listening in self._sockets]
 
     async def close(self) -> None:
-        """Take no more connections, let those that are being answered finish for a moment, and end all."""
+        """Accept no more connections, give answers in progress a moment to finish, and close all connections."""
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
@@ -89,9 +89,9 @@ class Listener:
             self._gate.telemetry.api_connections.set(len(self._connections))
 
     def _make_room(self) -> None:
-        """Have the connection that has been idle for longest make way, or the one that has been busy for longest.
+        """Close the connection that has been idle for longest, or else the one that has been busy for longest.
 
-        Whoever comes is let in: those who hold all connections must not keep out the one that asks for our health.
+        A new connection is always accepted: clients that hold all others must not prevent a health check.
         """
         if len(self._connections) >= self._gate.bounds.connections:
             self._gate.telemetry.api_refused.labels("connections").inc()
@@ -148,11 +148,11 @@ class _Connection(asyncio.Protocol):
         self.busy, self.since, self._unanswered_bytes = True, time.monotonic(), 0
 
     def finish(self) -> None:
-        """Its answer was taken, or given up."""
+        """Its answer was read, or abandoned."""
         self.busy, self.since = False, time.monotonic()
 
     def end(self) -> None:
-        """Close the connection, whatever it is at."""
+        """Close the connection, whatever its state."""
         if self.transport is not None:
             self.transport.abort()
         elif self.handshake is not None:

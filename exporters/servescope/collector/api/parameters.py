@@ -1,4 +1,4 @@
-"""The parameters of requests to the API: what they may be, and errors that say so."""
+"""Reading the parameters of requests to the API, with an error for each that is wrong."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_parameters(request: web.Request, known: Sequence[str]) -> None:
 
 
 def read_range(request: web.Request, now_ms: int, *, default_ms: int, most_ms: int | None = None) -> TimeRange:
-    """The `start_ms` and `end_ms` of a request: until now, and for `default_ms`, when it does not say."""
+    """The `start_ms` and `end_ms` of a request; the last `default_ms` until now where they are left out."""
     end_ms = read_whole_number(request, "end_ms", min(now_ms, LATEST_MS), most=LATEST_MS)
     start_ms = read_whole_number(request, "start_ms", max(0, end_ms - default_ms), most=LATEST_MS)
     if start_ms > end_ms:
@@ -62,12 +62,12 @@ def read_whole_number(request: web.Request, name: str, default: int, *, least: i
 
 
 def read_figure_names(request: web.Request) -> frozenset[str]:
-    """The figures, or keys of theirs, that are asked for; none for all."""
+    """The requested figures, or keys of figures; empty for all."""
     return frozenset(_checked_names(request, (name.partition("{")[0] for name in _names(request)), FIGURES, "figure"))
 
 
 def read_metric_names(request: web.Request) -> list[str]:
-    """The contract metrics that are asked for, at least one."""
+    """The requested contract metrics, at least one."""
     names = _checked_names(request, _names(request), METRICS, "metric")
     if not names:
         raise RequestError(f"name is missing, supported: {', '.join(METRICS)}")

@@ -1,4 +1,4 @@
-"""The table `[api]` of the configuration: who may ask the collector, and how it shows who it is."""
+"""The table `[api]` of the configuration: bearer tokens, and the certificates of the listener."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ API_KEYS = ("bearer_token_file", "bearer_token_env", "tls_cert_file", "tls_key_f
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """Who may ask the collector; everybody, and in the clear, when nothing is set."""
+    """Access to the API; without tokens for everybody, without certificates over plain HTTP."""
 
     bearer_token_file: Path | None = None
     bearer_token_env: str | None = None
@@ -25,11 +25,11 @@ class ApiSettings:
     tls_client_ca_file: Path | None = None
 
     def tokens(self) -> Tokens:
-        """The tokens that let a client in; raises ServescopeError when they cannot be had."""
+        """The accepted tokens; raises ServescopeError when they cannot be read."""
         return Tokens(file=self.bearer_token_file, variable=self.bearer_token_env)
 
     def certificates(self) -> Certificates | None:
-        """What connections are secured with, None when they are in the clear; raises ServescopeError."""
+        """The certificates of the listener, None for plain HTTP; raises ServescopeError."""
         if self.tls_cert_file is None or self.tls_key_file is None:
             return None
         return Certificates(certificate=self.tls_cert_file, key=self.tls_key_file, client_ca=self.tls_client_ca_file)

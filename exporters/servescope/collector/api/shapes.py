@@ -40,7 +40,7 @@ def table_json(deployment: Deployment, table: FigureTable) -> bytes:
 
 
 def figures_json(start_ms: int, end_ms: int, tables: Sequence[bytes]) -> bytes:
-    """The tables of all deployments that were asked for."""
+    """The tables of all requested deployments."""
     return _object(start_ms=json_bytes(start_ms), end_ms=json_bytes(end_ms), deployments=_array(tables))
 
 

@@ -1,4 +1,4 @@
-"""Who may ask: bearer tokens (RFC 6750), from a file with one a line, so that they can rotate, or from the environment.
+"""Bearer tokens (RFC 6750), from a file with one per line, so that they can rotate, or from the environment.
 
 No token enters a log, an error, or a `repr`.
 """
@@ -19,11 +19,11 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 class TokenError(ServescopeError):
-    """The tokens cannot be had; the text names where they were looked for, never their value."""
+    """The tokens cannot be read; the text names the file or variable, never a value."""
 
 
 class Tokens:
-    """The tokens that let a client in; the file is read again when it changes. Raises TokenError when it cannot be.
+    """The accepted tokens; the file is read again when it changes. Raises TokenError when it cannot be.
 
     A file that becomes unusable leaves the tokens it held before in force. Not thread safe.
     """

@@ -1,7 +1,7 @@
-"""The import itself: stretch by stretch the scrapes of every target, then the figures over them.
+"""The import itself: for each stretch of time the scrapes of every target, then the figures over them.
 
-Each stretch of time is one transaction. So an import may be interrupted at any moment and started again: what is stored
-already is not read again, and importing the same twice changes nothing.
+Each stretch of time is one transaction. An import that was interrupted can be started again: what is stored
+is not read again, and importing the same twice changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_NUMBERS = 128_000_000
 
 
 class ImportProgress(NamedTuple):
-    """How far an import is: up to which instant, and what was imported so far."""
+    """The progress of an import: the instant reached, and what was imported so far."""
 
     until_ms: int
     scrapes: int
@@ -40,7 +40,7 @@ class ImportProgress(NamedTuple):
 
 
 class Import:
-    """Imports the scrapes of targets from a Prometheus into a store; `run` does it.
+    """Imports the scrapes of targets from a Prometheus into a store.
 
     `settings` gives the window and the instants of figures, and the limit on the samples of a scrape.
     """
@@ -61,7 +61,7 @@ class Import:
         return {member.target_id: member.tally for members in self._members.values() for member in members}
 
     def not_understood(self) -> dict[str, list[str]]:
-        """Per target the names of its series that its source map does not read."""
+        """By target, the names of its series that its source map does not read."""
         return {
             member.target_id: names
             for members in self._members.values()
@@ -70,7 +70,7 @@ class Import:
         }
 
     def run(self, start_ms: int, end_ms: int, report: Callable[[ImportProgress], None] = lambda _: None) -> None:
-        """Import from start to end, both included; raises ServescopeError, and keeps all whole stretches."""
+        """Import from start to end, both included; raises ServescopeError, and keeps complete stretches."""
         known = {status.target_id: status for status in self._store.targets()}
         self._record_settings(start_ms, end_ms)
         for first_ms, last_ms in _stretches(start_ms, end_ms):
@@ -107,7 +107,7 @@ class Import:
         stretches = [member.plan(self._prometheus, self._store, first_ms, last_ms) for member in members]
         written: list[int] = []
         if any(stretch.wanted for stretch in stretches):
-            # All of them, though some are stored already: what one target supplies is not read from another.
+            # Those of all targets, also where some are stored: a metric that one supplies is not read from another.
             written = [event.time_ms for event in self._write(stretches, known)]
         self._derive(deployment, stretches, written, first_ms, last_ms)
 

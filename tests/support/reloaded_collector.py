@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
@@ -43,35 +41,26 @@ def text(*names: str, settings: str = "", keys: str = "") -> str:
     return TARGETS.format(settings=settings) + "".join(TARGET.format(name=name, keys=keys) for name in names)
 
 
-T = TypeVar("T")
+class _ThreadCalls:
+    """The calls of an event loop to threads: how many were made, and how many of them have no result yet."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.made = self.pending = 0
+        self._run_in_executor = loop.run_in_executor
+        loop.run_in_executor = self._run  # type: ignore[method-assign,assignment]
 
-class _Threads(ThreadPoolExecutor):
-    """The threads of an event loop, which count what they were given and have not finished."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.submitted = self.pending = 0
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        self.submitted += 1
+    def _run(self, *arguments: Any) -> asyncio.Future[Any]:
+        self.made += 1
         self.pending += 1
-        loop, future = asyncio.get_running_loop(), super().submit(fn, *args, **kwargs)
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish))
+        future = self._run_in_executor(*arguments)
+        # The loop's own future: whoever waits for the result wakes in the same turn as this is called.
+        future.add_done_callback(self._finish)
         return future
 
-    def _finish(self) -> None:
+    def _finish(self, _: asyncio.Future[Any]) -> None:
         self.pending -= 1
 
 
-def _threads_of(loop: asyncio.AbstractEventLoop) -> _Threads:
-    if loop not in _THREADS:
-        _THREADS[loop] = _Threads()
-        loop.set_default_executor(_THREADS[loop])
-    return _THREADS[loop]
-
-
-_THREADS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Threads] = WeakKeyDictionary()
 # More than a chain of tasks that wake each other is long.
 _TURNS = 100
 
@@ -87,6 +76,7 @@ class World:
         self.refusals: dict[str, list[ScrapeError | None]] = {}
         self.lists: dict[str, bytes | ScrapeError] = {}
         self.lists_asked: list[str] = []
+        self._calls: _ThreadCalls | None = None
         first = read_configuration(self.path)
         store, history = Store(first.collector.store), Store(first.collector.store, read_only=True)
         self.sleepers: list[tuple[float, asyncio.Future[None]]] = []
@@ -135,13 +125,13 @@ class World:
 
     async def settle(self) -> None:
         """Let everything run that does not sleep, threads included."""
-        threads = _threads_of(asyncio.get_running_loop())
+        calls = self._calls = self._calls or _ThreadCalls(asyncio.get_running_loop())
         is_quiet = False
         while not is_quiet:
-            submitted = threads.submitted
+            made = calls.made
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
-            is_quiet = not threads.pending and threads.submitted == submitted
+            is_quiet = not calls.pending and calls.made == made
             if not is_quiet:
                 await asyncio.sleep(0.001)
 

@@ -240,7 +240,7 @@ def check_rendered(receivers: Receivers) -> list[str]:
         title, text = message["title"], message["text"]
         if not any(summary in title for summary in summaries) or not title.startswith(("[FIRING", "[RESOLVED")):
             found.add(f"a headline is {title!r}")
-        if not re.match(r"- (over )?since \d{4}-\d\d-\d\d [\d:]+ UTC: \S", text):
+        if not re.match(r"- (?:since|resolved at) \d{4}-\d\d-\d\d [\d:]+ UTC: \S", text):
             found.add(f"no line for an alert in {text!r}")
         for name, form in (
             ("Runbook", r"\S+/Servescope\w+\.md"), ("Dashboard", r"\S+/d/\S+"),

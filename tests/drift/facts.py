@@ -172,7 +172,7 @@ def _runbooks(root: Path) -> Iterator[tuple[Key, object]]:
             continue
         text = path.read_text(encoding="utf-8")
         rule = rules.get(path.stem, {"expr": "none", "annotations": {"description": ""}, "labels": {}})
-        header = re.search(r"Severity (\w+); fires (?:after (\w+)|at once) of\n\n```promql\n(.+)\n```", text)
+        header = re.search(r"Severity (\w+)\. Fires when this holds(?: for (\w+))?:\n\n```promql\n(.+)\n```", text)
         yield (path.name, "says the rule's own expression"), bool(header and parse(header[3]) == parse(rule["expr"]))
         yield (path.name, "severity and wait"), (header[1], header[2]) if header else None
         prose = re.sub(r"(?s)```.*?```", "", text).replace(header[0].partition("\n")[0], "") if header else text

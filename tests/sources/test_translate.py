@@ -418,7 +418,8 @@ def test_the_operators_identity_wins_over_the_instruments() -> None:
     """A native label `replica` of another value is kept as `exported_replica`."""
     router = RouterInstruments(Identity("tiny", "chat", "vllm-0.32", replica="own", role="router"))
     found = translate_identified(parse_exposition(render(router)), Identity("tiny", "chat", "v2", replica="a:1"))
-    labels: Mapping[str, str] = dict(found.samples[0].labels)
+    decisions = next(sample for sample in found.samples if sample.name.startswith("router_"))
+    labels: Mapping[str, str] = dict(decisions.labels)
     assert labels["inference_stack"] == "v2"
     assert labels["exported_inference_stack"] == "vllm-0.32"
     assert labels["exported_replica"] == "own"

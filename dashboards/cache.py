@@ -37,13 +37,7 @@ def make(options: Options) -> Board:
                 (
                     figure_panel("kv_cache_usage", options),
                     figure_panel("preemptions_rate", options),
-                    expression_panel(
-                        "KV cache in use by replica", level("kv_cache_usage", "avg"), options, unit="ratio",
-                        by=("deployment_id", "replica"), replica=True,
-                        meaning="Share of each replica's KV cache in use.",
-                        normal="high under load, below 100 %.",
-                        first="if it stays at 100 %, check preemptions; add replicas or KV cache.",
-                    ),
+                    usage_by_replica(options),
                 ),
             ),
             Row(
@@ -96,6 +90,17 @@ def make(options: Options) -> Board:
             ),
         ),
         by_replica=True,
+    )  # fmt: skip
+
+
+def usage_by_replica(options: Options) -> Panel:
+    """The usage of each replica's KV cache."""
+    return expression_panel(
+        "KV cache in use by replica", level("kv_cache_usage", "avg"), options, unit="ratio",
+        by=("deployment_id", "replica"), replica=True,
+        meaning="Share of each replica's KV cache in use.",
+        normal="high under load, below 100 %.",
+        first="if it stays at 100 %, check preemptions; add replicas or KV cache.",
     )  # fmt: skip
 
 

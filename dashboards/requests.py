@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dashboards.board import Board
+from dashboards.cache import usage_by_replica
 from dashboards.composed import attainment, budget_left
 from dashboards.options import Options
 from dashboards.panels import (
@@ -117,13 +118,7 @@ def make(options: Options) -> Board:
                         normal="about the same at all replicas of a deployment.",
                         first="if one is slow, compare its requests in flight, then check its GPU.",
                     ),
-                    expression_panel(
-                        "KV cache in use by replica", level("kv_cache_usage", "avg"), options, unit="ratio",
-                        by=("deployment_id", "replica"), replica=True,
-                        meaning="Share of each replica's KV cache in use.",
-                        normal="high under load, below 100 %.",
-                        first="if it stays at 100 %, check preemptions; add replicas or KV cache.",
-                    ),
+                    usage_by_replica(options),
                 ),
             ),
         ),

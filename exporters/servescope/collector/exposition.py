@@ -17,7 +17,15 @@ from servescope.contract import openmetrics
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.own_metrics import OWN_METRICS
-from servescope.contract.samples import Labels, Sample, Series, format_series, format_value
+from servescope.contract.samples import (
+    Labels,
+    Sample,
+    Series,
+    escape_help,
+    escape_label_value,
+    format_series,
+    format_value,
+)
 from servescope.store.records import TargetStatus
 
 
@@ -154,14 +162,12 @@ def _number(edge: str) -> float:
 
 
 def _family(name: str, kind: str, text: str, unit: str = "") -> _Family:
-    escaped = text.replace("\\", r"\\").replace("\n", r"\n")
     # A counter's family bears no `_total` in OpenMetrics, and what has no type is of one that is unknown.
     bare = name.removesuffix("_total") if kind == "counter" else name
-    quoted = escaped.replace('"', r"\"")
-    head = f"# HELP {bare} {quoted}\n# TYPE {bare} {'unknown' if kind == 'untyped' else kind}\n"
+    head = f"# HELP {bare} {escape_label_value(text)}\n# TYPE {bare} {'unknown' if kind == 'untyped' else kind}\n"
     if unit:
         head += f"# UNIT {bare} {unit}\n"
-    return _Family(f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n", head)
+    return _Family(f"# HELP {name} {escape_help(text)}\n# TYPE {name} {kind}\n", head)
 
 
 def _catalog_families() -> dict[str, _Family]:

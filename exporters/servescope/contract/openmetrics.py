@@ -41,7 +41,7 @@ class Traced(Protocol):
 def head(metric: Metric) -> bytes:
     """HELP, TYPE and, where there is one, UNIT of the metric's family, which has a counter's name without `_total`."""
     family = metric.documented
-    text = metric.help.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    text = escape_label_value(metric.help)
     lines = f"# HELP {family} {text}\n# TYPE {family} {metric.kind}\n"
     unit = unit_of(metric)
     if unit:

@@ -100,9 +100,14 @@ format_edge = format_value
 """The canonical `le` of a bucket edge: the same number always has the same text (`1`, `1.0` and `1e0` give `1.0`)."""
 
 
+def escape_help(text: str) -> str:
+    """The text as the Prometheus format writes it behind HELP."""
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
 def escape_label_value(value: str) -> str:
-    """The value as it is written between quotes in an exposition."""
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    """The value as it is written between quotes in an exposition; OpenMetrics writes the text of HELP so, too."""
+    return escape_help(value).replace('"', r"\"")
 
 
 def format_series(name: str, labels: Labels) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from servescope.contract import openmetrics
+from servescope.contract.samples import escape_help
 from servescope.contract.types import Metric
 from servescope.errors import UsageError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
@@ -68,5 +69,4 @@ def require_distinct(instruments: tuple[Exposed, ...]) -> None:
 
 
 def _head(metric: Metric) -> bytes:
-    text = metric.help.replace("\\", r"\\").replace("\n", r"\n")
-    return f"# HELP {metric.name} {text}\n# TYPE {metric.name} {metric.kind}\n".encode()
+    return f"# HELP {metric.name} {escape_help(metric.help)}\n# TYPE {metric.name} {metric.kind}\n".encode()

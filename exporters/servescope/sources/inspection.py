@@ -162,11 +162,9 @@ def _entries(
     for name, metric in METRICS.items():
         if name not in FIGURES:
             yield _metric_entry(metric, by_name, coverage[name], span)
-        elif name in PROCESS_RATIOS:
-            yield _figure_entry(FIGURES[name], samples, coverage, span, seconds)
-        else:
-            entry = _figure_entry(FIGURES[name], samples, coverage, span, seconds)
-            yield _as_metric(entry, coverage[name])
+            continue
+        entry = _figure_entry(FIGURES[name], samples, coverage, span, seconds)
+        yield entry if name in PROCESS_RATIOS else _as_metric(entry, coverage[name])
     for name, figure in FIGURES.items():
         if name not in METRICS:
             yield _figure_entry(figure, samples, coverage, span, seconds)
@@ -303,17 +301,13 @@ def _verdict(figure: Figure, value: float | None) -> str | None:
 def _explain_no_data(expression: Expression) -> str:
     match expression:
         case Ratio(_, denominator):
-            return f"no data: nothing to divide by, {' - '.join(_sorted_leaves(denominator))} is 0"
+            return f"no data: nothing to divide by, {' - '.join(sorted(leaves(denominator)))} is 0"
         case Difference(left, _):
             return _explain_no_data(left)
         case Quantile(_, histogram):
             return f"no data: no observation in {histogram}"
         case _:
             return "no data: no series"
-
-
-def _sorted_leaves(expression: Expression) -> list[str]:
-    return sorted(leaves(expression))
 
 
 def _joined(*reasons: str | None) -> str | None:

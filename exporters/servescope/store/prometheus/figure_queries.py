@@ -10,8 +10,9 @@ from servescope.contract.expressions import Level, leaves, promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.samples import escape_label_value
 from servescope.contract.types import DEFAULT_WINDOW, Figure
-from servescope.store.prometheus.selectors import escape, selector
+from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_UP
 
 FIGURE_LABEL: Final = "servescope_figure"
@@ -101,4 +102,4 @@ def _read_names(figure: Figure) -> set[str]:
 
 def matchers(deployment: Deployment) -> str:
     """The matchers of a deployment's series."""
-    return ",".join(f'{name}="{escape(getattr(deployment, name))}"' for name in DEPLOYMENT_LABELS)
+    return ",".join(f'{name}="{escape_label_value(getattr(deployment, name))}"' for name in DEPLOYMENT_LABELS)

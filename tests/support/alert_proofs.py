@@ -154,35 +154,13 @@ def _averaging(rate: float, lead: int) -> str:
 
 
 def _slower(name: str) -> Proof:
-    """Two deployments of the old stack, of which the slower counts, one of the new, one of another."""
-    old, older, new, other = (
-        series(FIGURES[name].record(), {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})
-        for stack in (("a", OLD_STACK), ("b", OLD_STACK), ("d", NEW_STACK), ("c", "v0"))
-    )
+    """The new stack takes more than so many times as long as the old one."""
     at = WORSE_TIMES.value
-    busy, before, idle = (
-        each.replace(FIGURES[name].record(), FIGURES["request_rate"].record()) for each in (other, old, older)
-    )
-    return Proof(
-        {old: 1.0, older: 0.5, new: 1.0, other: 1.0, busy: 5.0, before: 5.0, idle: 0.0, _REQUESTS: 5.0,
-        }, {new: at * _HAIR}, at * _HAIR,
-        {
-            "at the boundary": {new: at},
-            "another stack is slower": {other: 9.0},
-            "the old stack is slower": {old: 9.0},
-            "nothing to compare with": {new: 9.0, old: None, older: None},
-            "hardly any traffic": {new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
-            "hardly any traffic on the old stack": {new: 9.0, before: COMPARED_TRAFFIC.value * 0.99},
-        },
-        also={
-            "traffic at its floor": ({new: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0),
-            "traffic on the old stack at its floor": ({new: 9.0, before: COMPARED_TRAFFIC.value}, 9.0),
-        },
-    )  # fmt: skip
+    return _beside(name, 1.0, 0.5, at=at, beyond=at * _HAIR, far=9.0)
 
 
 def _beside(name: str, worst: float, better: float, *, at: float, beyond: float, far: float) -> Proof:
-    """Of two deployments of the old stack the worst counts; `far` is far on the bad side."""
+    """Two deployments of the old stack, of which the worst counts, one of the new, one of another; `far` is too bad."""
     recorded = FIGURES[name].record()
     old, older, new, other = (
         series(recorded, {**DEPLOYMENT, "deployment_id": stack[0], "inference_stack": stack[1]})

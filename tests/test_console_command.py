@@ -100,6 +100,19 @@ def test_foreign_store_is_refused(tmp_path: Path, run: Run) -> None:
     assert "another program" in answer.stderr
 
 
+@pytest.mark.parametrize("command", ["collect", "console"])
+def test_a_directory_is_no_store(tmp_path: Path, command: str) -> None:
+    """Both commands end with code 2 and the same message."""
+    words = {"collect": ("--target", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"), "console": ()}
+    answer = subprocess.run(
+        [sys.executable, "-m", "servescope.cli", command, "--store", str(tmp_path), *words[command]],
+        capture_output=True, text=True, timeout=deadline_seconds(), check=False,
+    )  # fmt: skip
+
+    assert answer.returncode == 2
+    assert answer.stderr == f"servescope: store {str(tmp_path)!r} is a directory, expected a collector's file\n"
+
+
 def test_text_file_is_refused(tmp_path: Path, run: Run) -> None:
     """A file that is no database is refused by name."""
     (tmp_path / "notes.txt").write_text("not a store, but long enough to be looked at as a database file\n" * 10)

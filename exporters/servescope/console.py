@@ -163,8 +163,6 @@ def _check_store(path: Path) -> None:
 
     if not path.exists():
         _wait_for_store(path)
-    if path.is_dir():
-        raise UsageError(f"store {str(path)!r} is a directory, expected a collector's file")
     Store(path, read_only=True).close()
 
 

@@ -289,6 +289,15 @@ def test_wrong_file_is_refused_by_file_key_and_value(tmp_path: Path, text: str, 
     assert message in str(refused.value)
 
 
+def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
+    """A store, given by mistake, and a directory are named in words."""
+    (tmp_path / "x.db").write_bytes(b"SQLite format 3\0\xff")
+    with pytest.raises(ConfigurationError, match=r"x\.db: cannot be read: is not UTF-8 text$"):
+        read_configuration(tmp_path / "x.db")
+    with pytest.raises(ConfigurationError, match=rf"^{tmp_path}: cannot be read: is a directory$"):
+        read_configuration(tmp_path)
+
+
 def test_missing_file_is_refused(tmp_path: Path) -> None:
     """A file that is not there is named."""
     with pytest.raises(ConfigurationError, match=r"no configuration file '.*nowhere\.toml'"):

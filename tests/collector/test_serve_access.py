@@ -141,6 +141,7 @@ def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.
         (None, 200), ("localhost", 200), ("localhost:9900", 200), ("127.0.0.1:9900", 200), ("[::1]:9900", 200),
         ("10.0.0.7", 200),
         ("rebound.example", 421), ("rebound.example:9900", 421), ("127.0.0.1.example", 421), ("", 421),
+        ("127.0.0.1:9900@rebound.example", 421), ("localhost:9900x", 421), ("[::1]:x", 421),
     ],
 )  # fmt: skip
 def test_names_that_may_be_rebound_are_refused_without_a_token(tmp_path: Path, host: str | None, status: int) -> None:

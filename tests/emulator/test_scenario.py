@@ -273,7 +273,7 @@ def test_deployments_differ() -> None:
         (None, "no scenario file"),
         (b"seed = ", "not TOML"),
         (b"seed = 9223372036854775808", "seed: a number beyond"),
-        (b"\xff", "cannot be read"),
+        (b"\xff", "cannot be read: is not UTF-8 text$"),
     ],
 )
 def test_files_that_are_none_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:

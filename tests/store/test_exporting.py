@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -283,18 +284,25 @@ def test_an_export_that_does_not_fit_on_the_disk_is_an_error(
 
 @FORMS
 def test_a_place_that_cannot_be_written_is_an_error(store: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
-    """A directory and a device are wrong usage; a file system that refuses is an error with its reason."""
-    for out in (tmp_path, Path("/dev/null"), tmp_path / "nowhere" / "out"):
+    """A directory, a device and a missing directory are wrong usage; a file system that refuses is an error."""
+    (tmp_path / "file").touch()
+    for out, problem in (
+        (tmp_path, " is a directory, expected the path of a file"),
+        (Path("/dev/null"), " is not a regular file, expected the path of a file"),
+        (tmp_path / "nowhere" / "out", f": directory {str(tmp_path / 'nowhere')!r} does not exist"),
+        (tmp_path / "file" / "out", f": directory {str(tmp_path / 'file')!r} is not a directory"),
+    ):
         refused = export(store, out, "--format", *form)
         assert refused.returncode == 2
-        assert refused.stderr == (
-            f"servescope: --out {str(out)!r} is no file that can be written, expected one in a directory\n"
-        )
+        assert refused.stderr == f"servescope: --out {str(out)!r}{problem}\n"
     # Nobody may create a file there, whatever the permissions of who tries.
     unwritable = Path("/proc/self") / "out"
     refused = export(store, unwritable, "--format", *form)
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"servescope: {str(unwritable)!r} cannot be written: ")
+    assert re.match(
+        rf"servescope: --out {str(unwritable)!r}: the temporary file 'out\.\d+\.partial' beside it cannot be created: ",
+        refused.stderr,
+    )
     assert len(refused.stderr.splitlines()) == 1
 
 

@@ -19,7 +19,7 @@ import pytest
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.store.embedded import Store
-from servescope.store.records import StoreError, TargetStatus
+from servescope.store.records import StoreError, StorePathError, TargetStatus
 from servescope.store.writer import Round, StoreWriter
 from tests.support.waiting import deadline_seconds
 
@@ -373,6 +373,24 @@ def test_a_file_that_is_no_database_is_refused(path: Path, begin: Callable[[Path
     with pytest.raises(StoreError, match="cannot be used as a store: file is not a database"):
         begin(path)
     assert [(each, each.read_bytes()) for each in path.parent.iterdir()] == [(path, former)]
+
+
+@pytest.mark.parametrize("begin", [Store, Store.begin, partial(Store, read_only=True)])
+@pytest.mark.parametrize(
+    ("create", "kind"), [(Path.mkdir, "a directory"), (os.mkfifo, "not a regular file")], ids=["directory", "fifo"]
+)
+def test_what_is_no_file_is_refused(
+    path: Path, begin: Callable[[Path], Store], create: Callable[[Path], None], kind: str
+) -> None:
+    """No later try can succeed, so a collector does not start; nothing is created beside it."""
+    create(path)
+
+    with pytest.raises(
+        StorePathError, match=rf"^store '.*servescope.db' is {kind}, expected a collector's file$"
+    ) as raised:
+        begin(path)
+    assert not raised.value.retryable
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 9])

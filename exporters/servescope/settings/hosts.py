@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection
+from string import digits
 
 
 def accepts_host(host: str, names: Collection[str] = ()) -> bool:
-    """Whether a Host header is `localhost`, an IP address, or one of the configured names; the port is ignored."""
+    """Whether a Host header is `localhost`, an IP address, or one of the configured names, with or without a port."""
     name = _without_port(host)
     if name == "localhost" or name in {each.lower() for each in names}:
         return True
@@ -23,5 +24,7 @@ def accepts_host(host: str, names: Collection[str] = ()) -> bool:
 
 
 def _without_port(host: str) -> str:
-    has_port = host.rpartition("]")[2].startswith(":") or host.count(":") == 1
-    return (host.rpartition(":")[0] if has_port else host).lower()
+    name, _, port = host.rpartition(":")
+    # Digits alone, or nothing, as in a URL (RFC 3986, section 3.2.3).
+    has_port = (name.endswith("]") or host.count(":") == 1) and not port.strip(digits)
+    return (name if has_port else host).lower()

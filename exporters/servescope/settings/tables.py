@@ -24,8 +24,11 @@ def read_document(path: Path, what: str) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(f"no {what} file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        reason = "is a directory" if path.is_dir() else error.strerror
+        raise ConfigurationError(f"{path}: cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: cannot be read: is not UTF-8 text") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
 

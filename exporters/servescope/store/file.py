@@ -7,12 +7,13 @@ import fcntl
 import itertools
 import os
 import sqlite3
+import stat
 import time
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from servescope.store.records import StoreError
+from servescope.store.records import StoreError, StorePathError
 from servescope.store.schema import APPLICATION_ID, SCHEMA_VERSION, TABLES
 
 BUSY_SECONDS: Final = 5.0
@@ -58,10 +59,16 @@ def lock_for_writing(path: Path) -> int:
 def check_file(path: Path) -> None:
     """Raise StoreError when the file at the path, if any, is not a store of ours or has another schema version.
 
-    Neither a lock nor a log is created beside the file.
+    Raises StorePathError for a directory and anything else that is not a regular file. Neither a lock nor a log is
+    created beside the file.
     """
     try:
-        if not path.stat().st_size:
+        found = path.stat()
+        # SQLite reports a directory like a failing disk, and waits for who writes a FIFO.
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+            raise StorePathError(f"store {str(path)!r} is {kind}, expected a collector's file")
+        if not found.st_size:
             return
         with closing(_connect(path, "mode=ro&immutable=1")) as connection:
             _check_application(connection, path)

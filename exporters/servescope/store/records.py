@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Labels
-from servescope.errors import ServescopeError
+from servescope.errors import ServescopeError, UsageError
 
 AHEAD_MS: Final = 60_000
 """By how much what is stored may be ahead of its reader's clock and still be of now."""
@@ -27,6 +27,10 @@ class StoreError(ServescopeError):
     def __init__(self, message: str, *, damaged: bool = False, retryable: bool = False) -> None:
         super().__init__(message)
         self.damaged, self.retryable = damaged, retryable
+
+
+class StorePathError(StoreError, UsageError):
+    """The path cannot be that of a store: there is a directory, or something else that is not a regular file."""
 
 
 class RefusedError(StoreError):

@@ -22,11 +22,22 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     A file that is at the path stays until then, and stays when it fails. Raises UsageError when the path cannot be that
     of a file, ExportError when it cannot be written.
     """
-    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-        raise UsageError(f"--out {str(path)!r} is no file that can be written, expected one in a directory")
+    if not path.parent.is_dir():
+        problem = "is not a directory" if path.parent.exists() else "does not exist"
+        raise UsageError(f"--out {str(path)!r}: directory {str(path.parent)!r} {problem}")
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "not a regular file"
+        raise UsageError(f"--out {str(path)!r} is {kind}, expected the path of a file")
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
+        file = partial.open("wb")
+    except OSError as error:
+        raise ExportError(
+            f"--out {str(path)!r}: the temporary file {partial.name!r} beside it cannot be created: "
+            f"{error.strerror or error}"
+        ) from error
+    try:
+        with file:
             yield file
         partial.replace(path)
     except OSError as error:

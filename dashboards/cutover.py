@@ -36,7 +36,7 @@ def make(options: Options) -> Board:
                         # Ended requests: some engines do not report started ones.
                         "Requests by stack", rate("requests_total"), unit="requests/s", stacked=True,
                         meaning="Requests that ended per second, by stack; a stack's part of the total is its share.",
-                        normal="the shares match the configured traffic split.",
+                        normal="they match the configured traffic split.",
                         first="if they do not, check the weights of the gateway that splits the traffic.",
                     ),
                     expression_panel(

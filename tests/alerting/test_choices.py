@@ -7,7 +7,7 @@ import pytest
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import Choices, Name, bound, resolve
 from servescope.alerting.promql import condition_promql
-from servescope.contract.bounds import LATE_POSITION, SHARE_MARGIN
+from servescope.contract.bounds import LATE_POSITION, SPLIT_MARGIN
 
 
 @pytest.mark.parametrize("name", ALERTS)
@@ -23,7 +23,7 @@ def test_a_number_has_the_chosen_value_in_its_format() -> None:
     number = bound(LATE_POSITION)
     choices = Choices(bounds={LATE_POSITION.name: 0.25})
 
-    assert resolve((number, -number, bound(SHARE_MARGIN)), choices) == (0.25, -0.25, SHARE_MARGIN.value)
+    assert resolve((number, -number, bound(SPLIT_MARGIN)), choices) == (0.25, -0.25, SPLIT_MARGIN.value)
     assert resolve(f"{number:%} {number:+%} {-number:%} {number:g}", choices) == "25% +25% -25% 0.25"
 
 

@@ -82,14 +82,14 @@ def test_a_deployment_that_is_down_notifies_once(url: str) -> None:
             "target there": ("ServescopeTargetDown", down),
             "other down": ("ServescopeDeploymentDown", other),
             "target of other": ("ServescopeTargetDown", other),
-            "shares": ("ServescopeSharesNotAsConfigured", down),
+            "split": ("ServescopeTrafficSplitNotAsConfigured", down),
             "prometheus": ("ServescopeRuleEvaluationFails", {}),
         },
     )
 
     assert _muted(url) == {
         "no replica": False, "down": True, "target there": True, "other down": False, "target of other": True,
-        "shares": False, "prometheus": False,
+        "split": False, "prometheus": False,
     }  # fmt: skip
 
 

@@ -193,7 +193,7 @@ def test_prometheus_accepts_what_is_chosen(
 
 
 RENAMED = [
-    "ServescopeNewStackFirstTokenSlower", "ServescopeSharesNotAsConfigured", "ServescopeCacheEventGaps",
+    "ServescopeNewStackFirstTokenSlower", "ServescopeTrafficSplitNotAsConfigured", "ServescopeCacheEventGaps",
     "ServescopeNoActiveReplica", "ServescopeTargetGone", "ServescopeUpButNotServing", "ServescopeDeploymentDown",
 ]  # fmt: skip
 
@@ -257,7 +257,7 @@ def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
     assert {"ServescopeCacheChurn", "ServescopeAutoscalerPinned", "ServescopeNoActiveReplica"} <= left_out
     assert not left_out & {
         "ServescopeSpeculationBelowBreakEven", "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast",
-        "ServescopeSharesNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
+        "ServescopeTrafficSplitNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
     }  # fmt: skip
     assert names("vllm", "servescope") == names() == ALERTS.keys()
 

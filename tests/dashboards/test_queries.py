@@ -151,7 +151,7 @@ def test_every_annotation_is_executed(filled: Prometheus, name: str) -> None:
     assert not found["Deployment appears"]
     assert {each["metric"]["rollout_phase"] for each in found["Rollout phase"]} == {"promoting"}
     assert {each["metric"]["alertname"] for each in found["Alert fires"]} == {
-        "SpeculationRateLow", "ServescopeSharesNotAsConfigured", "ServescopeCollectorDown",
+        "SpeculationRateLow", "ServescopeTrafficSplitNotAsConfigured", "ServescopeCollectorDown",
     }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_alerts_of_no_single_deployment_fire_on_the_overview(filled: Prometheus)
     def fires(**chosen: str) -> set[str]:
         return {each["metric"]["alertname"] for each in ask(filled, substitute(target["expr"], **chosen))}
 
-    wider = {"ServescopeSharesNotAsConfigured", "ServescopeCollectorDown"}
+    wider = {"ServescopeTrafficSplitNotAsConfigured", "ServescopeCollectorDown"}
     assert fires() == {"SpeculationRateLow", *wider}
     assert fires(deployment="chat-v1") == {"SpeculationRateLow", *wider}
     assert fires(deployment="(chat-v2|plain)") == wider

@@ -100,7 +100,7 @@ def test_fault_for_some_seconds_goes_by_itself(client: ControlClient) -> None:
 
 def test_traffic_is_split_anew(client: ControlClient) -> None:
     """The share of a deployment is set, and the others get the rest."""
-    assert client.read_shares() == {"chat-v1": 0.5, "chat-v2": 0.5}
+    assert client.read_traffic_split() == {"chat-v1": 0.5, "chat-v2": 0.5}
     assert client.set_share("chat-v2", 0.9) == {"chat-v1": pytest.approx(0.1), "chat-v2": 0.9}
     client.set_share("chat-v2", 0.5)
 
@@ -163,11 +163,11 @@ def test_unknown_numbers_are_not_found(client: ControlClient, number: str) -> No
 )
 def test_wrong_shares_are_refused(client: ControlClient, body: object, message: str) -> None:
     """A share that is none is answered with 400, and the split stays."""
-    before = client.read_shares()
+    before = client.read_traffic_split()
     status, answer = ask(client.url, "PUT", "/traffic", body)
     assert status == 400
     assert message in answer["error"]
-    assert client.read_shares() == before
+    assert client.read_traffic_split() == before
 
 
 # --- To whom ----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def start(mix: Mix, *, seed: int = 1, outcomes: tuple[str, ...] = ("ok",)) -> tu
     client = Client(clock, outcomes)
     traffic = Traffic(
         GeneratedTraffic(mix), clock=clock, seed=seed, block_tokens=BLOCK_TOKENS,
-        sends={"all": client.send}, shares={"all": 1.0},
+        sends={"all": client.send}, split={"all": 1.0},
     )  # fmt: skip
     traffic.start()
     return traffic, clock, client

@@ -131,10 +131,10 @@ def test_least_is_a_model_and_a_name() -> None:
     assert plan.disaggregation is None
 
 
-def test_shares_are_those_of_the_traffic() -> None:
-    """They are shares of their sum, and can be changed while it runs."""
+def test_shares_are_the_traffic_split() -> None:
+    """Each share is one of their sum, and can be changed while it runs."""
     stack = scenario(WHOLE).build()
-    assert stack.traffic.shares == {"new": 0.75, "old": 0.25}
+    assert stack.traffic.split == {"new": 0.75, "old": 0.25}
 
 
 def change(path: str, value: object) -> Mapping[str, object]:

@@ -43,18 +43,18 @@ class Client:
 
 
 def replay(
-    plan: ReplayedTraffic, *, seed: int = 1, block_tokens: int = 512, shares: tuple[float, ...] = (1.0,)
+    plan: ReplayedTraffic, *, seed: int = 1, block_tokens: int = 512, split: tuple[float, ...] = (1.0,)
 ) -> tuple[Traffic, VirtualClock, list[Client]]:
     """A replay that has started."""
     clock = VirtualClock()
-    clients = [Client(clock) for _ in shares]
+    clients = [Client(clock) for _ in split]
     traffic = Traffic(
         plan,
         clock=clock,
         seed=seed,
         block_tokens=block_tokens,
         sends={str(number): client.send for number, client in enumerate(clients)},
-        shares={str(number): share for number, share in enumerate(shares)},
+        split={str(number): share for number, share in enumerate(split)},
     )
     traffic.start()
     return traffic, clock, clients
@@ -326,7 +326,7 @@ def test_prompts_that_begin_alike_go_to_one_deployment(tmp_path: Path) -> None:
         for turn in range(4)
         for family in range(1, 1001 if turn < 2 else 2001)
     ]
-    traffic, clock, clients = replay(ReplayedTraffic(write(tmp_path, "\n".join(lines))), shares=(0.7, 0.3))
+    traffic, clock, clients = replay(ReplayedTraffic(write(tmp_path, "\n".join(lines))), split=(0.7, 0.3))
     clock.run_until(1.999)
     first, second = families(clients)
     assert first.isdisjoint(second)
@@ -436,7 +436,7 @@ def test_a_trace_is_never_held_whole(tmp_path: Path) -> None:
     try:
         traffic = Traffic(
             ReplayedTraffic(path), clock=clock, seed=1, block_tokens=512,
-            sends={"none": lambda request, finished: None}, shares={"none": 1.0},
+            sends={"none": lambda request, finished: None}, split={"none": 1.0},
         )  # fmt: skip
         traffic.start()
         clock.run_until(3.0)

@@ -32,24 +32,24 @@ class Client:
 
 
 def build(
-    mix: Mix, clock: VirtualClock, clients: list[Client], *, seed: int = 1, shares: tuple[float, ...] = (1.0,)
+    mix: Mix, clock: VirtualClock, clients: list[Client], *, seed: int = 1, split: tuple[float, ...] = (1.0,)
 ) -> Traffic:
-    """Traffic over deployments "0", "1", … of those shares."""
+    """Traffic over deployments "0", "1", … with that split."""
     return Traffic(
         GeneratedTraffic(mix),
         clock=clock,
         seed=seed,
         block_tokens=32,
         sends={str(number): client.send for number, client in enumerate(clients)},
-        shares={str(number): share for number, share in enumerate(shares)},
+        split={str(number): share for number, share in enumerate(split)},
     )
 
 
-def generate(mix: Mix, seconds: float, *, seed: int = 1, shares: tuple[float, ...] = (1.0,)) -> list[Client]:
+def generate(mix: Mix, seconds: float, *, seed: int = 1, split: tuple[float, ...] = (1.0,)) -> list[Client]:
     """What each of several deployments is sent."""
     clock = VirtualClock()
-    clients = [Client(clock) for _ in shares]
-    build(mix, clock, clients, seed=seed, shares=shares).start()
+    clients = [Client(clock) for _ in split]
+    build(mix, clock, clients, seed=seed, split=split).start()
     clock.run_until(seconds)
     return clients
 
@@ -79,7 +79,7 @@ def test_traffic_varies_over_the_day() -> None:
 
 def test_traffic_is_split_by_share() -> None:
     """Each deployment gets its share of the conversations; one with share 0 gets nothing."""
-    three_quarters, quarter, nothing = generate(QUIET, 1500.0, shares=(0.75, 0.25, 0.0))
+    three_quarters, quarter, nothing = generate(QUIET, 1500.0, split=(0.75, 0.25, 0.0))
     total = len(three_quarters.requests) + len(quarter.requests)
     assert len(quarter.requests) / total == pytest.approx(0.25, abs=0.05)
     assert nothing.requests == []
@@ -170,7 +170,7 @@ def test_impossible_mixes_are_refused(name: str, value: float) -> None:
 def test_shares_cannot_all_be_zero() -> None:
     """Traffic that nobody gets is refused."""
     with pytest.raises(UsageError, match="expected one above 0"):
-        generate(QUIET, 1.0, shares=(0.0, 0.0))
+        generate(QUIET, 1.0, split=(0.0, 0.0))
 
 
 def test_share_can_be_changed_while_it_runs() -> None:
@@ -178,13 +178,13 @@ def test_share_can_be_changed_while_it_runs() -> None:
     clock = VirtualClock()
     clients = [Client(clock), Client(clock)]
     # Without a limit no conversation starts afresh, so that its last block identifies it.
-    traffic = build(replace(QUIET, prompt_limit=10**6), clock, clients, shares=(1.0, 0.0))
+    traffic = build(replace(QUIET, prompt_limit=10**6), clock, clients, split=(1.0, 0.0))
     traffic.start()
     clock.run_until(300.0)
     assert clients[1].requests == []
     begun = {request.block_ids[-1] >> 20 for request in clients[0].requests}
     traffic.set_share("1", 1.0)
-    assert traffic.shares == {"0": 0.0, "1": 1.0}
+    assert traffic.split == {"0": 0.0, "1": 1.0}
     before = len(clients[0].requests)
     clock.run_until(600.0)
     later = {request.block_ids[-1] >> 20 for request in clients[0].requests[before:]}
@@ -195,23 +195,23 @@ def test_share_can_be_changed_while_it_runs() -> None:
 def test_the_other_deployments_share_what_is_left() -> None:
     """Giving one deployment a share keeps the proportions of the others; what had nothing gets equal parts."""
     clock = VirtualClock()
-    traffic = build(QUIET, clock, [Client(clock) for _ in range(3)], shares=(0.5, 0.3, 0.2))
+    traffic = build(QUIET, clock, [Client(clock) for _ in range(3)], split=(0.5, 0.3, 0.2))
     traffic.set_share("0", 0.0)
-    assert traffic.shares == pytest.approx({"0": 0.0, "1": 0.6, "2": 0.4})
+    assert traffic.split == pytest.approx({"0": 0.0, "1": 0.6, "2": 0.4})
     traffic.set_share("2", 1.0)
     traffic.set_share("2", 0.5)
-    assert traffic.shares == pytest.approx({"0": 0.25, "1": 0.25, "2": 0.5})
+    assert traffic.split == pytest.approx({"0": 0.25, "1": 0.25, "2": 0.5})
 
 
 def test_impossible_shares_are_refused() -> None:
     """Unknown deployments and shares outside 0 to 1 are refused, and change nothing."""
     clock = VirtualClock()
-    traffic = build(QUIET, clock, [Client(clock), Client(clock)], shares=(0.5, 0.5))
+    traffic = build(QUIET, clock, [Client(clock), Client(clock)], split=(0.5, 0.5))
     with pytest.raises(UsageError, match="unknown deployment 'chat-v3', known: 0, 1"):
         traffic.set_share("chat-v3", 0.5)
     for share in (-0.1, 1.1, float("nan")):
         with pytest.raises(UsageError, match=r"expected a share in \[0, 1\]"):
             traffic.set_share("0", share)
-    assert traffic.shares == {"0": 0.5, "1": 0.5}
+    assert traffic.split == {"0": 0.5, "1": 0.5}
     with pytest.raises(UsageError, match="there is no other deployment"):
         build(QUIET, clock, [Client(clock)]).set_share("0", 0.5)

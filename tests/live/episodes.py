@@ -186,7 +186,7 @@ _USERS: Final = (
     _of_faults("pair-v2", "error-burst:0.2", "ServescopeNewStackErrorsMore"),
     Episode(
         "pair-v2", "pair-v2", "the traffic is moved to v2 against the configured split",
-        lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeSharesNotAsConfigured@",),
+        lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeTrafficSplitNotAsConfigured@",),
     ),
     # A ticket waits for the end of a migration that was planned, and a page does not.
     _of_faults(

@@ -179,7 +179,7 @@ def rise_and_fall(stack: LiveStack, surge: str, deployment: str, every: str) -> 
 def move_traffic(stack: LiveStack, deployment: str, share: float) -> Undo:
     """Give a deployment another share of its emulator's traffic."""
     emulator = stack.emulators[find_emulator(deployment)]
-    before = emulator.read_shares()
+    before = emulator.read_traffic_split()
     emulator.set_share(deployment, share)
 
     def move_back() -> None:

@@ -228,7 +228,7 @@ def _write_collector_configuration(
     lines += ["", "[[deployments]]", *_assigned(exporter.labels)]
     lines += ["[[deployments.targets]]", f'url = "{exporter.url}"']
     for (model_name, environment), shares in _pairs_of_stacks(emulated).items():
-        lines += ["", "[[shares]]", *_assigned({"model_name": model_name, "environment": environment})]
+        lines += ["", "[[traffic_split]]", *_assigned({"model_name": model_name, "environment": environment})]
         lines += ["stacks = { " + ", ".join(f"{stack} = {share}" for stack, share in shares.items()) + " }"]
     (folder / "servescope.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

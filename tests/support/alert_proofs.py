@@ -20,7 +20,7 @@ from servescope.contract.bounds import (
     REQUEST_TRAFFIC,
     SCALE_CHANGES,
     SCRAPE_AGE,
-    SHARE_MARGIN,
+    SPLIT_MARGIN,
     STORE_QUEUE_AGE,
     WORSE_ERRORS,
     WORSE_SPEED,
@@ -92,7 +92,7 @@ _AGES = "servescope_target_scrape_age_seconds"
 _AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
 _SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
 _CONFIGURED = [
-    own("servescope_configured_share", model_name="m", environment="e", inference_stack=stack)
+    own("servescope_configured_traffic_ratio", model_name="m", environment="e", inference_stack=stack)
     for stack in (OLD_STACK, NEW_STACK, "v0")
 ]
 
@@ -419,19 +419,19 @@ PROOFS: Mapping[str, Proof] = {
     "ServescopeNewStackSpeedLower": _beside(
         "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR, far=1.0,
     ),
-    "ServescopeSharesNotAsConfigured": Proof(
+    "ServescopeTrafficSplitNotAsConfigured": Proof(
         {**_ended(2.5, 5.0, 2.5), **dict(zip(_CONFIGURED, (0.25, 0.5, 0.25), strict=True))},
-        _ended(2.0, 5.0 + 10 * SHARE_MARGIN.value * _HAIR, 1.99), 0.5 + SHARE_MARGIN.value * _HAIR,
+        _ended(2.0, 5.0 + 10 * SPLIT_MARGIN.value * _HAIR, 1.99), 0.5 + SPLIT_MARGIN.value * _HAIR,
         {
-            "at the upper boundary": _ended(2.0, 5.0 + 10 * SHARE_MARGIN.value, 2.0),
-            "at the lower boundary": _ended(3.0, 5.0 - 10 * SHARE_MARGIN.value, 3.0),
+            "at the upper boundary": _ended(2.0, 5.0 + 10 * SPLIT_MARGIN.value, 2.0),
+            "at the lower boundary": _ended(3.0, 5.0 - 10 * SPLIT_MARGIN.value, 3.0),
             "hardly any traffic": _ended(0.1, 0.79, 0.1),
             "nothing is configured": {**_ended(0.1, 9.8, 0.1), **dict.fromkeys(_CONFIGURED)},
         },
         also={
             "traffic at its floor": (_ended(0.1875, 0.625, 0.1875), 0.625),
             "too few": (
-                _ended(3.0, 5.0 - 10 * SHARE_MARGIN.value * _HAIR, 3.01), 0.5 - SHARE_MARGIN.value * _HAIR
+                _ended(3.0, 5.0 - 10 * SPLIT_MARGIN.value * _HAIR, 3.01), 0.5 - SPLIT_MARGIN.value * _HAIR
             ),
         },
         labels={label: DEPLOYMENT[label] for label in ("model_name", "environment", "inference_stack")},

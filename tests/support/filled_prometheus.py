@@ -105,7 +105,7 @@ def _beside() -> Iterator[bytes]:
     """What a collector reports of its configuration, and a deployment whose replicas lie apart."""
     for after in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
         timestamp = str(START_SECONDS + after).encode()
-        yield from (_share(deployment, share, timestamp) for deployment, share in _CONFIGURED.items())
+        yield from (_configured(deployment, ratio, timestamp) for deployment, ratio in _CONFIGURED.items())
         yield from _uneven(after, timestamp)
 
 
@@ -113,11 +113,11 @@ def _beside() -> Iterator[bytes]:
 _CONFIGURED = {V1.identity: 0.5, V2.identity: 0.5}
 
 
-def _share(identity: Deployment, share: float, timestamp: bytes) -> bytes:
+def _configured(identity: Deployment, ratio: float, timestamp: bytes) -> bytes:
     labels = ",".join(
         f'{name}="{getattr(identity, name)}"' for name in ("model_name", "environment", "inference_stack")
     )
-    return f"servescope_configured_share{{{labels}}} {share} ".encode() + timestamp + b"\n"
+    return f"servescope_configured_traffic_ratio{{{labels}}} {ratio} ".encode() + timestamp + b"\n"
 
 
 UNEVEN = {"r0": (500.0, 1000.0), "r1": (3200.0, 4000.0), "r2": (0.0, 1.0)}
@@ -134,7 +134,7 @@ def _uneven(after: int, timestamp: bytes) -> Iterator[bytes]:
 _MODEL = 'model_name="llama-3.3-70b",environment="production"'
 _FIRING = (
     f'alertname="SpeculationRateLow",severity="warning",deployment_id="chat-v1",inference_stack="v1",{_MODEL}',
-    f'alertname="ServescopeSharesNotAsConfigured",severity="warning",inference_stack="v1",{_MODEL}',
+    f'alertname="ServescopeTrafficSplitNotAsConfigured",severity="warning",inference_stack="v1",{_MODEL}',
     'alertname="ServescopeCollectorDown",severity="warning",instance="collector:9477"',
     'alertname="ServescopeWatchdog",severity="none"',
     'alertname="SomebodysDiskFull",severity="critical",instance="database:9100"',

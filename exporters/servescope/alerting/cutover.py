@@ -28,8 +28,8 @@ from servescope.alerting.records import (
 )
 from servescope.contract.bounds import (
     COMPARED_TRAFFIC,
-    SHARE_MARGIN,
-    SHARE_TRAFFIC,
+    SPLIT_MARGIN,
+    SPLIT_TRAFFIC,
     WORSE_ERRORS,
     WORSE_SPEED,
     WORSE_TIMES,
@@ -40,7 +40,7 @@ _MODEL_LABELS: Final = ("model_name", "environment")
 _OLD: Final = Name("old_stack")
 _NEW: Final = Name("new_stack")
 _FLOOR: Final = bound(COMPARED_TRAFFIC)
-_MARGIN: Final = bound(SHARE_MARGIN)
+_MARGIN: Final = bound(SPLIT_MARGIN)
 _TIMES: Final = bound(WORSE_TIMES)
 _ERRORS: Final = bound(WORSE_ERRORS)
 _SPEED: Final = bound(WORSE_SPEED)
@@ -94,33 +94,33 @@ def _slower(name: str, figure: str, latency: str) -> Alert:
 
 # Ended requests, since not every engine reports started ones.
 _ENDED: Final = rate("requests_total")
-_SHARE: Final = Quotient(
+_SPLIT: Final = Quotient(
     Measured(_ENDED, ("inference_stack",), level=_MODEL_LABELS), Measured(_ENDED, level=_MODEL_LABELS)
 )
-_CONFIGURED: Final = Own("servescope_configured_share", (*_MODEL_LABELS, "inference_stack"))
+_CONFIGURED: Final = Own("servescope_configured_traffic_ratio", (*_MODEL_LABELS, "inference_stack"))
 
 CUTOVER_ALERTS: Final = (
     Alert(
-        "ServescopeSharesNotAsConfigured", "warning", "cutover", "cutover",
+        "ServescopeTrafficSplitNotAsConfigured", "warning", "cutover", "cutover",
         All((
             Any((
-                Compare(_SHARE, ">", Shifted(_CONFIGURED, _MARGIN)),
-                Compare(_SHARE, "<", Shifted(_CONFIGURED, -_MARGIN)),
+                Compare(_SPLIT, ">", Shifted(_CONFIGURED, _MARGIN)),
+                Compare(_SPLIT, "<", Shifted(_CONFIGURED, -_MARGIN)),
             )),
-            Compare(Measured(_ENDED, level=_MODEL_LABELS), ">=", bound(SHARE_TRAFFIC)),
+            Compare(Measured(_ENDED, level=_MODEL_LABELS), ">=", bound(SPLIT_TRAFFIC)),
         )),
         "The traffic split between the stacks differs from the configured one.",
         f"Stack {{{{ $labels.inference_stack }}}} gets {PERCENT} of the requests of {{{{ $labels.model_name }}}}, more "
-        f"than {_MARGIN:%} of all requests away from its configured share.",
+        f"than {_MARGIN:%} of all requests away from the configured traffic split.",
         Runbook(
-            f"A stack's share of a model's requests differs by more than {_MARGIN:%} of all requests from the share "
-            "that `[[shares]]` of the collector's configuration sets.",
+            "A stack gets more or fewer of a model's requests than `[[traffic_split]]` of the collector's "
+            f"configuration sets, by more than {_MARGIN:%} of all requests.",
             "More users than planned are on the new stack, or fewer, and then the cutover does not progress.",
             "Compare the request rates of the stacks; read the weights that the gateway in front of them uses now.",
-            "Set the gateway's weights; or change `[[shares]]` if the plan changed.",
-            "A cutover step whose weights changed before `[[shares]]` did.",
+            "Set the gateway's weights; or change `[[traffic_split]]` if the plan changed.",
+            "A cutover step whose weights changed before `[[traffic_split]]` did.",
         ),
-        "cutover", "servescope_configured_share", wait="15m", keep="5m",
+        "cutover", "servescope_configured_traffic_ratio", wait="15m", keep="5m",
     ),
     _slower("ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "time to first token"),
     _slower("ServescopeNewStackTokensSlower", "time_per_output_token_p95", "time per output token"),

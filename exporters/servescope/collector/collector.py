@@ -95,7 +95,7 @@ class Collector:
         )
         deriver = Deriver(settings.window_ms, settings.window_bounds, self.alerts.view.requirements.asked)
         self.fleet = Fleet(settings, self._clock, deriver, self.alerts, self.recorder)
-        self.own = OwnSeries(self.fleet, self.telemetry, configuration.shares)
+        self.own = OwnSeries(self.fleet, self.telemetry, configuration.traffic_split)
         self._scraping = ScrapeLoop(self.fleet, fetch, self._clock, self.telemetry)
         self._discovering = DiscoveryLoop(
             configuration, self.fleet, self._scraping, self._clock, self.telemetry, fetch_list
@@ -226,7 +226,7 @@ class Collector:
         _check_window(configuration)
 
         def switch() -> None:
-            self.fleet.settings, self.own.shares = settings, configuration.shares
+            self.fleet.settings, self.own.traffic_split = settings, configuration.traffic_split
             self.alerts.apply(configuration.alerting)
 
         await self._discovering.apply(configuration, switch)

@@ -23,7 +23,7 @@ from servescope.collector.deployments import (
     read_limits,
 )
 from servescope.collector.paging.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
-from servescope.collector.traffic_split import SHARE_SETTINGS, ConfiguredShare, read_shares
+from servescope.collector.traffic_split import TRAFFIC_SPLIT_SETTINGS, ConfiguredTraffic, read_traffic_split
 from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
@@ -55,7 +55,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     "api": tuple(Setting(key, "") for key in API_KEYS),
     **ALERTING_SETTINGS,
     **DEPLOYMENT_SETTINGS,
-    "shares": SHARE_SETTINGS,
+    "traffic_split": TRAFFIC_SPLIT_SETTINGS,
 }
 
 
@@ -85,7 +85,7 @@ class CollectorSettings(PageLimits):
 class Configuration:
     """All of `servescope.toml`; `origin` names the file, or the command line.
 
-    `shares` are those of the traffic that the stacks are to have; `alerting` says which alerts there are, and who is
+    `traffic_split` is what each stack is to get of the requests; `alerting` says which alerts there are, and who is
     notified.
     """
 
@@ -93,7 +93,7 @@ class Configuration:
     deployments: tuple[DeploymentSettings, ...]
     origin: str
     api: ApiSettings = field(default_factory=ApiSettings)
-    shares: tuple[ConfiguredShare, ...] = ()
+    traffic_split: tuple[ConfiguredTraffic, ...] = ()
     alerting: AlertingSettings = field(default_factory=AlertingSettings)
 
 
@@ -110,7 +110,7 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     """The configuration from a parsed document; `origin` is what errors call it."""
     root = Table(document, origin, "")
     # What to import from a Prometheus is read by the import alone.
-    root.check_keys(("collector", "api", "alerting", "deployments", "shares", "import"))
+    root.check_keys(("collector", "api", "alerting", "deployments", "traffic_split", "import"))
     api = read_api(root.table("api", SETTINGS["api"]), directory)
     collector = _read_collector(root.table("collector", SETTINGS["collector"]), directory)
     tables = root.tables("deployments", SETTINGS["deployments"])
@@ -118,9 +118,10 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     if not deployments:
         raise ConfigurationError(f"{origin}: no deployments; expected at least one [[deployments]] table")
     _check_deployments_differ(deployments, origin)
-    shares = read_shares(root.tables("shares", SETTINGS["shares"]), [each.deployment for each in deployments])
+    splits = root.tables("traffic_split", SETTINGS["traffic_split"])
+    traffic_split = read_traffic_split(splits, [each.deployment for each in deployments])
     alerting = read_alerting(root.table("alerting", SETTINGS["alerting"]))
-    return Configuration(collector, deployments, origin, api, shares, alerting)
+    return Configuration(collector, deployments, origin, api, traffic_split, alerting)
 
 
 def configure_targets(

@@ -1,4 +1,4 @@
-"""The series of the collector's own that follow from its state: targets, scrape ages, alerts, configured shares."""
+"""The collector's own series that follow from its state: targets, scrape ages, alerts, configured traffic."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final
 from servescope.collector.exposition import TARGET_GAUGES, Gauges
 from servescope.collector.fleet import Fleet
 from servescope.collector.telemetry import Telemetry
-from servescope.collector.traffic_split import ConfiguredShare
+from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import make_labels
 
 SCRAPE_AGE: Final = "servescope_target_scrape_age_seconds"
-CONFIGURED_SHARE: Final = "servescope_configured_share"
+CONFIGURED_TRAFFIC: Final = "servescope_configured_traffic_ratio"
 
 
 class OwnSeries:
-    """Reads them from a fleet; `shares` are those of the traffic that the stacks are to have."""
+    """Reads them from a fleet; `traffic_split` is what each stack is to get of the requests."""
 
-    def __init__(self, fleet: Fleet, telemetry: Telemetry, shares: Sequence[ConfiguredShare]) -> None:
-        self.shares = shares
+    def __init__(self, fleet: Fleet, telemetry: Telemetry, traffic_split: Sequence[ConfiguredTraffic]) -> None:
+        self.traffic_split = traffic_split
         self._fleet, self._telemetry = fleet, telemetry
 
     def gauges(self) -> list[Gauges]:
@@ -36,7 +36,7 @@ class OwnSeries:
         return [
             Gauges("servescope_targets", targets),
             Gauges(SCRAPE_AGE, list(fleet.scrape_ages())),
-            Gauges(CONFIGURED_SHARE, list(self._shares().items())),
+            Gauges(CONFIGURED_TRAFFIC, list(self._configured_traffic().items())),
             Gauges("servescope_alerts", fleet.alerts.counts()),
             Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
         ]
@@ -53,8 +53,8 @@ class OwnSeries:
             if name in names:
                 found[name] = {each.labels: value(each.status) for each in scraped}
         found[SCRAPE_AGE] = dict(fleet.scrape_ages())
-        found[CONFIGURED_SHARE] = self._shares()
+        found[CONFIGURED_TRAFFIC] = self._configured_traffic()
         return found
 
-    def _shares(self) -> Vector:
-        return {share.labels(): share.share for share in self.shares}
+    def _configured_traffic(self) -> Vector:
+        return {each.labels(): each.ratio for each in self.traffic_split}

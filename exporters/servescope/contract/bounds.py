@@ -60,14 +60,14 @@ WORSE_SPEED = Bound(
 COMPARED_TRAFFIC = Bound(
     "compared_traffic", 0.1, "requests/s", "fewer requests of either stack do not suffice to compare the two"
 )
-SHARE_MARGIN = Bound(
-    "share_margin",
+SPLIT_MARGIN = Bound(
+    "split_margin",
     0.10,
     "ratio",
-    "a stack's share of the requests this far from the configured one is another",
+    "traffic this far from the configured split, as a ratio of all requests, differs from it",
     most=1.0,
 )
-SHARE_TRAFFIC = Bound("share_traffic", 1.0, "requests/s", "shares of fewer requests differ by chance")
+SPLIT_TRAFFIC = Bound("split_traffic", 1.0, "requests/s", "the split of fewer requests differs by chance")
 SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape is out of date")
 LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average is overloaded")
 
@@ -90,8 +90,8 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             WORSE_ERRORS,
             WORSE_SPEED,
             COMPARED_TRAFFIC,
-            SHARE_MARGIN,
-            SHARE_TRAFFIC,
+            SPLIT_MARGIN,
+            SPLIT_TRAFFIC,
             SCRAPE_AGE,
             LOOP_LAG,
         )

@@ -178,9 +178,9 @@ _COLLECTOR = (
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(
-        "servescope_configured_share", "gauge", "ratio",
-        "Share of a model's requests that the configuration assigns to each inference stack.",
-        ("model_name", "environment", "inference_stack"), absent="no shares are configured",
+        "servescope_configured_traffic_ratio", "gauge", "ratio",
+        "Ratio of a model's requests that the configuration assigns to each inference stack.",
+        ("model_name", "environment", "inference_stack"), absent="no traffic split is configured",
     ),
     OwnMetric(
         "servescope_alerts", "gauge", "alerts", "Alerts that are pending or firing, by their name.",

@@ -1,4 +1,4 @@
-"""The emulator's switches over HTTP: faults on and off, the traffic's shares, and `/metrics` as faults have it.
+"""The emulator's switches over HTTP: faults on and off, the traffic split, and `/metrics` as faults have it.
 
 `GET /faults` lists what is on, what is scheduled, and every kind; `POST /faults` switches one on, `DELETE /faults/ID`
 one off, `DELETE /faults` all. `GET /traffic` lists the share of each deployment, `PUT /traffic` sets one; the others
@@ -121,10 +121,10 @@ class Control:
     # --- traffic ------------------------------------------------------------------------------------------------------
 
     async def _show_traffic(self, _: web.Request) -> web.Response:
-        return _json(await self._running.call(self._describe_shares))
+        return _json(await self._running.call(self._describe_traffic_split))
 
-    def _describe_shares(self) -> dict[str, object]:
-        return {"shares": dict(self._running.stack.traffic.shares)}
+    def _describe_traffic_split(self) -> dict[str, object]:
+        return {"traffic_split": dict(self._running.stack.traffic.split)}
 
     async def _set_traffic(self, request: web.Request) -> web.Response:
         asked = await _read_object(request, ("deployment", "share"))
@@ -134,7 +134,7 @@ class Control:
 
         def change() -> dict[str, object]:
             self._running.stack.traffic.set_share(deployment, share)
-            return self._describe_shares()
+            return self._describe_traffic_split()
 
         return _json(await self._running.call(change))
 

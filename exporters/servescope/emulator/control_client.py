@@ -70,15 +70,16 @@ class ControlClient:
         ended: list[dict[str, Any]] = self._ask("DELETE", "/faults")["ended"]
         return ended
 
-    def read_shares(self) -> dict[str, float]:
+    def read_traffic_split(self) -> dict[str, float]:
         """The share of the traffic that each deployment gets."""
-        shares: dict[str, float] = self._ask("GET", "/traffic")["shares"]
-        return shares
+        split: dict[str, float] = self._ask("GET", "/traffic")["traffic_split"]
+        return split
 
     def set_share(self, deployment: str, share: float) -> dict[str, float]:
-        """Give a deployment this share of what begins from now on; all shares after it."""
-        shares: dict[str, float] = self._ask("PUT", "/traffic", {"deployment": deployment, "share": share})["shares"]
-        return shares
+        """Give a deployment this share of what begins from now on; the whole traffic split after it."""
+        answer = self._ask("PUT", "/traffic", {"deployment": deployment, "share": share})
+        split: dict[str, float] = answer["traffic_split"]
+        return split
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}

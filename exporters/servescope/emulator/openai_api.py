@@ -1,6 +1,6 @@
 """The emulated stack as clients of OpenAI's API meet it; what they send is routed, cached and batched as all else is.
 
-A request goes to one of the deployments that serve its model, by their shares of the traffic, or to the one that its
+A request goes to one of the deployments that serve its model, by the traffic split, or to the one that its
 path begins with: `/chat-v2/v1/chat/completions`.
 """
 
@@ -155,8 +155,8 @@ class _Api:
         able = [one for one in serving if one.plan.identity.model_name == model]
         if not able:
             raise errors.unknown_model(model, tuple(dict.fromkeys(one.plan.identity.model_name for one in serving)))
-        shares = self._emulator.stack.traffic.shares
-        weights = [shares[one.plan.identity.deployment_id] for one in able]
+        split = self._emulator.stack.traffic.split
+        weights = [split[one.plan.identity.deployment_id] for one in able]
         # Deployments without a share of the traffic serve a model that no other has.
         return self._random.choices(able, weights if sum(weights) > 0 else None)[0]
 

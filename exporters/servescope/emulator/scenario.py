@@ -19,7 +19,7 @@ _INTEGERS: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a scenario file says: the deployments with their shares, the traffic, and the faults with their times."""
+    """What a scenario file says: the deployments, the traffic and its split, and the faults with their times."""
 
     deployments: tuple[DescribedDeployment, ...]
     traffic: TrafficPlan

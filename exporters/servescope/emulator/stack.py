@@ -80,7 +80,7 @@ class EmulatedStack:
         seed: int = 1,
         quiet: bool = False,
     ) -> EmulatedStack:
-        """A stack of any deployments, each with its share of the traffic; shares need not add up to 1."""
+        """A stack of any deployments, each with its share of the traffic; together they need not be 1."""
         stack = cls.__new__(cls)
         stack._assemble(plans, traffic, seed, quiet=quiet)
         return stack
@@ -97,7 +97,7 @@ class EmulatedStack:
             seed=seed,
             block_tokens=block_tokens,
             sends={deployment.plan.identity.deployment_id: deployment.send for deployment in self.deployments},
-            shares={plan.identity.deployment_id: share for plan, share in plans},
+            split={plan.identity.deployment_id: share for plan, share in plans},
         )
         if not quiet:
             self.traffic.start()

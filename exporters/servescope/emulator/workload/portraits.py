@@ -55,7 +55,7 @@ def portray(mix: Mix) -> Portrait:
         seed=1,
         block_tokens=BLOCK_TOKENS,
         sends={"": server.send},
-        shares={"": 1.0},
+        split={"": 1.0},
     )
     traffic.start()
     clock.run_until(_WARM_UP_SECONDS + _SECONDS)

@@ -1,4 +1,4 @@
-"""The stream of traffic over several deployments: what it is made of, and which share of it each one gets."""
+"""The stream of traffic over several deployments: what it is made of, and how it is split between them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _MOST_FAMILIES = 100_000
 class Traffic:
     """The requests of all clients, split over deployments by share; nothing is sent before `start`.
 
-    `sends` hands a request to a deployment, by its id; `shares` are those of new conversations, in the same order, and
-    need not add up to 1. `requests_sent` counts all requests. The same seed and the same answers give the same traffic.
+    `sends` hands a request to a deployment, by its id; `split` is the share of new conversations of each, in
+    the same order; together they need not be 1. `requests_sent` counts all requests. The same seed and the same answers
+    give the same traffic.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Traffic:
         seed: int,
         block_tokens: int,
         sends: Mapping[str, Send],
-        shares: Mapping[str, float],
+        split: Mapping[str, float],
     ) -> None:
         self.plan = plan
         self.requests_sent = 0
@@ -47,7 +48,7 @@ class Traffic:
         self._random = random.Random(f"split-{seed}")
         self._effects = TrafficEffects()
         self._started = False
-        self._shares = _divide(self._sends, shares)
+        self._split = _divide(self._sends, split)
         self._families: dict[int, str] = {}  # the one that came back longest ago first
         self._replay: Replay | None = None
         first_stream = 0
@@ -84,9 +85,9 @@ class Traffic:
         return self._replay is not None and self._replay.ended
 
     @property
-    def shares(self) -> dict[str, float]:
+    def split(self) -> dict[str, float]:
         """The share of new conversations each deployment gets, by its id; together they are 1."""
-        return dict(self._shares)
+        return dict(self._split)
 
     def start(self) -> None:
         """Start the arrivals."""
@@ -104,13 +105,13 @@ class Traffic:
         self._check_known(deployment_id)
         if not 0 <= share <= 1:
             raise UsageError(f"share of {deployment_id!r} is {share!r}, expected a share in [0, 1]")
-        others = {name: kept for name, kept in self._shares.items() if name != deployment_id}
+        others = {name: kept for name, kept in self._split.items() if name != deployment_id}
         if not others and share != 1:
             raise UsageError(f"share of {deployment_id!r} is {share!r}, expected 1: there is no other deployment")
         total = sum(others.values())
         for name, kept in others.items():
-            self._shares[name] = (1 - share) * (kept / total if total > 0 else 1 / len(others))
-        self._shares[deployment_id] = float(share)
+            self._split[name] = (1 - share) * (kept / total if total > 0 else 1 / len(others))
+        self._split[deployment_id] = float(share)
 
     def apply_effects(self, effects: TrafficEffects) -> None:
         """Follow these effects from now on; raises UsageError, changing nothing, when they cannot be.
@@ -155,8 +156,8 @@ class Traffic:
         return self._sends[self._draw_name()]
 
     def _draw_name(self) -> str:
-        names = list(self._shares)
-        return self._random.choices(names, cum_weights=list(accumulate(self._shares.values())))[0]
+        names = list(self._split)
+        return self._random.choices(names, cum_weights=list(accumulate(self._split.values())))[0]
 
     def _count(self) -> int:
         self.requests_sent += 1
@@ -168,14 +169,14 @@ class Traffic:
             raise UsageError(f"unknown deployment {deployment_id!r}, known: {known}")
 
 
-def _divide(sends: Mapping[str, Send], shares: Mapping[str, float]) -> dict[str, float]:
-    """The shares, so that they add up to 1."""
-    if sends.keys() != shares.keys():
-        raise UsageError(f"shares are of {sorted(shares)}, expected of {sorted(sends)}")
-    for name, share in shares.items():
+def _divide(sends: Mapping[str, Send], split: Mapping[str, float]) -> dict[str, float]:
+    """The split as shares that add up to 1."""
+    if sends.keys() != split.keys():
+        raise UsageError(f"the traffic split is of {sorted(split)}, expected of {sorted(sends)}")
+    for name, share in split.items():
         if not 0 <= share < math.inf:
             raise UsageError(f"share of {name!r} is {share!r}, expected 0 or more")
-    total = sum(shares.values())
+    total = sum(split.values())
     if not total > 0:
-        raise UsageError("the traffic shares are all 0, expected one above 0")
-    return {name: shares[name] / total for name in sends}
+        raise UsageError("the shares of the traffic split are all 0, expected one above 0")
+    return {name: split[name] / total for name in sends}

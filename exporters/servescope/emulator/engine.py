@@ -192,7 +192,6 @@ class Engine:
         prefilled = Prefilled(
             request=serving.request,
             handed_over=handed_over,
-            computed_tokens=serving.computed,
             cached_tokens=serving.cached_tokens or 0,
             generated=serving.generated,
             fails_at=serving.fails_at,

@@ -15,13 +15,11 @@ from servescope.instruments.request import HandedOver, Request
 class Prefilled:
     """A request whose prompt is computed and whose first token came, on its way to the engine that decodes the rest.
 
-    `computed_tokens` have their KV, which has to be transferred; `generated` tokens were sent to the client. With
-    `fails_at` it fails after that many tokens.
+    `generated` tokens were sent to the client. With `fails_at` it fails after that many tokens.
     """
 
     request: WorkloadRequest
     handed_over: HandedOver
-    computed_tokens: int
     cached_tokens: int
     generated: int
     fails_at: int | None

@@ -249,6 +249,47 @@ def test_a_hostile_file_is_a_short_problem_of_its_own(
     assert len(problem) < 1_000
 
 
+def test_a_list_of_doubles_is_one_short_problem(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Thousands of targets of one identity, or of deployments of their own, with long paths: logged once, in short."""
+    path = f"/{'x' * 1_400}"
+    replica = {"replica": "r", "__metrics_path__": path}
+    write_targets(tmp_path, [{"targets": [f"a:{port}" for port in range(1, 2_001)], "labels": replica}])
+    own = [{"targets": [f"b:{port}"] * 2, "labels": {"deployment_id": f"d{port}"}} for port in range(1, 1_001)]
+    write_targets(tmp_path, own, "own.json")
+    discovery = Discovery(configure(tmp_path, FILE_SD))
+    first = discovery.problems
+    write_targets(tmp_path, [{"targets": [f"a:{port}" for port in range(1, 2_000)], "labels": replica}])
+    discovery.refresh()
+
+    assert len(discovery.targets) == 1 + 1_000
+    for (same, twice), more in ((first, 1_996), (discovery.problems, 1_995)):
+        assert same.startswith(
+            f"targets 'http://a:1{path[:90]}…' and 'http://a:2{path[:90]}…' have the same identity ("
+        )
+        assert same.endswith(f"replicas; and {more} more in the same list; the second of each is left out")
+        assert len(same) < 2_000
+        assert twice.startswith("target 'http://b:1/metrics' is listed twice in deployment 'd1'; target ")
+        assert twice.endswith("; and 997 more in the same list; the second of each is left out")
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [*first, discovery.problems[0]]
+
+
+def test_ignored_labels_are_logged_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """However many there are, and however long their names."""
+    caplog.set_level(logging.INFO)
+    labels = {"a" * 3_000_000: "x", **{f"b{number:03}": "x" for number in range(200)}}
+    write_targets(tmp_path, [{"targets": ["a:1"], "labels": labels}])
+    discovery = Discovery(configure(tmp_path, FILE_SD))
+
+    assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
+    (line,) = (record.message for record in caplog.records if "identity labels" in record.message)
+    assert line == (
+        f"{tmp_path}/targets/chat.json: labels '{'a' * 100}…', "
+        + ", ".join(f"'b{number:03}'" for number in range(9))
+        + " and 191 more are not identity labels and are left out"
+    )
+
+
 def test_what_is_no_file_is_a_problem(tmp_path: Path) -> None:
     """A FIFO, a device and a directory are refused, a dangling link is, and a link to a file is followed."""
     folder = tmp_path / "targets"

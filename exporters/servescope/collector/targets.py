@@ -11,6 +11,8 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
+from heapq import nsmallest
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
@@ -40,6 +42,8 @@ _logger = logging.getLogger(__name__)
 _PARAMETER = "__param_"
 _MOST_URL_CHARACTERS = 8_192
 _MOST_SHOWN = 600  # characters of a problem
+_MOST_PAIRS = 3
+_MOST_LABELS = 10
 
 
 class ListKey(NamedTuple):
@@ -219,11 +223,11 @@ class Discovery:
         if self._has_gathered(problems):
             return
         self._gathered = problems, list(self._listings.values())
-        static = [target for _, kept, _ in self._static for target in kept]
-        listed = [target for listing in self._listings.values() for target in listing.targets]
+        static = [kept for _, kept, _ in self._static]
+        listed = [listing.targets for listing in self._listings.values()]
         self.targets, doubled = keep_distinct([*static, *listed])
         wrong = [listing.problem for listing in self._listings.values() if listing.problem]
-        self._report((*problems, *wrong, *(f"{problem}; the second is left out" for problem in doubled)))
+        self._report((*problems, *wrong, *(_doubled_problem(pairs) for pairs in doubled if pairs)))
 
     def _has_gathered(self, problems: Sequence[str]) -> bool:
         """Whether nothing changed since the last time, as nearly always: listings are kept while they stay the same."""
@@ -234,8 +238,9 @@ class Discovery:
         return former == problems and len(listings) == len(now) and all(map(operator.is_, listings, now))
 
     def _report(self, problems: tuple[str, ...]) -> None:
+        known = set(self.problems)
         for problem in problems:
-            if problem not in self.problems:
+            if problem not in known:
                 _logger.warning("%s", problem)
         self.problems = problems
 
@@ -263,9 +268,9 @@ def _read_static(configuration: Configuration) -> list[_Static]:
             raise ConfigurationError(f"{configuration.origin}: deployment {_name(settings)}: {error}") from error
         kept = tuple(target for target in made if target is not None)
         read.append(_Static(settings, kept, len(made) - len(kept)))
-    _, problems = keep_distinct(target for each in read for target in each.targets)
-    if problems:
-        raise ConfigurationError(f"{configuration.origin}: {problems[0]}")
+    _, doubled = keep_distinct(each.targets for each in read)
+    for pair in chain.from_iterable(doubled):
+        raise ConfigurationError(f"{configuration.origin}: {_doubled(*pair)}")
     return read
 
 
@@ -301,28 +306,43 @@ def _parameters(query: str) -> Parameters:
     return tuple((name, tuple(each)) for name, each in values.items())
 
 
-def keep_distinct(targets: Iterable[Target]) -> tuple[tuple[Target, ...], list[str]]:
-    """The targets that differ in identity, and in URL within a deployment, first come first kept; and what is doubled.
+def keep_distinct(lists: Iterable[Sequence[Target]]) -> tuple[tuple[Target, ...], list[list[tuple[Target, Target]]]]:
+    """The targets that differ in identity, and in URL within a deployment, and per list the pairs that do not.
 
-    Two targets of one identity would mix their series; one URL twice in a deployment would count double.
+    The first of a pair is kept. Two targets of one identity would mix their series; one URL twice in a deployment would
+    count double.
     """
     by_identity: dict[Identity, Target] = {}
-    urls: set[tuple[object, str]] = set()
-    problems = []
-    for target in targets:
-        place = (target.identity.deployment(), target.url)
-        former = by_identity.get(target.identity)
-        if former is not None and former.url != target.url:
-            problems.append(
-                f"targets {former.url!r} and {target.url!r} have the same identity "
-                f"({_shown(target.identity)}); give them different replicas"
-            )
-        elif former is not None or place in urls:
-            problems.append(f"target {target.url!r} is listed twice in deployment {target.identity.deployment_id!r}")
-        else:
-            by_identity[target.identity] = target
-            urls.add(place)
-    return tuple(by_identity.values()), problems
+    by_url: dict[tuple[Deployment, str], Target] = {}
+    doubled: list[list[tuple[Target, Target]]] = []
+    for targets in lists:
+        doubled.append([])
+        for target in targets:
+            place = (target.identity.deployment(), target.url)
+            former = by_identity.get(target.identity) or by_url.get(place)
+            if former is not None:
+                doubled[-1].append((former, target))
+            else:
+                by_identity[target.identity] = by_url[place] = target
+    return tuple(by_identity.values()), doubled
+
+
+def _doubled(first: Target, second: Target) -> str:
+    """What is wrong with a pair of which only the first is kept."""
+    if first.url == second.url:
+        return f"target {_quoted(first.url)} is listed twice in deployment {_quoted(first.identity.deployment_id)}"
+    return (
+        f"targets {_quoted(first.url)} and {_quoted(second.url)} have the same identity "
+        f"({_shown(first.identity)}); give them different replicas"
+    )
+
+
+def _doubled_problem(pairs: Sequence[tuple[Target, Target]]) -> str:
+    """One problem for all pairs of a list, however many there are: it is logged and served whole."""
+    shown = [_shortened(_doubled(*pair)) for pair in pairs[:_MOST_PAIRS]]
+    if len(pairs) > len(shown):
+        shown.append(f"and {len(pairs) - len(shown)} more in the same list")
+    return f"{'; '.join(shown)}; the second{'' if len(pairs) == 1 else ' of each'} is left out"
 
 
 def make_target(
@@ -446,7 +466,9 @@ def _log_ignored_labels(key: ListKey, pairs: Sequence[tuple[str, Mapping[str, st
         return
     ignored = {name for _, labels in pairs for name in labels if not name.startswith("__")} - set(IDENTITY_LABELS)
     if ignored:
-        _logger.info("%s: labels %s are not identity labels and are left out", key.place, _listed(sorted(ignored)))
+        shown = ", ".join(map(_quoted, nsmallest(_MOST_LABELS, ignored)))
+        more = f" and {len(ignored) - _MOST_LABELS} more" if len(ignored) > _MOST_LABELS else ""
+        _logger.info("%s: labels %s%s are not identity labels and are left out", key.place, shown, more)
 
 
 def _name(settings: DeploymentSettings) -> str:
@@ -461,8 +483,8 @@ def _shown(identity: Identity) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in identity.labels())
 
 
-def _quoted(address: str) -> str:
-    return repr(address if len(address) <= 100 else f"{address[:100]}…")
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 100 else f"{text[:100]}…")
 
 
 def _shortened(problem: str) -> str:

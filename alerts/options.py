@@ -258,7 +258,7 @@ def _sources(table: Table) -> tuple[str, ...]:
     for name in names:
         if name not in load_sources():
             raise ConfigurationError(
-                f"{table.origin}: {table.key('sources')}: no source {name!r}, there are: {', '.join(load_sources())}"
+                f"{table.origin}: {table.key('sources')}: no source {name!r}, known: {', '.join(load_sources())}"
             )
     return tuple(names)
 
@@ -268,7 +268,7 @@ def _disabled(table: Table) -> frozenset[str]:
     for name in names:
         if name not in ALERTS:
             raise ConfigurationError(
-                f"{table.origin}: {table.key('disabled')}: no alert {name!r}, there are: {', '.join(ALERTS)}"
+                f"{table.origin}: {table.key('disabled')}: no alert {name!r}, known: {', '.join(ALERTS)}"
             )
     return frozenset(names)
 

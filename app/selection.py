@@ -104,7 +104,7 @@ def publish_link() -> None:
 
 
 def current(name: str) -> str | None:
-    """What is selected in this session, by a link or by a widget of any page; None when nothing is."""
+    """The value selected in this browser session, from the link or a widget on any page; None without one."""
     return st.session_state.get(_memory(name))
 
 

@@ -25,7 +25,7 @@ def main() -> int:
     chosen = arguments.names or names
     for name in chosen:
         if name not in names:
-            parser.error(f"unknown benchmark {name!r}, there are: {', '.join(names)}")
+            parser.error(f"unknown benchmark {name!r}, known: {', '.join(names)}")
     for name in chosen:
         modules[name].run(arguments)
     return 0

@@ -122,7 +122,7 @@ def _labels(value: object, origin: str) -> dict[str, str]:
     for label, name in value.items():
         if label not in IDENTITY_LABELS:
             raise ConfigurationError(
-                f"{origin}: labels: no identity label {label!r}, there are: {', '.join(IDENTITY_LABELS)}"
+                f"{origin}: labels: no identity label {label!r}, known: {', '.join(IDENTITY_LABELS)}"
             )
         if not isinstance(name, str) or not _LABEL.match(name):
             raise _wrong(origin, f"labels.{label}", name, "the name of a label")
@@ -151,7 +151,7 @@ def _thresholds(value: object, origin: str) -> dict[str, tuple[float, ...]]:
     banded = {figure.name: figure.band for figure in FIGURES.values() if figure.band is not None}
     for figure, edges in value.items():
         if figure not in banded:
-            raise ConfigurationError(f"{origin}: thresholds: no band of {figure!r}, there are: {', '.join(banded)}")
+            raise ConfigurationError(f"{origin}: thresholds: no band of {figure!r}, known: {', '.join(banded)}")
         count = len(banded[figure].steps)
         if (
             not isinstance(edges, list)

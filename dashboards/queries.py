@@ -168,7 +168,7 @@ def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ())
     """Matchers of the dashboard's variables for a series about the monitoring itself."""
     metric = own_family(name)
     if metric is None:
-        raise UsageError(f"no series {name!r} about the monitoring, there are: {', '.join(OWN_METRICS)}")
+        raise UsageError(f"no series {name!r} about the monitoring, known: {', '.join(OWN_METRICS)}")
     narrowing = [
         variable
         for variable in variables or HEALTH_VARIABLES

@@ -241,7 +241,7 @@ def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Pa
     path.write_text("[alerts]\ndisabled = ['ServescopeNothing']\n", encoding="utf-8")
     done = run("--options", str(path), "--output", str(tmp_path / "other"))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{path}: alerts.disabled: no alert 'ServescopeNothing', there are: Servescope")
+    assert done.stderr.startswith(f"{path}: alerts.disabled: no alert 'ServescopeNothing', known: Servescope")
     assert not (tmp_path / "other").exists()
     assert run("--options", str(path)).returncode == 2
 
@@ -309,15 +309,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"team": "a b"}}, "alerts.team: 'a b' is wrong, expected a name"),
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
     ({"alerts": {"runbooks": "a b"}}, "alerts.runbooks: 'a b' is wrong, expected a folder or a URL"),
-    ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', there are: ServescopeSpeculation"),
-    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', there are: dynamo-frontend, "),
+    ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', known: ServescopeSpeculation"),
+    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: dynamo-frontend, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),
     ({"alerts": {"evaluation_interval": "10m"}}, "alerts.evaluation_interval: '10m' is wrong, expected a duration of "
      "at most 5m and at most window (5m)"),
     ({"alerts": {"evaluation_interval": "soon"}}, "alerts.evaluation_interval: 'soon' is wrong"),
     ({"alerts": {"new_stack": "v1"}}, "alerts.new_stack: 'v1' is wrong, expected another stack than old_stack ('v1')"),
     ({"scrape_interval": "2m", "refresh": "2m", "window": "10m"}, "scrape_interval is '2m', expected at most 75s"),
-    ({"labels": {"model": "m"}}, "labels: no identity label 'model', there are: model_name, "),
+    ({"labels": {"model": "m"}}, "labels: no identity label 'model', known: model_name, "),
     ({"labels": {"rollout_phase": "phase"}}, "labels.rollout_phase is 'phase', expected a name that is not one of "),
     ({"labels": {"replica": "severity"}}, "labels.replica is 'severity', expected a name that is not one of "),
     ({"thresholds": {"speculation_rate": [0.8, 0.4]}}, "is [0.8, 0.4], expected ascending numbers"),

@@ -241,7 +241,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.boards) - set(NAMES))
     if unknown:
-        parser.error(f"no dashboard {unknown[0]!r}, there are: {', '.join(NAMES)}")
+        parser.error(f"no dashboard {unknown[0]!r}, known: {', '.join(NAMES)}")
     tools.prepare(tools.COMPONENTS)
     binaries = {
         "prometheus": tools.prometheus_binary(),

@@ -115,7 +115,7 @@ def test_traffic_is_split_anew(client: ControlClient) -> None:
         ({"kind": "draft-misaligned", "intensity": 2}, "intensity of 'draft-misaligned' is 2, expected a number from"),
         ({"kind": "draft-misaligned", "intensity": "NaN"}, "is 'NaN', expected a number"),
         (b'{"kind": "draft-misaligned", "intensity": NaN}', "is nan, expected a number"),
-        ({"kind": "error-burst", "deployment": "chat-v3"}, "unknown deployment 'chat-v3', there are: chat-v1, chat-v2"),
+        ({"kind": "error-burst", "deployment": "chat-v3"}, "unknown deployment 'chat-v3', known: chat-v1, chat-v2"),
         ({"kind": "error-burst", "replica": "engine-0"}, "names replica 'engine-0' and no deployment"),
         ({"kind": "error-burst", "seconds": 0}, "seconds is 0, expected a number above 0"),
         ({"kind": "error-burst", "seconds": True}, "seconds is True"),
@@ -324,7 +324,7 @@ def test_command_tells_machines(client: ControlClient, capsys: pytest.CaptureFix
         (["on", "error-burst", "--url", "ftp://x"], "emulator 'ftp://x' is no address"),
         (["list", "x", "--url", "URL"], "'x' is one word too many"),
         (["list", "--seconds", "5", "--url", "URL"], "--seconds goes with `faults on`"),
-        (["list", "--url", ""], "where is the emulator?"),
+        (["list", "--url", ""], "no emulator URL is given, expected --url URL"),
     ],
 )
 def test_command_refuses(
@@ -365,7 +365,7 @@ def test_emulator_starts_with_faults(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("fault", "message"),
     [
         ("draft-misalined", "unknown fault 'draft-misalined', did you mean 'draft-misaligned'?"),
-        ("error-burst@chat-v9", "unknown deployment 'chat-v9', there are: chat-v1, chat-v2"),
+        ("error-burst@chat-v9", "unknown deployment 'chat-v9', known: chat-v1, chat-v2"),
         ("error-burst@chat-v2/engine-9", "unknown replica 'engine-9' in 'chat-v2'"),
         ("error-burst:2", "intensity of 'error-burst' is 2.0, expected a number from 0.01 to 1"),
     ],

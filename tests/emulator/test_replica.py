@@ -109,7 +109,7 @@ def test_restart_loses_everything_and_serves_at_once() -> None:
 def test_unknown_replica_is_refused() -> None:
     """Restarting a replica that does not exist names those that do."""
     deployment, _ = deploy()
-    with pytest.raises(UsageError, match="unknown replica 'engine-9', there are: engine-0, engine-1, engine-2"):
+    with pytest.raises(UsageError, match="unknown replica 'engine-9', known: engine-0, engine-1, engine-2"):
         deployment.restart("engine-9")
 
 

@@ -363,7 +363,7 @@ def test_restart_begins_counting_anew() -> None:
     assert read(router)["kv_cache_eligible_tokens_total"] == 17
     router.restart("router-0")
     assert read(router)["kv_cache_eligible_tokens_total"] == 0
-    with pytest.raises(UsageError, match="unknown router 'router-9', there are: router-0"):
+    with pytest.raises(UsageError, match="unknown router 'router-9', known: router-0"):
         router.restart("router-9")
 
 

@@ -111,7 +111,7 @@ def test_replica_that_restarts_is_told_what_the_others_have() -> None:
     router.restart("router-1")
     clock.run_until(1.0 + 2.0 + 0.1)
     assert place(router, prompt(*range(100, 110))).worker == "b"
-    with pytest.raises(UsageError, match="unknown router 'router-2', there are: router-0, router-1"):
+    with pytest.raises(UsageError, match="unknown router 'router-2', known: router-0, router-1"):
         router.restart("router-2")
 
 

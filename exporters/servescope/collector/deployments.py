@@ -1,4 +1,4 @@
-"""The `[[deployments]]` of a configuration: whose targets they are, where they are listed, how they are scraped."""
+"""The `[[deployments]]` of a configuration: their labels, targets, lists of targets and scrape settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API in the words of OpenAPI 3.1: every path, parameter, answer and error, as `/api/v1/openapi.json` shows it."""
+"""The OpenAPI 3.1 description of the API: every path, parameter, answer and error, at `/api/v1/openapi.json`."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ class Faults:
         deployments = {each.plan.identity.deployment_id: each for each in self._stack.deployments}
         if fault.deployment and fault.deployment not in deployments:
             known = ", ".join(deployments)
-            raise UsageError(f"fault {fault.kind.name!r}: unknown deployment {fault.deployment!r}, there are: {known}")
+            raise UsageError(f"fault {fault.kind.name!r}: unknown deployment {fault.deployment!r}, known: {known}")
         covered = [each for name, each in deployments.items() if fault.covers(name)]
         part = fault.kind.part
         if part and not any(part in parts_of(each.plan) for each in covered):
@@ -383,7 +383,7 @@ class Faults:
         if fault.replica not in names:
             raise UsageError(
                 f"fault {fault.kind.name!r}: unknown replica {fault.replica!r} in {fault.deployment!r}, "
-                f"there are: {', '.join(names)}"
+                f"known: {', '.join(names)}"
             )
 
 

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print(arguments, list(_describe_kinds()), [describe_kind(kind) for kind in KINDS.values()])
         return 0
     if not arguments.url:
-        raise UsageError(f"where is the emulator? name it with --url, or in {EMULATOR_VARIABLE}")
+        raise UsageError(f"no emulator URL is given, expected --url URL or {EMULATOR_VARIABLE}")
     client = ControlClient(arguments.url, token=os.environ.get(TOKEN_VARIABLE))
     if arguments.action == "on":
         _switch_on(client, arguments)

@@ -81,7 +81,7 @@ class ReplicaFleet:
     def find(self, name: str) -> Replica:
         """The worker of that name; raises UsageError, which names those there are."""
         if name not in self.replicas:
-            raise UsageError(f"unknown replica {name!r}, there are: {', '.join(self.replicas)}")
+            raise UsageError(f"unknown replica {name!r}, known: {', '.join(self.replicas)}")
         return self.replicas[name]
 
     def was_there(self, name: str) -> bool:

@@ -1,1 +1,1 @@
-"""What reads settings of every room: TOML tables, secrets and certificates."""
+"""Reading of TOML tables, secrets and certificates, for every package that has settings."""

@@ -29,7 +29,7 @@ from servescope.store.records import StoreError
 _logger = logging.getLogger(__name__)
 
 HEALTH = ("/-/healthy", "/-/ready")
-"""Answered without a token and beyond the bounds: for whatever restarts an unhealthy collector."""
+"""Paths that need no token and are exempt from the bounds: a supervisor probes them to restart the collector."""
 
 _COMPRESS_FROM_BYTES = 1_024
 _COMPRESS_ELSEWHERE_FROM_BYTES = 65_536
@@ -135,7 +135,8 @@ class Gate:
             self._refuse(
                 "host",
                 421,
-                f"host {host!r} is not taken while no bearer token is configured, supported: localhost, or an address",
+                f"host {host!r} is not accepted unless a bearer token is configured, supported: localhost, or an "
+                "address",
             )
         if not self._tokens.admit(request.headers.get(hdrs.AUTHORIZATION)):
             missing = hdrs.AUTHORIZATION not in request.headers

@@ -1,4 +1,4 @@
-"""What the answers of the API hold, in the words of JSON Schema."""
+"""JSON Schemas of the API's answers."""
 
 from __future__ import annotations
 

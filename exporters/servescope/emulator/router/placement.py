@@ -97,4 +97,4 @@ def check_name(name: str, processes: Iterable[str]) -> None:
     """Raise UsageError when there is no router process of that name."""
     known = list(processes)
     if name not in known:
-        raise UsageError(f"unknown router {name!r}, there are: {', '.join(known)}")
+        raise UsageError(f"unknown router {name!r}, known: {', '.join(known)}")

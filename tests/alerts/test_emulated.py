@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, advance, duration_ms, holding, over_past
+from servescope.alerting.evaluation import Active, advance, duration_ms, holding
 from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Shown, terms
 from servescope.contract.expressions import Vector, matches
 from servescope.contract.samples import Labels, make_labels
 from servescope.emulator.faults import parse_fault
 from tests.support.observed_stack import ObservedStack, observed
+from tests.support.story_view import over_past
 
 pytestmark = pytest.mark.proof
 STEP_SECONDS = 15.0

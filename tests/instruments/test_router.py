@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from servescope.contract.metrics import INDEX_STATES, METRICS
 from servescope.errors import UsageError
 from servescope.instruments.router import MAX_REASONS, Attempt, RouterInstruments
 from servescope.instruments.testing import FakeClock, value
+from tests.conftest import ROOT
 from tests.support.hostile_values import HOSTILE, UNHURRIED
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="router-0", role="router")
@@ -98,6 +100,15 @@ def test_the_index_is_in_one_state(router: RouterInstruments) -> None:
     assert [value(router, "router_index_state", state=state) for state in INDEX_STATES] == [
         float(state == "recovering") for state in INDEX_STATES
     ]
+
+
+def test_every_call_is_documented() -> None:
+    """docs/embedding.md says when to make each call of a router, and of an attempt."""
+    page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+    for variable, kind in (("router", RouterInstruments), ("attempt", Attempt)):
+        for name, member in vars(kind).items():
+            if callable(member) and not name.startswith("_"):
+                assert re.search(rf"^\| .* \| `[^|]*\b{variable}\.{name}\(.*\)` \| .* \|$", page, re.MULTILINE), name
 
 
 def test_gaps_and_drops_appear_when_they_are_counted(router: RouterInstruments) -> None:

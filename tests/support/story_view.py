@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from alerts.rules import annotations_of
-from servescope.alerting.evaluation import Active, advance, duration_ms, holding, over_past
+from servescope.alerting.evaluation import Active, advance, duration_ms, holding
 from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Shown
+from servescope.collector.paging.recent_values import reduced
 from servescope.contract.expressions import Expression, Increase, Matchers, Vector, matches
 from servescope.contract.figures import FIGURES
 from servescope.contract.readings import evaluate
@@ -49,6 +50,15 @@ def _firing(alert: Alert, states: Mapping[Labels, Active]) -> list[dict[str, Any
         for labels, active in states.items()
         if active.fired_ms is not None
     ]
+
+
+def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:
+    """An aggregate of a figure's values at the evaluations of a window, in order, as the collector computes it."""
+    return {
+        labels: float(reduced(over.function, np.array(values)[:, np.newaxis])[0])
+        for labels, values in past.items()
+        if values
+    }
 
 
 class StoryView:

@@ -6,10 +6,9 @@ alert is pending, firing, kept firing and resolved at the same evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final, Protocol, assert_never
 
@@ -53,7 +52,7 @@ class View(Protocol):
         """A figure's values, by the deployment's labels and the figure's own."""
 
     def over(self, over: Over) -> Vector:
-        """An aggregate of a figure over a past window; `over_past` computes it from the values at evaluations."""
+        """An aggregate of a figure's values at the evaluations of a past window."""
 
     def own(self, own: Own, before: str = "") -> Vector:
         """The collector's own series now, or `before` ago."""
@@ -165,23 +164,8 @@ def _keep(held: Vector, first: Condition, other: Condition, view: View, *, prese
 _restrict = lru_cache(_RESTRICTED)(pick_labels)
 
 
-def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:
-    """An aggregate of a figure's values at the evaluations of a window, in order."""
-    return {labels: _OVER[over.function](values) for labels, values in past.items() if values}
-
-
-def _changes(values: Sequence[float]) -> float:
-    return float(sum(one != other for one, other in pairwise(values)))
-
-
 _OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 _EXTREMES: Final[Mapping[str, Callable[[float, float], float]]] = {"max": max, "min": min}
-_OVER: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
-    "avg": lambda values: sum(values) / len(values),
-    "max": max,
-    "min": min,
-    "changes": _changes,
-}
 
 
 # --- From evaluation to evaluation ------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
 
 
 def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
-    """What was taken from it is the others' again; when it returns, it is taken from it."""
+    """Without it the metrics it supplied come from the others; when it returns, they come from it again."""
     write_targets(tmp_path, "frontend", "worker")
     world = World(tmp_path)
     world.answers = {"frontend": 0, "worker": 0}
@@ -191,7 +191,7 @@ def router_page(count: float) -> str:
 
 
 def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> None:
-    """What its instruments say of the cache is taken, not added to what the engines' say, nor to their native pages."""
+    """Cache metrics come from its instruments, and are not added to those of the engines or of their native pages."""
     groups = [
         {"targets": [f"{name}:80"], "labels": {"replica": name, "role": role}}
         for name, role in (("engine", "aggregated"), ("native", "aggregated"), ("router", "router"))
@@ -226,7 +226,7 @@ def test_an_engines_own_word_is_further_out_than_its_native_page(tmp_path: Path)
 
 
 def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its gauges end at once, the others' go on; it is logged once when it fails, and once when it is back."""
+    """Its gauges end at once, the others' continue; it is logged once when it fails, and once when it is back."""
     write_targets(tmp_path, "a", "b")
     world = World(tmp_path)
     world.answers = {"a": 0, "b": 0}
@@ -250,7 +250,7 @@ def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that takes; what it shows is booked all the same, also when several come together."""
+    """However long that takes; its scrape is recorded all the same, also when several arrive together."""
     write_targets(tmp_path, "a", "b", "c")
     world = World(tmp_path)
     world.answers = {"a": 0, "b": 0, "c": 0}
@@ -385,7 +385,7 @@ async def until_stored(store: Store, target_id: str, count: int) -> None:
 
 @pytest.mark.slow
 def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A store that another process locks is logged once; scrapes and figures go on, and all is written afterwards."""
+    """A store that another process locks is logged once; scrapes and figures continue; all is written afterwards."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
@@ -522,7 +522,7 @@ def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
 def test_a_fault_of_our_own_costs_one_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Figures that cannot be derived are logged and counted; the collector goes on and has them the next time."""
+    """Figures that cannot be derived are logged and counted; the collector keeps running and derives them next time."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
@@ -632,7 +632,7 @@ def test_wrong_arguments_are_usage_errors(
 
 
 class _Engine(BaseHTTPRequestHandler):
-    """An engine whose count rises with every scrape; it answers only who has the token."""
+    """An engine whose count rises with every scrape; it answers only requests with the token."""
 
     count = 0
 
@@ -696,7 +696,7 @@ def test_the_command_collects_until_sigterm(tmp_path: Path, engine: str) -> None
 
 @pytest.mark.slow
 def test_a_second_collector_is_refused(tmp_path: Path) -> None:
-    """Neither the store nor the port may be shared; the first goes on."""
+    """Neither the store nor the port may be shared; the first collector keeps running."""
     port, target = free_port(), f"a=http://127.0.0.1:{free_port()}"
     listen = f"127.0.0.1:{port}"
     with collecting("--target", target, "--listen", listen, folder=tmp_path) as first:

@@ -254,7 +254,7 @@ def test_what_cannot_be_derived_costs_only_its_own_deployment(monkeypatch: pytes
 
 
 def test_a_histogram_that_loses_an_edge_has_the_quantile_of_the_others() -> None:
-    """What is known of the edges it had does not replace what is absent, nor hide the deployment beside it."""
+    """Edges it had before do not replace absent buckets, nor hide the deployment beside it."""
     deriver = Deriver(WINDOW_MS)
     identities = [Identity("llama", name, "v1", replica="r0") for name in ("whole", "torn")]
     recents = {identity: RecentScrapes(WINDOW_MS, INTERVAL_MS) for identity in identities}

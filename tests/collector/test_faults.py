@@ -102,7 +102,7 @@ def test_every_fault_at_once_disturbs_no_healthy_target(tmp_path: Path) -> None:
     expected |= {"no such name": ("dns", "cannot find host"), "dead port": ("unreachable", "Connection refused")}
 
     def look() -> tuple[str, dict[str, Any]] | None:
-        """What is shown once the healthy target was scraped often enough, and every other one at least once."""
+        """The page once the healthy target was scraped often enough, and every other one at least once."""
         page = get(f"{base}/metrics")
         targets = {each["identity"]["replica"]: each for each in json.loads(get(f"{base}/api/v1/targets"))["targets"]}
         done = all(each["last_scrape_ms"] for each in targets.values())

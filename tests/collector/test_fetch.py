@@ -346,7 +346,7 @@ def test_an_untouched_certificate_is_read_once(tmp_path: Path, monkeypatch: pyte
 
 @asynccontextmanager
 async def recording(requests: list[web.Request]) -> AsyncIterator[str]:
-    """A server, or a proxy for plain HTTP, that answers everything and keeps what it was asked."""
+    """A server, or a proxy for plain HTTP, that answers everything and records the requests."""
 
     async def answer(request: web.Request) -> web.Response:
         requests.append(request)
@@ -505,7 +505,7 @@ def test_a_proxy_that_fails_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def test_interim_responses_of_a_proxy_are_counted() -> None:
-    """One that never opens the tunnel and says again and again that it goes on."""
+    """One that never opens the tunnel and sends `100 Continue` again and again."""
 
     async def act(fetch: HttpFetch) -> None:
         async with answering(FAULTS["interim responses without end"].serve) as proxy:

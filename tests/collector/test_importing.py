@@ -41,7 +41,7 @@ SETTINGS = CollectorSettings()
 
 @dataclass(frozen=True)
 class Past:
-    """A Prometheus that remembers, and what its targets answered at which instant; None where a scrape failed."""
+    """A Prometheus with history, and what its targets answered at each instant; None where a scrape failed."""
 
     url: str
     prometheus: real.Prometheus

@@ -80,7 +80,7 @@ def test_a_url_with_seconds_is_read_twice(capsys: pytest.CaptureFixture[str], se
 
 
 def test_an_error_status_is_reported(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """A page that is not there is no exposition."""
+    """A missing page is not an exposition."""
     assert main(["inspect", f"{serve(answer_text(FIRST))}/nowhere"]) == 1
     assert "/nowhere: HTTP status 404" in capsys.readouterr().err
 
@@ -193,7 +193,7 @@ def test_a_password_in_a_url_is_not_printed(
 
 @pytest.mark.parametrize("words", [("a", "b", "http://user:hunter2@c"), ("a", "--limit", "http://user:hunter2@c")])
 def test_a_password_out_of_place_is_not_printed(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
-    """Not by the parser of the command line either, which shows what it does not know."""
+    """Nor by the command line's parser, which prints arguments that it does not know."""
     with pytest.raises(SystemExit) as ended:
         main(["inspect", *words])
     printed = "".join(capsys.readouterr())

@@ -50,7 +50,7 @@ def test_a_host_that_is_held_gives_no_turn() -> None:
 
 
 def test_turns_are_remembered_while_targets_come_and_go() -> None:
-    """A new list of targets is no new minute."""
+    """A new list of targets does not start a new minute."""
     pacer = Pacer()
     pacer.set_targets([target("a", limit=6)])
     former = pacer.host(target("a"))
@@ -64,7 +64,7 @@ def test_turns_are_remembered_while_targets_come_and_go() -> None:
 
 
 def test_too_many_targets_for_a_limit_are_a_problem() -> None:
-    """When a turn comes less than twice in a window, no figure can come of it."""
+    """With fewer than two scrapes in a window no figure can be derived."""
     pacer = Pacer()
     pacer.set_targets([target(str(number), limit=6) for number in range(15)])
     fits = pacer.find_problems(300_000)

@@ -165,7 +165,7 @@ def test_there_is_room_again_when_old_series_have_left_the_window() -> None:
 
 @pytest.mark.slow
 def test_a_target_that_always_shows_new_series_costs_what_its_limit_says() -> None:
-    """5 000 new ones a scrape, over ten windows: memory stays, the figures of the stable ones stay right."""
+    """5 000 new ones a scrape, over ten windows: memory does not grow, the figures of the stable ones stay right."""
     recent, steady = RecentScrapes(WINDOW_MS, INTERVAL_MS, max_series=20_000), numbered(*range(100))
     numbers = iter(range(1000, 10**9))
     peaks = []

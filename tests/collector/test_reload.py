@@ -70,7 +70,7 @@ def test_a_reload_adds_and_retires_targets(tmp_path: Path) -> None:
 
 
 def test_a_bad_file_changes_nothing_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is wrong with it: everything goes on as before, until a good one comes."""
+    """Whatever is wrong with it, everything continues as before until a valid one is loaded."""
     world = World(tmp_path, text("a"))
     doubled = text("a") + TARGET.format(name="a", keys="")
 
@@ -123,7 +123,7 @@ def test_settings_change_at_once_or_say_that_they_cannot(tmp_path: Path, caplog:
 
 
 def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None:
-    """A collector of command line targets says so, and goes on."""
+    """A collector with targets from the command line says so and keeps running."""
     world = World(tmp_path, text("a"))
     world.collector._reread = None
 
@@ -315,7 +315,7 @@ def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
 
 
 def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
-    """It is counted and reported, and asked again at its next interval, not before; others go on meanwhile."""
+    """It is counted and reported, and asked again at its next interval, not before; others are read meanwhile."""
     world = World(tmp_path, text("a", "b"))
     world.refusals["a"] = [None, ScrapeError("rate_limited", "HTTP status 429", retry_after_seconds=100)]
 

@@ -1,4 +1,4 @@
-"""One scrape: whatever a target does, it costs only its own scrape, and the error says what it was."""
+"""One scrape: whatever a target does affects only its own scrape, and the error names the cause."""
 
 from __future__ import annotations
 

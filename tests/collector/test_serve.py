@@ -138,7 +138,7 @@ def test_deployments_show_their_latest_figures(tmp_path: Path) -> None:
 
 
 def test_what_a_clock_that_was_ahead_left_is_not_the_latest(tmp_path: Path) -> None:
-    """As soon as it is right again the latest figures are those of now; what it left is read by who asks."""
+    """Once it is right again the latest figures are current; those from the wrong time can still be queried."""
 
     async def act(stage: Scene) -> tuple[Any, Any, int]:
         await run_for_a_while(stage)

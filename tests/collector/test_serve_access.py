@@ -95,7 +95,7 @@ def test_wrong_tokens_are_refused(tmp_path: Path, tokens: ApiSettings, header: s
 
 
 def test_tokens_rotate(tmp_path: Path, tokens: ApiSettings, caplog: pytest.LogCaptureFixture) -> None:
-    """A new one is taken beside the former, which goes when it is taken out; a broken file changes nothing."""
+    """A new token is accepted beside the former until that is removed from the file; a broken file changes nothing."""
     path = tmp_path / "tokens"
     seen: list[tuple[int, int]] = []
 

@@ -66,7 +66,7 @@ def test_a_request_that_trickles_is_cut_off(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
-    """After its answer, and before its first request; one that goes on asking stays."""
+    """After its answer, and before its first request; one that keeps sending requests stays open."""
 
     async def act(opened: Door) -> tuple[bytes, bytes]:
         silent, first = await opened.connect()

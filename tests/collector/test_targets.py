@@ -157,7 +157,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_a_bad_file_keeps_its_former_targets_and_says_so(tmp_path: Path, content: object, cause: str) -> None:
-    """One wrong entry, or no JSON at all: the whole file stays as it was; once mended it counts again."""
+    """One wrong entry, or no JSON at all: the former targets are kept; once the file is repaired it is applied."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])
     discovery = Discovery(configure(tmp_path, FILE_SD))
     write_targets(tmp_path, content)
@@ -387,7 +387,7 @@ def refuse_reading(*_: object, **__: object) -> str:
 
 
 def test_a_pattern_without_files_is_a_problem(tmp_path: Path) -> None:
-    """A file that is not there yet is said to be missing; it counts when it comes."""
+    """A file that does not exist yet is reported as missing; it is read once it exists."""
     discovery = Discovery(configure(tmp_path, FILE_SD))
     missing = discovery.problems
     write_targets(tmp_path, [{"targets": ["a:1"]}])

@@ -21,7 +21,7 @@ STEADY = 10.0
 
 
 class Faulty(World):
-    """A world whose targets write their pages themselves, and whose `/metrics` is read."""
+    """A collector with targets that write their pages themselves, read through its `/metrics`."""
 
     def __init__(self, folder: Path, *names: str, settings: str = "") -> None:
         write_targets(folder, *names)
@@ -114,7 +114,7 @@ Run = Callable[[Callable[[Faulty], Awaitable[None]]], None]
 
 
 def test_a_restart_between_scrapes_is_no_drop(run: Run) -> None:
-    """A process that begins again below where it was counts on: what is lost is only what it did unseen."""
+    """After a restart below the former value counting continues; only increases that no scrape saw are lost."""
 
     async def act(world: Faulty) -> None:
         await world.count(21)
@@ -144,7 +144,7 @@ def test_restarts_at_every_scrape_give_no_absurd_rate(run: Run) -> None:
 
 
 def test_a_torn_histogram_keeps_its_quantiles_within_its_edges(run: Run) -> None:
-    """Where only some buckets began again the others go on, and a quantile stays a duration of the histogram."""
+    """Where only some buckets began again the others continue, and a quantile stays a duration of the histogram."""
 
     async def act(world: Faulty) -> None:
         await world.count(15)
@@ -186,7 +186,7 @@ def test_missing_scrapes_cost_no_increase(run: Run) -> None:
 
 
 def test_a_series_that_vanishes_is_no_gauge_any_more_and_still_counts(run: Run) -> None:
-    """A page without a gauge ends it at once, as a stale marker would; the counter beside it goes on."""
+    """A page without a gauge ends it at once, as a stale marker would; the counter beside it continues."""
 
     async def act(world: Faulty) -> None:
         await world.count(21)
@@ -281,7 +281,7 @@ def test_a_clock_set_back_by_hours_begins_anew(run: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("back_after", [60.0, 3000.0])
 def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Path, back_after: float) -> None:
-    """Retention believes a leap only an hour later, and goes on as soon as the clock is right again."""
+    """Retention follows a leap only an hour later, and continues as soon as the clock is right again."""
 
     async def act(world: World) -> None:
         assert isinstance(world, Faulty)
@@ -395,7 +395,7 @@ def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
 
 
 def test_a_flood_of_series_is_held_to_its_limit_and_named(tmp_path: Path) -> None:
-    """Beyond `max_held_series` new series are left out and counted; known ones go on, and later there is room again."""
+    """Beyond `max_held_series` new series are left out and counted; known ones continue, and room returns."""
     world = Faulty(tmp_path, "a", "b", settings="max_held_series = 100")
     numbers = iter(range(10**6))
 

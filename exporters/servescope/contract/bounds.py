@@ -64,7 +64,8 @@ SPLIT_MARGIN = Bound(
     "split_margin",
     0.10,
     "ratio",
-    "traffic this far from the configured split, as a ratio of all requests, differs from it",
+    "a stack whose traffic differs from the configured split by more than this ratio of all requests is not as "
+    "configured",
     most=1.0,
 )
 SPLIT_TRAFFIC = Bound("split_traffic", 1.0, "requests/s", "the split of fewer requests differs by chance")

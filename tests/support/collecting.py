@@ -18,6 +18,7 @@ from urllib.request import urlopen
 from servescope.store.embedded import Store
 from tests.support.numbered_targets import METRIC, NumberedTargets, answering_with_numbers
 from tests.support.prometheus import free_port
+from tests.support.slowness import slowness
 from tests.support.waiting import deadline_seconds, wait_for
 
 _TARGET = "/r0/metrics"
@@ -25,10 +26,10 @@ _CONFIGURATION = """
 [collector]
 listen = "127.0.0.1:{port}"
 store = "{store}"
-scrape_interval = "250ms"
-scrape_timeout = "200ms"
-evaluation_interval = "250ms"
-window = "5s"
+scrape_interval = "{interval_ms}ms"
+scrape_timeout = "{interval_ms}ms"
+evaluation_interval = "{interval_ms}ms"
+window = "{window_ms}ms"
 
 [[deployments]]
 deployment_id = "chat"
@@ -100,7 +101,9 @@ def collecting(folder: Path, store: Path, *command: str) -> Iterator[Collecting]
     with answering_with_numbers() as targets:
         port = free_port()
         settings = folder / "servescope.toml"
-        settings.write_text(_CONFIGURATION.format(port=port, store=store, url=f"{targets.url}{_TARGET}"))
+        interval_ms = round(250 * slowness())  # it is the timeout as well
+        times = {"interval_ms": interval_ms, "window_ms": 20 * interval_ms}
+        settings.write_text(_CONFIGURATION.format(port=port, store=store, url=f"{targets.url}{_TARGET}", **times))
         log = folder / "collect.log"
         words = [*(command or (sys.executable, "-m", "servescope.cli")), "collect", "--config", str(settings)]
         # Through a pipe, as a process that may not let files grow could not write its log either.

@@ -29,7 +29,7 @@ def test_the_bounds_are_documented() -> None:
         f"silent or trickling | {real.idle_seconds:g} s |",
         f"| TLS handshake | {real.handshake_seconds:g} s |",
         f"| {real.line_bytes >> 10} KiB · {real.header_bytes >> 10} KiB · {real.headers} |",
-        f"| {real.unanswered_bytes >> 10} KiB |",
+        f"| {real.unanswered_bytes >> 10} KiB | 431 · closed |",
         f"| requests at once | {real.requests} |",
         f"| {real.reads} · {real.waiting_reads} |",
         f"| time to make an answer | {real.answer_seconds:g} s |",
@@ -177,6 +177,13 @@ def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
             + b"\r\n",
             431,
             "more than 128 headers",
+        ),
+        (
+            b"GET /api/v1/targets HTTP/1.1\r\nHost: localhost\r\n"
+            + b"".join(b"X-%d: %s\r\n" % (number, b"y" * 4_000) for number in range(100))
+            + b"\r\n",
+            431,
+            "headers of more than 262144 bytes in all",
         ),
     ],
 )

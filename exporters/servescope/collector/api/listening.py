@@ -11,7 +11,7 @@ from typing import Final, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from servescope.collector.api.answers import error_answer
+from servescope.collector.api.answers import error_answer, json_bytes
 from servescope.collector.api.certificates import Certificates
 from servescope.collector.api.gate import GATE, Gate
 
@@ -119,7 +119,7 @@ class Listener:
                 accepted.close()
                 self._connections.discard(connection)
 
-    def _make_inner(self) -> asyncio.Protocol:
+    def _make_inner(self) -> _RequestHandler:
         server = self._runner.server
         if server is None:
             raise RuntimeError("the listener was not started")
@@ -142,6 +142,7 @@ class _Connection(asyncio.Protocol):
         self.busy = False
         self.since = time.monotonic()
         self._unanswered_bytes = 0
+        self._refused = False
 
     def begin(self) -> None:
         """A request was read and is being answered."""
@@ -169,16 +170,37 @@ class _Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # Requests sent behind one that is being answered wait in memory; so would a body.
+        # Requests sent behind one that is being answered wait in memory; so would a body, or the headers of a request.
         self._unanswered_bytes += len(data)
-        if self._unanswered_bytes > self._listener._gate.bounds.unanswered_bytes:
-            self._listener._gate.telemetry.api_refused.labels("oversized").inc()
-            self.end()
-        else:
+        if self._refused:
+            return
+        if self._unanswered_bytes <= self._listener._gate.bounds.unanswered_bytes:
             self._inner.data_received(data)
+            return
+        self._listener._gate.telemetry.api_refused.labels("oversized").inc()
+        if self._inner.awaits_request:
+            self._refuse_headers()
+        else:
+            self.end()
 
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
+    def _refuse_headers(self) -> None:
+        """Answer 431 and close a little later: a client that is still sending would lose the answer by a reset."""
+        self._refused = True
+        most = self._listener._gate.bounds.unanswered_bytes
+        body = json_bytes({"error": f"headers of more than {most} bytes in all"})
+        head = (
+            "HTTP/1.1 431 Request Header Fields Too Large\r\n"
+            "Content-Type: application/json; charset=utf-8\r\n"
+            f"Content-Length: {len(body)}\r\n"
+            "Server: servescope\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        if self.transport is not None:
+            self.transport.write(head.encode() + body)
+        asyncio.get_running_loop().call_later(_LINGERING_SECONDS, self.end)
+
+    def eof_received(self) -> None:
+        self._inner.eof_received()
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
@@ -207,6 +229,11 @@ class _RequestHandler(web.RequestHandler):
             max_headers=bounds.headers,
         )
         self._gate = gate
+
+    @property
+    def awaits_request(self) -> bool:
+        """Whether all requests were answered, so that what comes is the head of the next one."""
+        return self._waiter is not None and not self._waiter.done()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

@@ -25,9 +25,7 @@ _SERVESCOPE: Final = (sys.executable, "-m", "servescope.cli")
 @contextmanager
 def running_monitoring(prometheus: Path, alertmanager: Path, folder: Path, *options: str) -> Iterator[Prometheus]:
     """The Prometheus, with more command-line options where given; it scrapes the collector, Alertmanager and itself."""
-    folder.mkdir(parents=True, exist_ok=True)
-    # Prometheus names groups after their files: not after where the checkout lies.
-    shutil.copytree(RULES, folder / "rules", ignore=shutil.ignore_patterns("runbooks"))
+    shutil.copytree(RULES, folder / "prometheus" / "rules", ignore=shutil.ignore_patterns("runbooks"))
     with ExitStack() as started:
         addresses = {
             "servescope": _start_collector(folder, started),
@@ -35,7 +33,7 @@ def running_monitoring(prometheus: Path, alertmanager: Path, folder: Path, *opti
         }
         configuration = {
             "global": {"scrape_interval": SCRAPE_INTERVAL, "evaluation_interval": SCRAPE_INTERVAL},
-            "rule_files": [str(folder / "rules" / "*.rules.yml")],
+            "rule_files": ["rules/*.rules.yml"],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [addresses["alertmanager"]]}]}]},
             "scrape_configs": [
                 *(

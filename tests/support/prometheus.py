@@ -126,7 +126,8 @@ def running(binary: Path, folder: Path, config: dict[str, Any], *, options: Sequ
     (folder / "prometheus.yml").write_text(text, encoding="utf-8")
     command = [
         str(binary),
-        f"--config.file={folder / 'prometheus.yml'}",
+        # Relative, so that groups of rules, which Prometheus names after their files, do not name a temporary folder.
+        "--config.file=prometheus.yml",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=warn",

@@ -1,0 +1,32 @@
+"""What happened around the figures: alerts, targets that came, went or changed, configured shares, deploys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from servescope.contract.samples import Labels
+
+EventKind = Literal[
+    "alert_fired", "alert_resolved", "target_appeared", "target_gone", "target_changed", "traffic_split", "deploy",
+]  # fmt: skip
+
+EVENT_KINDS: Final[tuple[EventKind, ...]] = (
+    "alert_fired", "alert_resolved", "target_appeared", "target_gone", "target_changed", "traffic_split", "deploy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the event log; `time_ms` is when it happened, `labels` what it is about.
+
+    The labels of a target are those of its identity, beside `target_id`; those of an alert its own, beside `alertname`.
+    `text` is what a person reads. `detail` are the values that changed, `former_…` beside `…` (`source`, `version`,
+    `layer`, `ratio`); a deploy has who reported it as `by`.
+    """
+
+    time_ms: int
+    kind: EventKind
+    labels: Labels
+    text: str
+    detail: Labels = ()

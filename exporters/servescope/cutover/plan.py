@@ -1,0 +1,129 @@
+"""The plan of a cutover: its arms, stages and metrics with their margins; and the same frozen, with a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from servescope.contract.identity import Identity
+
+MetricKind = Literal["mean", "ratio", "events", "band"]
+"""How a metric is judged: the mean of a histogram, a ratio of two counters' sums, counts of events among requests, or
+a level that has to lie within a band on v2 alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """The targets of one side: those whose identity has all labels of one of the selectors."""
+
+    name: Literal["v1", "v2"]
+    selectors: tuple[Mapping[str, str], ...]
+
+    def selects(self, identity: Identity) -> bool:
+        """Whether a target belongs to this arm."""
+        return any(
+            all(getattr(identity, label) == value for label, value in selector.items()) for selector in self.selectors
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the cutover: the share of requests that v2 is to have, 0 … 1, and how long it lasts at least."""
+
+    share: float
+    least_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPlan:
+    """How one metric is judged.
+
+    `margin` is the relative change to the worse that v2 must be proven to stay below, a positive fraction; `floor` the
+    change below which harm is immaterial; both None of a band, which has `low` and `high` instead. A metric that is not
+    `required` can warn and never gates. `edges` are the bucket edges, in the metric's unit, at which slow fractions are
+    compared; chosen when the plan is frozen where it has none.
+    """
+
+    name: str
+    kind: MetricKind
+    better: Literal["higher", "lower"] | None
+    required: bool = True
+    margin: float | None = None
+    floor: float | None = None
+    low: float | None = None
+    high: float | None = None
+    edges: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be judged, before it is frozen. `calibration_hours` is how much of v1's past shows its noise.
+
+    `alpha_harm` bounds the probability that a cutover without harm is ever called DEGRADED, over all metrics and
+    stages; `alpha_health` the probability, per metric, that one at its margin is ever called HEALTHY.
+    """
+
+    name: str
+    v1: Arm
+    v2: Arm
+    stages: tuple[Stage, ...]
+    metrics: tuple[MetricPlan, ...]
+    alpha_harm: float = 0.05
+    alpha_health: float = 0.05
+    holdback: float = 0.05
+    calibration_hours: float = 48.0
+
+    def hash(self) -> str:
+        """The identity of the plan: the same for the same meaning, 16 hexadecimal digits."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What v1 against v1 showed of one metric before the cutover, in natural logarithms.
+
+    `tau2` is the excess variance of a block's effect beyond sampling, autocorrelation included; `pod_tau2` the variance
+    between pods that lasts; `cv2` the squared coefficient of variation of one observation; `information_wanted` the
+    information expected when one most wants to decide. `calibrated` is False where there was too little past, so that
+    the noise is estimated while the cutover runs.
+    """
+
+    tau2: float
+    pod_tau2: float
+    cv2: float
+    information_wanted: float
+    blocks: int
+    calibrated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenPlan:
+    """A plan with everything that was chosen at its start, and never after.
+
+    `layers` are by metric the layer of v1 and of v2 that it is taken from; `slopes` by metric what one unit of the mix
+    feature moves it by (`mix.feature`); `edges` by metric the shared bucket edges that are compared.
+    """
+
+    plan: Plan
+    started_ms: int
+    noise: Mapping[str, Noise]
+    layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    slopes: Mapping[str, float] = field(default_factory=dict)
+    edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON values; `from_json` makes the same of it."""
+        return asdict(self)
+
+    def hash(self) -> str:
+        """The identity of the frozen plan, 64 hexadecimal digits."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+LEAST_MARGIN: Final = 0.005
+"""A smaller margin would need more traffic than there is."""

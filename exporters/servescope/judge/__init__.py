@@ -1,0 +1,1 @@
+"""The judge as a program: plans, the journal, watching, the HTTP gate, the report."""

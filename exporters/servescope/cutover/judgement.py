@@ -1,4 +1,4 @@
-"""What the judge returns: a verdict with its reason, metric by metric, and what would change it."""
+"""What the judge rechanges: a verdict with its reason, metric by metric, and what would change it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ArmState:
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class PromptMix:
     """How far apart the prompts of the arms are: the total variation distance over shared edges, 0 … 1.
 
     `adjusted` says that ratios were adjusted by v1's own slopes; `refused` that the distance is too large for that.
@@ -125,7 +125,7 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class VerdictChange:
     """The moment a verdict began."""
 
     at_ms: int
@@ -172,9 +172,9 @@ class Judgement:
     latched_since_ms: int | None = None
     v1: ArmState | None = None
     v2: ArmState | None = None
-    mix: Mix | None = None
+    mix: PromptMix | None = None
     efficiency: tuple[Efficiency, ...] = ()
-    turns: tuple[Turn, ...] = ()
+    changes: tuple[VerdictChange, ...] = ()
     missed: tuple[tuple[int, int, str], ...] = ()
     incomparable: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

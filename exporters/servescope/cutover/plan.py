@@ -59,7 +59,7 @@ class MetricPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CutoverPlan:
     """What is to be judged, before it is frozen. `calibration_hours` is how much of v1's past shows its noise.
 
     `alpha_harm` bounds the probability that a cutover without harm is ever called DEGRADED, over all metrics and
@@ -108,7 +108,7 @@ class FrozenPlan:
     feature moves it by (`mix.feature`); `edges` by metric the shared bucket edges that are compared.
     """
 
-    plan: Plan
+    plan: CutoverPlan
     started_ms: int
     noise: Mapping[str, Noise]
     layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)

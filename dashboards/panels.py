@@ -43,8 +43,8 @@ UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
             for unit in (
                 "alerts", "connections", "decisions", "decisions/s", "errors", "errors/s", "events", "events/s",
                 "preemptions", "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows",
-                "samples", "samples/s", "scrapes", "scrapes/s", "series", "targets", "tasks", "tokens", "tokens/s",
-                "workers",
+                "samples", "samples/s", "scrapes", "scrapes/s", "series", "stages", "targets", "tasks", "tokens",
+                "tokens/s", "workers",
             )
         },
     }

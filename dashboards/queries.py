@@ -63,13 +63,14 @@ REPLICA = Variable("replica", "Replica", "replica", ".*")
 PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
     {
         "collector": Variable("collector", "Collector", "instance", ".*", OWN_METRICS["servescope_build_info"].name),
+        "judge": Variable("judge", "Judge", "instance", ".*", OWN_METRICS["servescope_judgement_info"].name),
         "prometheus": Variable("prometheus", "Prometheus", "instance", ".*", OWN_METRICS["prometheus_build_info"].name),
         "alertmanager": Variable(
             "alertmanager", "Alertmanager", "instance", ".*", OWN_METRICS["alertmanager_build_info"].name
         ),
     }
 )
-"""The instance of a collector, Prometheus or Alertmanager."""
+"""The instance of a collector, judge, Prometheus or Alertmanager."""
 
 WATCHED = Variable("deployment", "Deployment", "deployment_id", ".+", OWN_METRICS["servescope_targets"].name)
 """The deployment of the targets, for series about targets."""

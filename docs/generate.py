@@ -29,6 +29,7 @@ COMPONENTS: Mapping[str, str] = {
 }
 PROGRAMS: Mapping[str, str] = {
     "collector": "Of the collector",
+    "judge": "Of the judge",
     "prometheus": "Of Prometheus",
     "alertmanager": "Of Alertmanager",
 }
@@ -233,8 +234,8 @@ def _monitoring() -> Iterator[str]:
     yield from (
         "## The monitoring itself",
         "",
-        "What a collector exposes about itself on its `/metrics`, and what alerts and the dashboard `health` read of "
-        "the Prometheus and the Alertmanager beside it.",
+        "What a collector and a judge expose about themselves on their `/metrics`, and what alerts and the dashboard "
+        "`health` read of the Prometheus and the Alertmanager beside them.",
         "A `state` is 1 or 0.",
         "",
     )

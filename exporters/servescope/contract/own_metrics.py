@@ -1,7 +1,7 @@
-"""The series about the monitoring itself: the collector's own `servescope_*`, and those of Prometheus and Alertmanager.
+"""The series about the monitoring itself: `servescope_*` of the collector and the judge, Prometheus', Alertmanager's.
 
-The collector exposes its own from these records. Of Prometheus and Alertmanager only those are listed that the health
-dashboard and alerts read.
+The collector and the judge expose their own from these records. Of Prometheus and Alertmanager only those are listed
+that the health dashboard and alerts read.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from typing import Literal
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 from servescope.contract.types import Kind
 
-Program = Literal["collector", "prometheus", "alertmanager"]
+Program = Literal["collector", "judge", "prometheus", "alertmanager"]
 OwnUnit = Literal[
     "alerts", "bytes", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems", "ratio",
-    "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series", "state",
-    "targets", "tasks",
+    "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series", "stages",
+    "state", "targets", "tasks",
 ]  # fmt: skip
 """Units of series about the monitoring; a `state` is 1 or 0."""
 
 
 COLLECTOR_JOB = "servescope"
 """The `job` under which a Prometheus scrapes the collectors."""
+
+JUDGE_JOB = "servescope-judge"
+"""The `job` under which a Prometheus scrapes the judges (`servescope judge watch`)."""
 
 RULE_FAILURES = "prometheus_rule_evaluation_failures_total"
 RULES_MISSED = "prometheus_rule_group_iterations_missed_total"
@@ -40,6 +43,7 @@ FOREIGN_SERIES = frozenset({
 """Series that Prometheus and Alertmanager expose about themselves; a Prometheus that scrapes both has them."""
 
 UNSCRAPED = "the collector is not scraped"
+UNWATCHED = "no judge watches the cutover, or it is not scraped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,73 @@ _COLLECTOR = (
 )  # fmt: skip
 
 
+def _of_judgement(
+    name: str, unit: OwnUnit, text: str, *labels: str, absent: str = "nothing was judged yet"
+) -> OwnMetric:
+    return OwnMetric(f"servescope_judgement{name}", "gauge", unit, text, ("plan", *labels), absent, "judge")
+
+
+_UNKNOWN_RATIO = "the metric has no interval: it lies in a band, or there is no data"
+
+_JUDGE = (
+    _of_judgement("", "state", "1 for the verdict of the last judgement, 0 for the others.", "verdict"),
+    _of_judgement(
+        "_severity", "state", "1 for the severity (`beyond margin`, `probable`) of a DEGRADED verdict, else 0.",
+        "severity",
+    ),
+    _of_judgement("_latched", "state", "1 while harm was proven that nobody has acknowledged, else 0."),
+    _of_judgement(
+        "_age_seconds", "seconds", "Time since the last judgement; it grows while judging fails.", absent=UNWATCHED
+    ),
+    _of_judgement("_stage", "stages", "The stage that is judged, counted from 1."),
+    _of_judgement("_stages", "stages", "Stages of the plan."),
+    _of_judgement("_planned_share_ratio", "ratio", "Share of the requests that v2 is to have in this stage."),
+    _of_judgement(
+        "_observed_share_ratio", "ratio", "Share of the requests that v2 has had in this stage.",
+        absent="no request was observed in this stage",
+    ),
+    _of_judgement(
+        "_metric_verdict", "state", "1 for the verdict of a metric, 0 for the others.", "metric", "verdict"
+    ),
+    _of_judgement(
+        "_metric_ratio", "ratio", "The metric's value on v2 divided by that on v1.", "metric", absent=_UNKNOWN_RATIO
+    ),
+    _of_judgement(
+        "_metric_ratio_low", "ratio", "Lower end of the interval of the metric's ratio, valid at every look.", "metric",
+        absent=_UNKNOWN_RATIO,
+    ),
+    _of_judgement(
+        "_metric_ratio_high", "ratio", "Upper end of the interval of the metric's ratio, valid at every look.",
+        "metric", absent=_UNKNOWN_RATIO,
+    ),
+    _of_judgement(
+        "_metric_margin_ratio", "ratio", "Relative change for the worse that v2 must be proven to stay below.",
+        "metric", absent="the metric lies in a band",
+    ),
+    _of_judgement(
+        "_metric_information_ratio", "ratio",
+        "Information gathered about a metric, divided by what settles it at the present estimate.", "metric",
+        absent="how much is needed is not known",
+    ),
+    _of_judgement(
+        "_metric_eta_seconds", "seconds", "Time until a metric is settled at the rate of the last hour.", "metric",
+        absent="the metric is settled, or cannot be at this rate",
+    ),
+    _of_judgement(
+        "_info", "state", "1, with the hash of the frozen plan, the run and the version of the judge as labels.",
+        "plan_hash", "run", "version", absent=UNWATCHED,
+    ),
+    OwnMetric(
+        "servescope_judgement_duration_seconds", "histogram", "seconds",
+        "Reading the evidence of one judgement and making it.", ("plan",), UNWATCHED, "judge",
+    ),
+    OwnMetric(
+        "servescope_judgement_errors_total", "counter", "errors", "Attempts to judge that failed.",
+        ("plan",), UNWATCHED, "judge",
+    ),
+)  # fmt: skip
+
+
 def _of_prometheus(
     name: str, kind: Kind, unit: OwnUnit, text: str, labels: tuple[str, ...] = (), absent: str = ""
 ) -> OwnMetric:
@@ -281,7 +352,9 @@ _OTHERS = (
 )  # fmt: skip
 
 
-OWN_METRICS: Mapping[str, OwnMetric] = MappingProxyType({metric.name: metric for metric in (*_COLLECTOR, *_OTHERS)})
+OWN_METRICS: Mapping[str, OwnMetric] = MappingProxyType(
+    {metric.name: metric for metric in (*_COLLECTOR, *_JUDGE, *_OTHERS)}
+)
 """Every metric about the monitoring, by its name in an exposition."""
 
 

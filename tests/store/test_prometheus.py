@@ -17,7 +17,9 @@ from servescope.errors import UsageError
 from servescope.settings.access import Access
 from servescope.store.exporting import command as exporting
 from servescope.store.prometheus.client import (
+    LateError,
     NotPrometheusError,
+    PartialError,
     Prometheus,
     PrometheusError,
     TooMuchError,
@@ -304,6 +306,56 @@ def test_what_is_always_too_much_ends() -> None:
     with answering(answer) as url, pytest.raises(TooMuchError, match="too many samples"):
         read_all_samples(Prometheus(url), "x", 0, 3_600_000)
     assert len(asked) < 10
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"warnings": ["remote_read: connection refused"]}, "remote_read: connection refused"),
+        ({"warnings": ["No StoreAPIs matched for this query"]}, "No StoreAPIs matched for this query"),
+        ({"isPartial": True}, "the answer is partial"),
+    ],
+)
+def test_a_partial_answer_is_refused_where_only_whole_ones_are_wanted(said: dict[str, object], shown: str) -> None:
+    """As Prometheus, Thanos and VictoriaMetrics mark it; other readers get it, and its warnings."""
+    body = json.dumps({"status": "success", **said, "data": {"resultType": "vector", "result": []}})
+    with answering(lambda request: request.reply(200, body)) as url:
+        client = Prometheus(url)
+        assert client.query("x", at_ms=0) == []
+        with pytest.raises(PartialError, match=f"a partial answer to query: {shown}"):
+            client.only_whole().query("x", at_ms=0)
+    assert list(client.warnings) == [shown]
+
+
+def test_remarks_on_an_expression_are_no_missing_data() -> None:
+    """Prometheus 3 warns of expressions, too: such an answer is whole, and the remark is kept once."""
+    body = json.dumps({
+        "status": "success", "warnings": ["PromQL warning: mixed histograms"], "infos": ["PromQL info: no counter"],
+        "data": {"resultType": "vector", "result": []},
+    })  # fmt: skip
+    with answering(lambda request: request.reply(200, body)) as url:
+        client = Prometheus(url).only_whole()
+        assert client.query("x", at_ms=0) == client.query("x", at_ms=1) == []
+    assert list(client.warnings) == ["PromQL warning: mixed histograms"]
+
+
+@pytest.mark.slow
+def test_one_that_never_answers_is_asked_few_times() -> None:
+    """Halves would not be answered any sooner, if nothing is."""
+    ended = threading.Event()
+    asked: list[int] = []
+
+    def hang(_: Handler) -> None:
+        asked.append(1)
+        ended.wait(deadline_seconds())
+
+    with answering(hang) as url:
+        try:
+            with pytest.raises(LateError, match=r"no answer to query within 0\.2 s"):
+                read_all_samples(Prometheus(url, timeout_seconds=0.2), "x", 0, 86_400_000)
+        finally:
+            ended.set()
+    assert len(asked) == 3
 
 
 def test_the_documentation_names_every_option_and_key() -> None:

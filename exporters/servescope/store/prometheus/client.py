@@ -13,6 +13,7 @@ import ssl
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final, NoReturn
@@ -34,10 +35,14 @@ MAX_BYTES: Final = 32_000_000
 MAX_STEPS: Final = 11_000
 """The steps a Prometheus gives one range query at most."""
 
+MAX_WARNINGS: Final = 20
+
 _CHUNK_BYTES = 1 << 16
 _ERROR_BYTES = 100_000
 _SHOWN = 300
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
+# Prometheus 3 warns of expressions, too.
+_REMARKS = ("PromQL warning:", "PromQL info:")
 # How Prometheus, Thanos and Mimir word that a query would read or answer more than they allow.
 _TOO_MUCH = re.compile(r"too many|exceed|too large|timed out|timeout", re.IGNORECASE)
 
@@ -59,6 +64,14 @@ class NotPrometheusError(PrometheusError):
 
 class TooMuchError(PrometheusError):
     """The answer would have been larger, or have taken longer, than this client or the server allows."""
+
+
+class LateError(TooMuchError):
+    """No answer, or not all of it, within the client's time; the same question may be answered no sooner in parts."""
+
+
+class PartialError(PrometheusError):
+    """The answer lacks a part of what was asked for, as its warnings say, and only a whole one was wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,15 @@ class Prometheus:
         self._timeout_seconds, self._max_bytes = timeout_seconds, max_bytes
         self._opener = _make_opener(self._access)
         self._method = "POST"
+        self._only_whole = False
+        self.warnings: dict[str, None] = {}
+        """What answers warned of so far, each text once, at most `MAX_WARNINGS`."""
+
+    def only_whole(self) -> Prometheus:
+        """The same API, with warnings of its own, whose answers raise PartialError where a part of them is missing."""
+        whole = copy(self)
+        whole._only_whole, whole.warnings = True, {}
+        return whole
 
     def query(self, expression: str, *, at_ms: int) -> list[Point]:
         """The elements of an instant vector."""
@@ -198,7 +220,25 @@ class Prometheus:
             self._refuse_answer(path, status, body)
         if answer["status"] == "error":
             self._raise_reported(path, status, answer)
+        self._note_warnings(path, answer)
         return answer.get("data")
+
+    def _note_warnings(self, path: str, answer: Mapping[str, Any]) -> None:
+        """Keep the warnings of an answer, and refuse it where a part is missing and only whole ones are wanted.
+
+        Prometheus warns of a remote storage that could not be read, Thanos of a store; VictoriaMetrics marks the
+        answer. Remarks on an expression say nothing about what is missing.
+        """
+        said = answer.get("warnings")
+        warnings = [_shortened(str(each)) for each in said] if isinstance(said, list) else []
+        if answer.get("isPartial") is True:
+            warnings.append("the answer is partial")
+        for warning in warnings:
+            if len(self.warnings) < MAX_WARNINGS:
+                self.warnings[self._access.conceal(warning)] = None
+        missing = [warning for warning in warnings if not warning.startswith(_REMARKS)]
+        if missing and self._only_whole:
+            raise PartialError(self.url, f"a partial answer to {path}: {'; '.join(missing)}")
 
     def _request(self, path: str, parameters: Sequence[tuple[str, str]], method: str) -> tuple[int, bytes]:
         url, encoded = f"{self.url}/api/v1/{path}", urlencode(parameters)
@@ -209,7 +249,7 @@ class Prometheus:
                 failed = response.status >= 300
                 return response.status, self._read(response, deadline, _ERROR_BYTES if failed else self._max_bytes)
         except TimeoutError:
-            raise TooMuchError(self.url, f"no answer to {path} within {self._timeout_seconds:g} s") from None
+            raise LateError(self.url, f"no answer to {path} within {self._timeout_seconds:g} s") from None
         except URLError as error:
             if isinstance(error.reason, TimeoutError):
                 raise PrometheusError(self.url, f"no connection within {self._timeout_seconds:g} s") from None
@@ -244,7 +284,7 @@ class Prometheus:
                 if size > max_bytes:
                     raise TooMuchError(self.url, f"an answer of more than {max_bytes} bytes", response.status)
                 if time.monotonic() > deadline:
-                    raise TooMuchError(self.url, f"no complete answer within {self._timeout_seconds:g} s")
+                    raise LateError(self.url, f"no complete answer within {self._timeout_seconds:g} s")
         except (zlib.error, EOFError) as error:
             raise PrometheusError(self.url, f"the answer is no whole gzip: {error}") from error
         return b"".join(chunks)

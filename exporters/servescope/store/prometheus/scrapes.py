@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from servescope.contract.samples import Labels, Series, Window, format_edge, format_series, make_labels
-from servescope.store.prometheus.client import Prometheus, TooMuchError, Track
+from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError, Track
 from servescope.store.prometheus.targets import ScrapedTarget
 
 # Scrapes are read so far beyond both ends of a stretch, to see whether they pause there.
@@ -149,17 +149,26 @@ def _own_series(labels: Labels, target: ScrapedTarget) -> Series:
     return Series(name, make_labels(own))
 
 
-def read_all_samples(prometheus: Prometheus, wanted: str, start_ms: int, end_ms: int) -> list[Track]:
-    """The samples of a selector from start to end, both included; in several queries where they are too many."""
+def read_all_samples(
+    prometheus: Prometheus, wanted: str, start_ms: int, end_ms: int, *, patience: int = 2
+) -> list[Track]:
+    """The samples of a selector from start to end, both included; in several queries where they are too many.
+
+    A Prometheus that does not answer in time is asked for half as much so many times, as it may not answer at all.
+    """
     try:
         return prometheus.read_samples(wanted, start_ms=start_ms, end_ms=end_ms)
+    except LateError:
+        patience -= 1
+        if patience < 0:
+            raise
     except TooMuchError:
         if end_ms - start_ms < _SHORTEST_SPAN_MS:
             raise
     middle = (start_ms + end_ms) // 2
     halves = [(start_ms, middle), (middle + 1, end_ms)]
     by_labels: dict[Labels, list[Track]] = {}
-    for track in (track for half in halves for track in read_all_samples(prometheus, wanted, *half)):
+    for track in (track for half in halves for track in read_all_samples(prometheus, wanted, *half, patience=patience)):
         by_labels.setdefault(track.labels, []).append(track)
     return [_joined(labels, parts) for labels, parts in by_labels.items()]
 

@@ -11,7 +11,7 @@ from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
-from servescope.store.prometheus.client import Prometheus, TooMuchError
+from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError
 from servescope.store.prometheus.selectors import selector
 
 Form = Literal["engine", "contract", "collected"]
@@ -121,6 +121,8 @@ def _contract_series(prometheus: Prometheus, match: str, start_ms: int, end_ms: 
     extra = f'{{{_inner(match)}deployment_id!="",derived=""}}'
     try:
         yield from prometheus.series([selector(names=_IDENTIFYING, extra=extra)], start_ms=start_ms, end_ms=end_ms)
+    except LateError:
+        raise  # one that does not answer at all would be waited for once for each name
     except TooMuchError:
         for name in _IDENTIFYING:
             yield from prometheus.series([selector(names=[name], extra=extra)], start_ms=start_ms, end_ms=end_ms)

@@ -1,0 +1,158 @@
+"""The synthetic cutovers that the judge is proven on: their truth is what it is said to be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks._judge_traffic import (
+    LEAD_BLOCKS,
+    PAST_BLOCKS,
+    PODS,
+    Confounder,
+    Floats,
+    Harm,
+    HarmKind,
+    Past,
+    Setting,
+    draw_cutover,
+    draw_past,
+    show,
+)
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.evidence import Evidence
+
+SHARE = 0.25
+# No drift and no differing pods, so that the day's mean is the truth to within its sampling.
+STILL = Setting(pod_spread=0.0, pod_drift=0.0, stack_drift=0.0)
+
+
+@pytest.fixture(scope="module", name="past")
+def _past() -> Past:
+    return draw_past(7, SHARE, STILL)
+
+
+@pytest.mark.parametrize("kind", ["none", "mean", "tail", "bimodal", "one pod"])
+def test_a_harm_moves_the_mean_by_its_size(kind: HarmKind, past: Past) -> None:
+    """However the harm is spread over requests and pods, v2's mean is worse by its size, and v1's is not."""
+    size = 0.0 if kind == "none" else 0.3
+    shown = show(draw_cutover(past, 1), Harm(kind, size))
+
+    ratio = _mean(shown, "v2") / _mean(shown, "v1")
+
+    assert ratio == pytest.approx(1 + size, rel=0.02)
+
+
+def test_a_step_begins_at_its_hour(past: Past) -> None:
+    """Before its hour v2 is as good as v1, after it worse by the size."""
+    cutover = draw_cutover(past, 2)
+    step, name = Harm("step", 0.5, hour=12.0), "time_to_first_token_seconds_sum"
+
+    until_noon = [_total(show(cutover, harm, until_block=144), "v2", name) for harm in (step, Harm())]
+    assert until_noon[0] == until_noon[1]
+    whole = [_total(show(cutover, harm), "v2", name) for harm in (step, Harm())]
+    assert whole[0] - until_noon[0] == pytest.approx(1.5 * (whole[1] - until_noon[1]))
+
+
+def test_errors_and_speed_are_harmed_by_their_size(past: Past) -> None:
+    """Errors are multiplied; tokens per second fall by the size."""
+    cutover = draw_cutover(past, 3)
+    plain, erring = show(cutover), show(cutover, Harm("errors", 4.0))
+    slow = show(cutover, Harm("tps", 0.2))
+
+    label = (("outcome", "error"),)
+    assert _total(erring, "v2", "requests_total", label) == pytest.approx(
+        5 * _total(plain, "v2", "requests_total", label), rel=0.2
+    )
+    speed = [
+        _total(each, "v2", "tps_per_request_sum") / _total(each, "v2", "tps_per_request_count")
+        for each in (plain, slow)
+    ]
+    assert speed[1] / speed[0] == pytest.approx(0.8, rel=0.05)
+
+
+def test_counters_agree_with_each_other(past: Past) -> None:
+    """Buckets rise to the count, and every request that started has ended in one outcome."""
+    for target in show(draw_cutover(past, 4)).targets:
+        if target.identity.role != "aggregated":
+            continue
+        names = [series.name for series in target.series]
+        buckets = target.gains[[name == "time_to_first_token_seconds_bucket" for name in names]]
+        assert (np.diff(buckets, axis=0) >= 0).all()
+        assert (buckets[-1] == target.gains[names.index("time_to_first_token_seconds_count")]).all()
+        ended = target.gains[[name == "requests_total" for name in names]].sum(axis=0)
+        assert (ended == target.gains[names.index("requests_started_total")]).all()
+
+
+def test_the_past_is_v1_alone_and_both_have_their_share_after(past: Past) -> None:
+    """v2 has no block before its lead; then the shares are the planned ones and pods bear like loads."""
+    cutover = draw_cutover(past, 5)
+    shown = show(cutover)
+
+    v2 = [each for each in shown.targets if each.identity.inference_stack == "v2"]
+    assert min(each.blocks[0] for each in v2) == cutover.stage_ms - LEAD_BLOCKS * BLOCK_MS
+    assert sum(len(each.blocks) >= PAST_BLOCKS for each in shown.targets) == sum(PODS[SHARE])
+    requests = {stack: _sums(shown, stack)[1].sum() for stack in ("v1", "v2")}
+    assert requests["v2"] / sum(requests.values()) == pytest.approx(SHARE, rel=0.02)
+
+
+def test_mixes_differ_by_their_distance(past: Past) -> None:
+    """The prompts' lengths are as far apart as asked, at shared edges a little less."""
+    shown = show(draw_cutover(past, 6, Confounder(mix_distance=0.2)))
+
+    shares = [
+        np.diff(
+            [0.0]
+            + [
+                _total(shown, stack, series.name, series.labels)
+                for series in shown.targets[0].series
+                if series.name == "input_tokens_per_request_bucket"
+            ]
+        )
+        for stack in ("v1", "v2")
+    ]
+    v1, v2 = (each / each.sum() for each in shares)
+    assert np.abs(v1 - v2).sum() / 2 == pytest.approx(0.2, abs=0.02)
+
+
+def test_the_same_seed_is_the_same_cutover(past: Past) -> None:
+    """Seeds are all that a cutover depends on; another seed is another cutover."""
+    first, again, other = (show(draw_cutover(past, seed)) for seed in (8, 8, 9))
+
+    assert (_sums(first, "v2")[0] == _sums(again, "v2")[0]).all()
+    assert (_sums(first, "v2")[0] != _sums(other, "v2")[0]).any()
+
+
+def _mean(shown: Evidence, stack: str) -> float:
+    total, count = _sums(shown, stack)
+    return float(total.sum() / count.sum())
+
+
+def _sums(shown: Evidence, stack: str) -> tuple[Floats, Floats]:
+    """Seconds to the first token and requests in the last day's blocks, (288,) each."""
+    chosen = [each for each in shown.targets if each.identity.inference_stack == stack and len(each.series)]
+    last = max(each.blocks[-1] for each in chosen)
+    day = last - BLOCK_MS * np.arange(287, -1, -1)
+    totals = []
+    for name in ("time_to_first_token_seconds_sum", "time_to_first_token_seconds_count"):
+        total = np.zeros(288)
+        for each in chosen:
+            row = [series.name for series in each.series].index(name)
+            _, here, there = np.intersect1d(day, each.blocks, return_indices=True)
+            total[here] += each.gains[row, there]
+        totals.append(total)
+    return totals[0], totals[1]
+
+
+def _total(shown: Evidence, stack: str, name: str, labels: tuple[tuple[str, str], ...] = ()) -> float:
+    """What a counter gained since v2 gets requests."""
+    start = min(each.blocks[0] for each in shown.targets if each.identity.inference_stack == "v2")
+    return float(
+        sum(
+            each.gains[row, each.blocks >= start].sum()
+            for each in shown.targets
+            if each.identity.inference_stack == stack
+            for row, series in enumerate(each.series)
+            if series == (name, labels)
+        )
+    )

@@ -1,9 +1,12 @@
-"""What the judge rechanges: a verdict with its reason, metric by metric, and what would change it."""
+"""What a judge returns: a verdict with its reason, metric by metric, and what would change it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
+
+from servescope.settings.values import format_instant
 
 Verdict = Literal["HEALTHY", "DEGRADED", "INCONCLUSIVE", "NO DATA"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("HEALTHY", "DEGRADED", "INCONCLUSIVE", "NO DATA")
@@ -180,5 +183,28 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The judgement by the published schema: times in RFC 3339, absent values null."""
-        raise NotImplementedError
+        """The judgement by the published schema: times in RFC 3339, absent values null, no number infinite."""
+        values: dict[str, Any] = _as_json(asdict(self))
+        return {key: values[key] for key in _TOP} | values
+
+
+_TOP: Final = ("verdict", "reason", "at", "plan", "plan_hash", "stage", "metrics")
+
+
+def _as_json(value: Any) -> Any:
+    """JSON of dataclasses as dictionaries; a key that ends with `_ms` becomes a time without that ending."""
+    if isinstance(value, dict):
+        return dict(_entry(key, each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _entry(key: str, value: Any) -> tuple[str, Any]:
+    if key == "missed":
+        return key, [
+            {"start": format_instant(start), "end": format_instant(end), "reason": why} for start, end, why in value
+        ]
+    if key.endswith("_ms"):
+        return key.removesuffix("_ms"), None if value is None else format_instant(value)
+    return key, _as_json(value)

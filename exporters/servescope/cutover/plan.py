@@ -9,10 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from servescope.contract.identity import Identity
-
-MetricKind = Literal["mean", "ratio", "events", "band"]
-"""How a metric is judged: the mean of a histogram, a ratio of two counters' sums, counts of events among requests, or
-a level that has to lie within a band on v2 alone."""
+from servescope.contract.judged import MetricKind
+from servescope.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,8 @@ class CutoverPlan:
     """What is to be judged, before it is frozen. `calibration_hours` is how much of v1's past shows its noise.
 
     `alpha_harm` bounds the probability that a cutover without harm is ever called DEGRADED, over all metrics and
-    stages; `alpha_health` the probability, per metric, that one at its margin is ever called HEALTHY.
+    stages; `alpha_health` the probability, per metric, that one at its margin is ever called HEALTHY. An interval is
+    wrong as often as either, at most. `holdback` is the share that v1 keeps as a control until the end.
     """
 
     name: str
@@ -72,7 +71,7 @@ class CutoverPlan:
     stages: tuple[Stage, ...]
     metrics: tuple[MetricPlan, ...]
     alpha_harm: float = 0.05
-    alpha_health: float = 0.05
+    alpha_health: float = 0.04
     holdback: float = 0.05
     calibration_hours: float = 48.0
 
@@ -104,8 +103,10 @@ class Noise:
 class FrozenPlan:
     """A plan with everything that was chosen at its start, and never after.
 
-    `layers` are by metric the layer of v1 and of v2 that it is taken from; `slopes` by metric what one unit of the mix
-    feature moves it by (`mix.feature`); `edges` by metric the shared bucket edges that are compared.
+    `layers` are by family of series the layer of v1 and of v2 that it is taken from, "" where an arm does not show it
+    yet; `slopes` by metric what one unit of the mix feature moves it by (`mix.feature`); `edges` by metric the shared
+    bucket edges that are compared; `histograms` are the metrics that are judged by their histogram's mean and would be
+    token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report.
     """
 
     plan: CutoverPlan
@@ -114,15 +115,61 @@ class FrozenPlan:
     layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     slopes: Mapping[str, float] = field(default_factory=dict)
     edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    histograms: tuple[str, ...] = ()
+    unobservable: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON values; `from_json` makes the same of it."""
-        return asdict(self)
+        """Everything as JSON values, with its hash; `from_json` makes the same of it."""
+        return {**self._values(), "hash": self.hash()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> FrozenPlan:
+        """The plan that `to_json` wrote; raises PlanChangedError when it was edited since."""
+        try:
+            frozen = _read_frozen(values)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanChangedError(f"this is no frozen plan: {error!r}") from error
+        if frozen.hash() != values.get("hash"):
+            raise PlanChangedError(
+                f"plan {frozen.plan.name!r} was edited after it was frozen: its hash is {frozen.hash()[:16]}, and not "
+                f"{str(values.get('hash'))[:16]}; start a new run of the edited plan"
+            )
+        return frozen
 
     def hash(self) -> str:
         """The identity of the frozen plan, 64 hexadecimal digits."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self._values(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
+
+class PlanChangedError(UsageError):
+    """A frozen plan is not what it was when it was frozen."""
+
+
+def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
+    plan = values["plan"]
+    return FrozenPlan(
+        plan=CutoverPlan(
+            **{
+                **plan,
+                "v1": Arm(plan["v1"]["name"], tuple(plan["v1"]["selectors"])),
+                "v2": Arm(plan["v2"]["name"], tuple(plan["v2"]["selectors"])),
+                "stages": tuple(Stage(**each) for each in plan["stages"]),
+                "metrics": tuple(MetricPlan(**{**each, "edges": tuple(each["edges"])}) for each in plan["metrics"]),
+            }
+        ),
+        started_ms=values["started_ms"],
+        noise={name: Noise(**each) for name, each in values["noise"].items()},
+        layers={name: (v1, v2) for name, (v1, v2) in values["layers"].items()},
+        slopes=dict(values["slopes"]),
+        edges={name: tuple(each) for name, each in values["edges"].items()},
+        histograms=tuple(values["histograms"]),
+        unobservable=dict(values["unobservable"]),
+    )
 
 
 LEAST_MARGIN: Final = 0.005

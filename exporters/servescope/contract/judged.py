@@ -1,0 +1,196 @@
+"""The metrics that a judge of a cutover knows: how each is computed, which change harms, and what a plan defaults to.
+
+Every one is a ratio of sums: of what is counted (`above`) and of what it is counted among (`below`). What the sources
+of the two stacks mean by a metric may differ, though its name is the same: `definition_of` says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
+from servescope.contract.expressions import Difference, Expression, Increase, Level, Matchers, Rate, Ratio, mean, rate
+from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import METRICS
+from servescope.contract.types import Band, Status
+from servescope.errors import ExpressionError
+
+MetricKind = Literal["mean", "ratio", "events", "band"]
+"""How a metric is judged: the mean of a histogram, a ratio of two counters' sums, counts of events among requests, or
+a level that has to lie within a band on v2 alone."""
+
+DEFAULT_MARGIN: Final = 0.10
+DEFAULT_FLOOR: Final = 0.02
+DEFAULT_EVENTS_MARGIN: Final = 1.0
+"""Twice as many events as on v1."""
+IN_FLIGHT_TOKENS_PER_WORKER: Final = (50_000.0, 150_000.0)
+"""The documented starting range of `target_in_flight_tokens`."""
+
+
+class Part(NamedTuple):
+    """Series of one name that are added up, or subtracted with the factor -1."""
+
+    series: str
+    where: Matchers = ()
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedMetric:
+    """A metric that can be judged; `better` is None of a band.
+
+    `histogram` is the one whose mean it is, "" where there is none. `required`, `margin`, `floor`, `low` and `high` are
+    what a plan has that does not say otherwise; `preset` means that such a plan has the metric at all. A mechanism
+    explains others and is never required: it depends on the traffic, the draft and its definition.
+    """
+
+    name: str
+    title: str
+    unit: str
+    kind: MetricKind
+    better: Literal["higher", "lower"] | None
+    expression: Ratio
+    histogram: str = ""
+    preset: bool = True
+    required: bool = True
+    margin: float | None = None
+    floor: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def above(self) -> tuple[Part, ...]:
+        """What is counted."""
+        return tuple(_parts(self.expression.numerator, 1.0))
+
+    @property
+    def below(self) -> tuple[Part, ...]:
+        """What it is counted among."""
+        return tuple(_parts(self.expression.denominator, 1.0))
+
+    @property
+    def gauge(self) -> bool:
+        """Whether it is made of gauges' levels, and not of counters' gains."""
+        return isinstance(self.expression.denominator, Level)
+
+
+def _parts(expression: Expression, factor: float) -> list[Part]:
+    match expression:
+        case Rate(name, where) | Increase(name, where) | Level(name, _, where):
+            return [Part(name, where, factor)]
+        case Difference(left, right):
+            return [*_parts(left, factor), *_parts(right, -factor)]
+        case _:
+            raise ExpressionError(f"no sum of series: {expression!r}")
+
+
+def _range(band: Band, statuses: tuple[Status, ...]) -> tuple[float | None, float | None]:
+    """Where the values of these statuses begin and end; None where they have no end."""
+    starts = [step.start for step in band.steps if step.verdict.status in statuses]
+    ends = [step.start for step in band.steps if step.verdict.status not in statuses and step.start > starts[0]]
+    return starts[0], ends[0] if ends else None
+
+
+def _time(name: str, title: str, *, preset: bool = True) -> JudgedMetric:
+    return JudgedMetric(
+        name, title, METRICS[name].unit, "mean", "lower", mean(name), histogram=name, preset=preset, required=preset,
+        margin=DEFAULT_MARGIN, floor=DEFAULT_FLOOR,
+    )  # fmt: skip
+
+
+def _events(name: str, title: str, expression: Ratio, *, required: bool) -> JudgedMetric:
+    return JudgedMetric(
+        name, title, "ratio", "events", "lower", expression, required=required, margin=DEFAULT_EVENTS_MARGIN, floor=0.0
+    )
+
+
+def _share(name: str, title: str, *, required: bool) -> JudgedMetric:
+    return _events(name, title, _ratio(name), required=required)
+
+
+def _band(
+    name: str, title: str, unit: str, expression: Ratio, within: tuple[float | None, float | None]
+) -> JudgedMetric:
+    return JudgedMetric(
+        name, title, unit, "band", None, expression, required=False, low=within[0], high=within[1]
+    )  # fmt: skip
+
+
+def _ratio(figure: str) -> Ratio:
+    expression = FIGURES[figure].expression
+    if not isinstance(expression, Ratio):
+        raise ExpressionError(f"figure {figure!r} is no ratio")
+    return expression
+
+
+SPEED: Final = "tps_per_request"
+"""Judged by its histogram's mean where both arms have one, and else token-weighted, as its figure is."""
+
+_JUDGED = (
+    JudgedMetric(
+        SPEED, "Tokens per second per request", METRICS[SPEED].unit, "ratio", "higher",
+        _ratio(SPEED), margin=DEFAULT_MARGIN, floor=DEFAULT_FLOOR,
+    ),
+    _time("time_to_first_token_seconds", "Time to first token"),
+    _time("time_per_output_token_seconds", "Time per output token"),
+    _time("request_duration_seconds", "Request duration"),
+    _share("request_error_share", "Errors", required=True),
+    _share("request_rejected_share", "Rejections", required=True),
+    _share("client_abort_share", "Aborted by clients", required=False),
+    _events(
+        "preemptions_per_request", "Preemptions", Ratio(rate("preemptions_total"), rate("requests_total")),
+        required=False,
+    ),
+    _time("inter_token_latency_seconds", "Inter-token latency", preset=False),
+    _band(
+        "in_flight_tokens_per_worker", "In-flight tokens per worker", "tokens",
+        Ratio(Level("autoscaler_avg_in_flight_tokens", "max"), Level("autoscaler_avg_num_workers", "max")),
+        IN_FLIGHT_TOKENS_PER_WORKER,
+    ),
+    _band(
+        "speculation_rate", "Speculation rate", "ratio", _ratio("speculation_rate"),
+        _range(SPECULATION_BAND, ("good", "warning")),
+    ),
+    _band(
+        "kv_cache_hit_rate_skew", "Hit rate skew", "ratio", _ratio("kv_cache_hit_rate_skew"),
+        _range(SKEW_BAND, ("good",)),
+    ),
+    _band(
+        "kv_cache_hit_rate_efficiency", "Routing efficiency", "ratio", _ratio("kv_cache_hit_rate_efficiency"),
+        _range(EFFICIENCY_BAND, ("good",)),
+    ),
+)  # fmt: skip
+
+JUDGED: Mapping[str, JudgedMetric] = MappingProxyType({metric.name: metric for metric in _JUDGED})
+
+SPEED_HISTOGRAM: Final = JudgedMetric(
+    SPEED, "Tokens per second per request", METRICS[SPEED].unit, "mean", "higher", mean(SPEED),
+    histogram=SPEED, margin=DEFAULT_MARGIN, floor=DEFAULT_FLOOR,
+)  # fmt: skip
+"""The mean of the speeds of requests, where both arms have the histogram."""
+
+PROMPT_SIZES: Final = METRICS["input_tokens_per_request"].name
+"""The histogram that shows the prompt mix."""
+
+
+class Definition(NamedTuple):
+    """What a source means by a metric where that is not the contract's definition; `kind` is compared."""
+
+    kind: str
+    reason: str
+
+
+_PER_EVENT = Definition("per event", "one observation per engine step, which emits several tokens under speculation")
+_DEFINITIONS: Mapping[tuple[str, str], Definition] = MappingProxyType(
+    {
+        ("vllm", "inter_token_latency_seconds"): _PER_EVENT,
+    }
+)
+
+
+def definition_of(source: str, metric: str) -> Definition | None:
+    """How a source's metric differs from the contract's definition; None where it does not."""
+    return _DEFINITIONS.get((source, metric))

@@ -4,7 +4,6 @@ that it survives going from page to page.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -15,6 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from servescope.errors import UsageError
+from servescope.settings.clock import program_clock
 from servescope.settings.values import format_instant, parse_instant
 
 PRESETS: Mapping[str, int] = {
@@ -167,8 +167,8 @@ def reader_zone() -> tzinfo:
 
 
 def now_ms() -> int:
-    """The time now, in milliseconds."""
-    return time.time_ns() // 1_000_000
+    """The time now, in milliseconds; in the demo that of the emulation."""
+    return program_clock().now_ms()
 
 
 def choose_range(notes: DeltaGenerator, default: str) -> TimeRange:

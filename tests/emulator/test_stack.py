@@ -111,6 +111,30 @@ requests = st.lists(
 )
 
 
+def test_steps_reported_together_count_the_same() -> None:
+    """Every series is the same but the buckets of the inter-token latency, whose sum and count are."""
+    stepwise, together = (
+        EmulatedStack(
+            v1=replace(V1, engine=replace(V1.engine, reports_together=each)),
+            v2=replace(V2, engine=replace(V2.engine, reports_together=each)),
+        )
+        for each in (False, True)
+    )
+    pages = []
+    for stack in (stepwise, together):
+        stack.clock.run_until(90.0)
+        pages.append(
+            {
+                sample[:2]: sample.value
+                for target in stack.targets()
+                for sample in target.instruments.samples()
+                if sample.name != "inter_token_latency_seconds_bucket"
+            }
+        )
+
+    assert pages[1] == pytest.approx(pages[0])
+
+
 @settings(max_examples=10)
 @given(requests=requests, cache_blocks=st.integers(32, 90))
 def test_index_is_what_the_engines_have(requests: list[tuple[float, int, int, int]], cache_blocks: int) -> None:

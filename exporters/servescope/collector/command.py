@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from servescope.collector.config import DEFAULT_FILE, Configuration, configure_targets, read_configuration
 from servescope.errors import ServescopeError, UsageError, require_extra
+from servescope.settings.clock import program_clock
 from servescope.settings.values import parse_address
 
 if TYPE_CHECKING:
@@ -135,8 +136,17 @@ async def collect(
         store = await asyncio.to_thread(Store.begin, configuration.collector.store)
         history = Store(configuration.collector.store, read_only=True, opened=False)
         try:
+            clock = program_clock()
             collector = Collector(
-                configuration, store, history, fetch, fetch_list=fetch.list_targets, reread=reread, post=fetch.post
+                configuration,
+                store,
+                history,
+                fetch,
+                clock=clock.now,
+                sleep=clock.sleep,
+                fetch_list=fetch.list_targets,
+                reread=reread,
+                post=fetch.post,
             )
         except BaseException:
             store.close()

@@ -298,7 +298,13 @@ class Engine:
     def _catch_up(self) -> None:
         """Record the steps that have ended by now."""
         if self._stretch is not None:
-            written = self._stretch.write(self._clock, self.instruments, self._gpu, len(self._reach))
+            written = self._stretch.write(
+                self._clock,
+                self.instruments,
+                self._gpu,
+                len(self._reach),
+                together=self.parameters.reports_together,
+            )
             self._steps += written.steps
             self._scheduler.tokens.decoded += written.tokens
 

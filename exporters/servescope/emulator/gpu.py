@@ -28,9 +28,9 @@ class EmulatedGpu:
         """Have `before` called before each reading, so that the engine can record its work so far."""
         self._before_reading = before
 
-    def work(self, seconds: float) -> None:
-        """Record work of `seconds` from now; it does one thing at a time."""
-        self._worked += seconds
+    def work(self, seconds: float, *, before: float = 0.0) -> None:
+        """Record work of `seconds` from now, and that of `before`; it does one thing at a time."""
+        self._worked += before + seconds
         self._works_until = self._clock.now + seconds
 
     def read(self) -> Resources:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from servescope.emulator.clock import VirtualClock
@@ -61,11 +62,18 @@ class StepStretch:
         return StepStretch(self.prefills, self.decodes, ends=self.ends[now], seconds=self.seconds[now])
 
     def write(
-        self, clock: VirtualClock, instruments: EngineInstruments, gpu: EmulatedGpu, draft_length: int
+        self,
+        clock: VirtualClock,
+        instruments: EngineInstruments,
+        gpu: EmulatedGpu,
+        draft_length: int,
+        *,
+        together: bool = False,
     ) -> Written:
         """Bring the books of the quiet steps that have ended by now up to date.
 
-        The instruments meet what they would have met step by step, at the times they would have met it.
+        The instruments meet what they would have met step by step, at the times they would have met it; with `together`
+        they meet all of it at the end of the last of these steps.
         """
         ended = bisect_right(self.ends, clock.now, self.written, len(self.ends) - 1)
         steps = range(self.written, ended)
@@ -73,7 +81,9 @@ class StepStretch:
             return Written(0, 0)
         now = clock.now
         try:
-            if self.accepted is None:
+            if together:
+                tokens = self._write_together(steps, clock, instruments, gpu, draft_length)
+            elif self.accepted is None:
                 tokens = self._write_plain(steps, clock, gpu)
             else:
                 tokens = self._write_speculative(steps, self.accepted, clock, instruments, gpu, draft_length)
@@ -120,6 +130,36 @@ class StepStretch:
             serving.skip_draws(len(steps))
             tokens_of_all += tokens_sent
         return tokens_of_all
+
+    def _write_together(
+        self, steps: range, clock: VirtualClock, instruments: EngineInstruments, gpu: EmulatedGpu, draft_length: int
+    ) -> int:
+        first, last = steps[0], steps[-1]
+        clock.now = self.ends[last]
+        sent = [len(steps)] * len(self.decodes)
+        if self.accepted is not None:
+            accepted = self.accepted[first : last + 1]
+            sent = [len(steps) + more for more in map(sum, zip(*accepted, strict=True))]
+            drafted = draft_length * len(self.decodes) * len(steps)
+            counts = bytes(chain.from_iterable(accepted))
+            instruments.record_speculation(drafted, _count_bytes_by_position(counts, draft_length))
+        for serving, tokens in zip(self.decodes, sent, strict=True):
+            serving.observed.tokens(tokens)
+            serving.generated += tokens
+            serving.computed += tokens
+            if self.accepted is not None:
+                serving.skip_draws(len(steps))
+        gpu.work(self.seconds[last + 1], before=sum(self.seconds[first + 1 : last + 1]))
+        return sum(sent)
+
+
+def _count_bytes_by_position(accepted: bytes, draft_length: int) -> tuple[int, ...]:
+    """As `count_by_position`, of numbers in bytes, whose counting takes no step of Python each."""
+    left, counts = len(accepted), []
+    for position in range(draft_length):
+        left -= accepted.count(position)
+        counts.append(left)
+    return tuple(counts)
 
 
 def count_by_position(accepted: Sequence[int], draft_length: int) -> tuple[int, ...]:

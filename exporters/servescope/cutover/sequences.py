@@ -1,0 +1,165 @@
+"""Bounds on a running sum that hold at every look: the normal mixture, in information time (CUTOVER.md 4.3).
+
+Robbins' mixture over the half normal distribution. A sum of independent or martingale differences, of which `variance`
+has been gathered, is compared with the hypothesis that it does not drift upwards; the evidence against that is a
+non-negative supermartingale that starts at one, so that it ever exceeds 1 ÷ alpha with a probability of alpha at most
+(Ville). Howard, Ramdas, McAuliffe and Sekhon 2021 (arXiv 1810.08240); as a bound for means that are only normal in the
+limit, Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024 (arXiv 2103.06476).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+_STEPS = 4
+"""Of Newton's method; the boundary's equation is nearly quadratic, so that these give all digits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EffectPath:
+    """A running estimate: its mean over all blocks so far and the information gathered, (K,) each.
+
+    Information is the inverse of the estimate's variance; where it is zero, the estimate is not defined and zero.
+    """
+
+    estimate: Floats
+    information: Floats
+
+    def lower(self, alpha: float, wanted: float) -> Floats:
+        """The lower limit at each block: one-sided, all of them hold together with probability 1 − alpha."""
+        return self.estimate - half_width(self.information, alpha, wanted)
+
+    def upper(self, alpha: float, wanted: float) -> Floats:
+        """The upper limit at each block: one-sided, all of them hold together with probability 1 − alpha."""
+        return self.estimate + half_width(self.information, alpha, wanted)
+
+    def log_evidence_above(self, bound: float, alpha: float, wanted: float) -> Floats:
+        """Evidence that the effect exceeds `bound`, as natural logarithm of an e-value, (K,)."""
+        return log_evidence(self.information * (self.estimate - bound), self.information, tuned(wanted, alpha))
+
+    def log_evidence_below(self, bound: float, alpha: float, wanted: float) -> Floats:
+        """Evidence that the effect is less than `bound`, as natural logarithm of an e-value, (K,)."""
+        return log_evidence(self.information * (bound - self.estimate), self.information, tuned(wanted, alpha))
+
+
+def accumulate(effects: Floats, variances: Floats, persistent: ArrayLike = 0.0) -> EffectPath:
+    """The precision-weighted mean of the effects of K blocks, after each of them.
+
+    `variances` are theirs, (K,); an infinite one leaves the block out. `persistent` is the variance of what the blocks
+    share and time does not average out, () or (K,): pods that differ for good. The sequence then is that of a mean that
+    is itself drawn with this variance, so that information never exceeds its inverse.
+    """
+    weights = np.where(np.isfinite(variances) & np.isfinite(effects), 1.0 / variances, 0.0)
+    information = np.cumsum(weights)
+    total = np.cumsum(np.where(weights > 0.0, weights * np.nan_to_num(effects), 0.0))
+    estimate = np.divide(total, information, out=np.zeros_like(total), where=information > 0.0)
+    return EffectPath(estimate, lasting_information(information, persistent))
+
+
+def lasting_information(information: Floats, persistent: ArrayLike) -> Floats:
+    """What information is left where the mean itself has the variance `persistent`: 1 ÷ (1 ÷ I + persistent)."""
+    return np.asarray(information / (1.0 + information * np.asarray(persistent, dtype=float)))
+
+
+def tuned(wanted: float, alpha: float) -> float:
+    """The mixture's parameter that makes its bound narrowest where the information is `wanted` (4.3)."""
+    if not 0.0 < alpha < 0.5:
+        raise ValueError(f"alpha is {alpha}, expected above 0 and below 0.5")
+    if not wanted > 0.0:
+        raise ValueError(f"the wanted information is {wanted}, expected above 0")
+    spent = -2.0 * math.log(2.0 * alpha)
+    return wanted / (spent + math.log(spent + 1.0))
+
+
+def log_evidence(total: ArrayLike, variance: ArrayLike, rho: ArrayLike) -> Floats:
+    """Evidence that `total` drifts upwards, as natural logarithm of an e-value: 0 before the first information.
+
+    2·√(ρ/(V+ρ))·exp(S²/(2(V+ρ)))·Φ(S/√(V+ρ)), of which a more negative drift has less, so that it holds against any
+    drift of zero or below.
+    """
+    prior = np.asarray(rho, dtype=float)
+    spread = np.asarray(variance, dtype=float) + prior
+    score = np.asarray(total, dtype=float) / np.sqrt(spread)
+    return np.asarray(math.log(2.0) + 0.5 * np.log(prior / spread) + _log_mixed(score))
+
+
+def half_width(information: ArrayLike, alpha: float, wanted: float) -> Floats:
+    """How far the one-sided limit is from the estimate, infinite where there is no information.
+
+    It is where `log_evidence` reaches ln(1 ÷ alpha), found by Newton's method from the closed form
+    √((I+ρ)/I² · ln((I+ρ)/(ρ(2α)²))), which it exceeds by less than 1 %.
+    """
+    gathered = np.asarray(information, dtype=float)
+    rho = tuned(wanted, alpha)
+    needed = 0.5 * np.log1p(gathered / rho) - math.log(2.0 * alpha)
+    score = np.sqrt(2.0 * needed)
+    for _ in range(_STEPS):
+        below = normal_probability(score)
+        density = np.exp(-0.5 * score**2) / math.sqrt(2.0 * math.pi)
+        score = score - (0.5 * score**2 + np.log(below) - needed) / (score + density / below)
+    width = np.full(gathered.shape, np.inf)
+    np.divide(score * np.sqrt(gathered + rho), gathered, out=width, where=gathered > 0.0)
+    return width
+
+
+def information_to_settle(distance: float, alpha: float, wanted: float, power: float = 0.5) -> float:
+    """The information at which an estimate that is `distance` from a bound settles it, infinite where it never does.
+
+    With a power above one half, of an estimate that varies: the information at which it is settled with that
+    probability, if the effect itself is `distance` away.
+    """
+    if distance <= 0.0:
+        return math.inf
+    margin = NormalDist().inv_cdf(power)
+
+    def missing(information: float) -> float:
+        return float(half_width(information, alpha, wanted)) + margin / math.sqrt(information) - distance
+
+    low, high = 1e-9 * wanted, wanted
+    while missing(high) > 0.0:
+        low, high = high, 4.0 * high
+        if high > 1e18 * wanted:
+            return math.inf
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if missing(middle) > 0.0 else (low, middle)
+    return high
+
+
+def split_alpha(shares: Sequence[float]) -> tuple[float, ...]:
+    """How a probability is best divided among stages with these shares of v2: parts that sum to one.
+
+    A stage gathers information in proportion to share × (1 − share), and a smaller part costs it −ln(part) ÷ that, so
+    that the sum of all delays is least where parts are inverse to information. None is left with less than a tenth of
+    an equal part; a stage without a control gets that and can use none.
+    """
+    if not shares:
+        raise ValueError("there is no stage to divide alpha among")
+    wanted = np.array([1.0 / (share * (1.0 - share)) if 0.0 < share < 1.0 else 0.0 for share in shares])
+    if not wanted.any():
+        return tuple(1.0 / len(shares) for _ in shares)
+    least = 0.1 / len(shares)
+    parts = least + (1.0 - 0.1) * wanted / wanted.sum()
+    return tuple(float(part) for part in parts)
+
+
+def normal_probability(score: Floats) -> Floats:
+    """The probability that a standard normal variable is below each score."""
+    return np.asarray(0.5 * _erfc(-np.asarray(score, dtype=float) / math.sqrt(2.0)))
+
+
+def _log_mixed(score: Floats) -> Floats:
+    """score²/2 + ln Φ(score), by Mills' ratio where Φ is too small to be computed."""
+    near = np.maximum(score, -8.0)
+    far = np.minimum(score, -8.0)
+    tail = -np.log(-far * math.sqrt(2.0 * math.pi)) + np.log1p(-1.0 / far**2 + 3.0 / far**4)
+    return np.where(score > -8.0, 0.5 * near**2 + np.log(normal_probability(near)), tail)

@@ -1,0 +1,115 @@
+"""The share of requests slower than an edge that both stacks have: the Cochran-Mantel-Haenszel martingale (4.4, 4.5).
+
+Blocks are the strata. Nothing is interpolated. It may show harm and never proves health: a slowdown moves the share of
+slow requests little at night and much at the peak, so that its running average begins with the quiet hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.cutover.change import log_mixed
+from servescope.cutover.sequences import Floats, half_width, log_evidence, tuned
+
+ENOUGH_VARIANCE = 9.0
+"""The variance of the slow requests of v2, thus about their number, below which their sum is not nearly normal."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlowFractions:
+    """The strata of one edge, (K,) each: v2's slow requests beyond the expected, its variance and the weight.
+
+    `excess` is x2 − n2·(x1 + x2)/n, `variance` the hypergeometric one, `weight` n1·n2/n, so that excess ÷ weight is the
+    difference of the fractions.
+    """
+
+    excess: Floats
+    variance: Floats
+    weight: Floats
+
+    def total_variance(self, tau2: float) -> Floats:
+        """The variances with that of the difference itself, `tau2` per block."""
+        return self.variance + np.square(self.weight) * tau2
+
+
+def slow_fractions(v1_requests: Floats, v1_slow: Floats, v2_requests: Floats, v2_slow: Floats) -> SlowFractions:
+    """The strata from requests and those above the edge, per arm and block, (K,) each; without control all are 0."""
+    both = (v1_requests > 0.0) & (v2_requests > 0.0)
+    whole = np.where(both, v1_requests + v2_requests, 2.0)
+    slow = np.where(both, v1_slow + v2_slow, 0.0)
+    weight = np.where(both, v1_requests * v2_requests / whole, 0.0)
+    excess = np.where(both, v2_slow - v2_requests * slow / whole, 0.0)
+    variance = weight * slow * (whole - slow) / (whole * (whole - 1.0))
+    return SlowFractions(excess, variance, weight)
+
+
+def difference_path(
+    strata: SlowFractions, tau2: float, *, alpha: float, wanted: float
+) -> tuple[Floats, Floats, Floats]:
+    """v2's slow fraction minus v1's with its lower and upper limit, after each block: (K,) each.
+
+    Each limit is one-sided at `alpha`; `wanted` is the variance at which they are narrowest. Infinite where nothing
+    has been seen.
+    """
+    variance = np.cumsum(strata.total_variance(tau2))
+    weight = np.cumsum(strata.weight)
+    seen = (weight > 0.0) & (variance > 0.0)
+    difference = np.divide(np.cumsum(strata.excess), weight, out=np.zeros_like(weight), where=seen)
+    width = np.full(weight.shape, np.inf)
+    np.divide(half_width(variance, alpha, wanted) * variance, weight, out=width, where=seen)
+    return difference, difference - width, difference + width
+
+
+def log_evidence_of_harm(strata: SlowFractions, tau2: float, *, floor: float, alpha: float, wanted: float,
+                         starts: NDArray[np.int64], weights: Floats) -> Floats:  # fmt: skip
+    """The evidence after each block that v2's slow fraction exceeds v1's by more than `floor`: (K,) logarithms.
+
+    `starts` and `weights` are as in `change.log_evidence_of_harm`. There is none before `ENOUGH_VARIANCE`.
+    """
+    variance = np.concatenate([[0.0], np.cumsum(strata.total_variance(tau2))])
+    sampled = np.concatenate([[0.0], np.cumsum(strata.variance)])
+    total = np.concatenate([[0.0], np.cumsum(strata.excess - floor * strata.weight)])
+    rhos = tuned(wanted, alpha) * np.where(np.arange(starts.size) == 0, 1.0, 1.0 / 3.0)
+    gathered = np.maximum(variance[None, 1:] - variance[starts][:, None], 0.0)
+    drift = np.where(gathered > 0.0, total[None, 1:] - total[starts][:, None], 0.0)
+    enough = sampled[None, 1:] - sampled[starts][:, None] >= ENOUGH_VARIANCE
+    logs = log_evidence(drift, gathered, rhos[:, None])
+    return log_mixed(np.where(enough, logs, np.minimum(logs, 0.0)), weights)
+
+
+def quantile_bracket(above: Floats, edges: Floats, quantile: float, width: float) -> tuple[float, float]:
+    """Between which edges a quantile lies, given the share of observations above each edge, (E,), known to ± `width`.
+
+    0 and infinity where no edge bounds it.
+    """
+    below = 1.0 - above
+    lower = edges[below + width < quantile]
+    upper = edges[below - width >= quantile]
+    return (float(lower[-1]) if lower.size else 0.0, float(upper[0]) if upper.size else float("inf"))
+
+
+def straddling_fraction(edges: Floats, above: Floats, wanted: float) -> tuple[float, float]:
+    """The least and the most that can be above an edge that one stack does not have, from its neighbours."""
+    if not edges.size:
+        return 0.0, 1.0
+    low = above[edges >= wanted]
+    high = above[edges <= wanted]
+    return (float(low[0]) if low.size else 0.0, float(high[-1]) if high.size else 1.0)
+
+
+def choose_edges(edges: Floats, above: Floats, objective: float | None = None) -> tuple[float, ...]:
+    """The two or three edges to compare: the objective's, the one nearest v1's p65, and one in the tail.
+
+    `above` is the share of v1's observations above each of the shared `edges`, (E,). Fewer where they coincide, or
+    where all of v1's observations are on one side of them.
+    """
+    useful = np.flatnonzero((above > 0.005) & (above < 0.95))
+    if not useful.size:
+        return ()
+    picked = [useful[np.argmin(np.abs(above[useful] - 0.35))], useful[np.argmin(np.abs(above[useful] - 0.05))]]
+    if objective is not None and objective in edges[useful]:
+        picked.append(int(np.flatnonzero(edges == objective)[0]))
+    return tuple(float(edges[index]) for index in sorted(set(picked)))

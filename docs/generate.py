@@ -1,6 +1,7 @@
 """`python -m docs.generate` writes the documentation that is generated from the code; `--check` reports what is old.
 
-These are `docs/metrics.md`, `docs/openapi.json`, and the tables within the pages of the emulator.
+These are `docs/metrics.md`, `docs/openapi.json`, `docs/judgement.schema.json`, and the tables within the pages of the
+emulator.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Metric, Verd
 
 PAGE = Path(__file__).parent / "metrics.md"
 DESCRIPTION = Path(__file__).parent / "openapi.json"
+JUDGEMENT_SCHEMA = Path(__file__).parent / "judgement.schema.json"
 
 COMPONENTS: Mapping[str, str] = {
     "engine": "Engine",
@@ -47,6 +49,7 @@ def main() -> int:
     for path, text in (
         (PAGE, render_metrics()),
         (DESCRIPTION, render_description()),
+        (JUDGEMENT_SCHEMA, render_judgement_schema()),
         *((path, fill_tables(path)) for path in EMULATOR_TABLES),
     ):
         if path.is_file() and path.read_text(encoding="utf-8") == text:
@@ -64,6 +67,13 @@ def render_description() -> str:
     from servescope.collector.openapi import describe
 
     return json.dumps(describe(), indent=1, ensure_ascii=False) + "\n"
+
+
+def render_judgement_schema() -> str:
+    """The schema of a judgement as JSON."""
+    from servescope.judge.schema import judgement_schema
+
+    return json.dumps(judgement_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def render_metrics() -> str:

@@ -13,7 +13,16 @@ import yaml
 
 from alerts.__main__ import FILES, GENERATED
 from alerts.options import DEFAULTS
-from docs.generate import DESCRIPTION, EMULATOR_TABLES, PAGE, fill_tables, render_description, render_metrics
+from docs.generate import (
+    DESCRIPTION,
+    EMULATOR_TABLES,
+    JUDGEMENT_SCHEMA,
+    PAGE,
+    fill_tables,
+    render_description,
+    render_judgement_schema,
+    render_metrics,
+)
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
@@ -43,6 +52,13 @@ def test_the_committed_description_of_the_api_is_that_of_the_code() -> None:
     committed = DESCRIPTION.read_text(encoding="utf-8")
 
     assert committed == render_description(), f"{DESCRIPTION} is out of date: run `python -m docs.generate`"
+
+
+def test_the_committed_schema_of_a_judgement_is_that_of_the_code() -> None:
+    """`python -m docs.generate` would change nothing."""
+    committed = JUDGEMENT_SCHEMA.read_text(encoding="utf-8")
+
+    assert committed == render_judgement_schema(), f"{JUDGEMENT_SCHEMA} is out of date: run `python -m docs.generate`"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servescope.judge.journal import FIRST_PREVIOUS, Journal, JournalDamagedError, JournalError
+from servescope.judge.journal import FIRST_PREVIOUS, CutoverJournal, JournalDamagedError, JournalError
 
 AT_MS = 1_795_000_000_000
 
@@ -17,7 +17,7 @@ AT_MS = 1_795_000_000_000
 def path(tmp_path: Path) -> Path:
     """A journal of four entries."""
     path = tmp_path / "journal.db"
-    with Journal(path) as journal:
+    with CutoverJournal(path) as journal:
         journal.append("start", at_ms=AT_MS, plan="chat", run=1, body={"frozen": {"margin": 0.1}})
         for number, kind in enumerate(("advance", "hold", "rollback"), 1):
             journal.append(kind, at_ms=AT_MS + number, plan="chat", run=1, by="ada", reason="because")  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_appended_is_read_in_order(path: Path) -> None:
     """With its number, its text and the hash of the entry before it."""
-    entries = Journal(path).entries()
+    entries = CutoverJournal(path).entries()
 
     assert [entry.number for entry in entries] == [1, 2, 3, 4]
     assert [entry.kind for entry in entries] == ["start", "advance", "hold", "rollback"]
@@ -39,7 +39,7 @@ def test_without_a_file_there_are_no_entries_and_none_is_made(tmp_path: Path) ->
     """Only an entry creates it."""
     path = tmp_path / "journal.db"
 
-    assert Journal(path).entries() == ()
+    assert CutoverJournal(path).entries() == ()
     assert not path.exists()
 
 
@@ -59,7 +59,7 @@ def test_an_entry_is_neither_changed_nor_deleted(path: Path, statement: str) -> 
         connection.execute(statement)
     connection.close()
 
-    assert Journal(path).verify() == []
+    assert CutoverJournal(path).verify() == []
 
 
 @pytest.mark.parametrize(
@@ -85,18 +85,18 @@ def test_a_damaged_chain_is_reported_by_entry(path: Path, statements: list[str],
     connection.commit()
     connection.close()
 
-    found = Journal(path).verify()
+    found = CutoverJournal(path).verify()
     assert problem in found
     assert any("entries_are_not_changed" in each for each in found)
     with pytest.raises(JournalDamagedError, match="is damaged"):
-        Journal(path).entries()
+        CutoverJournal(path).entries()
     with pytest.raises(JournalDamagedError):
-        Journal(path).append("hold", at_ms=AT_MS, plan="chat", run=1, by="ada", reason="because")
+        CutoverJournal(path).append("hold", at_ms=AT_MS, plan="chat", run=1, by="ada", reason="because")
 
 
 def test_an_entry_whose_hash_was_made_anew_does_not_continue_the_chain(path: Path) -> None:
     """Rewriting one entry would need rewriting all that follow it."""
-    entry = Journal(path).entries()[1]
+    entry = CutoverJournal(path).entries()[1]
     connection = sqlite3.connect(path)
     connection.execute("DROP TRIGGER entries_are_not_changed")
     object.__setattr__(entry, "reason", "other")
@@ -104,7 +104,7 @@ def test_an_entry_whose_hash_was_made_anew_does_not_continue_the_chain(path: Pat
     connection.commit()
     connection.close()
 
-    assert "entry 3 (hold) does not continue the one before it" in Journal(path).verify()
+    assert "entry 3 (hold) does not continue the one before it" in CutoverJournal(path).verify()
 
 
 def test_several_writers_append_at_once(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_several_writers_append_at_once(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
 
     def write(name: str) -> None:
-        with Journal(path) as journal:
+        with CutoverJournal(path) as journal:
             for number in range(10):
                 journal.append("hold", at_ms=AT_MS + number, plan="chat", run=1, by=name, reason="because")
 
@@ -122,22 +122,22 @@ def test_several_writers_append_at_once(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
 
-    assert [entry.number for entry in Journal(path).entries()] == list(range(1, 41))
-    assert Journal(path).verify() == []
+    assert [entry.number for entry in CutoverJournal(path).entries()] == list(range(1, 41))
+    assert CutoverJournal(path).verify() == []
 
 
 def test_a_reader_sees_what_another_appended_since(path: Path) -> None:
     """Without opening the file anew."""
-    reader = Journal(path)
+    reader = CutoverJournal(path)
     assert len(reader.entries()) == 4
-    Journal(path).append("start", at_ms=AT_MS + 9, plan="chat", run=2)
+    CutoverJournal(path).append("start", at_ms=AT_MS + 9, plan="chat", run=2)
 
     assert [entry.run for entry in reader.entries()] == [1, 1, 1, 1, 2]
 
 
 def test_what_fails_in_a_transaction_leaves_nothing(path: Path) -> None:
     """Neither in the file nor in what is remembered of it."""
-    journal = Journal(path)
+    journal = CutoverJournal(path)
 
     def append_and_fail() -> None:
         with journal.appending() as appender:
@@ -165,9 +165,9 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
         (tmp_path, "not a file"),
     ):
         with pytest.raises(JournalError, match=reason):
-            Journal(path)
+            CutoverJournal(path)
     with pytest.raises(JournalError, match="no directory"):
-        Journal(tmp_path / "none" / "journal.db").append("hold", at_ms=AT_MS, plan="chat", run=1)
+        CutoverJournal(tmp_path / "none" / "journal.db").append("hold", at_ms=AT_MS, plan="chat", run=1)
 
 
 def test_a_journal_of_another_format_is_refused(path: Path) -> None:
@@ -177,10 +177,10 @@ def test_a_journal_of_another_format_is_refused(path: Path) -> None:
     connection.close()
 
     with pytest.raises(JournalError, match="has format 2, this release reads format 1"):
-        Journal(path)
+        CutoverJournal(path)
 
 
 def test_a_text_that_is_too_long_is_refused(path: Path) -> None:
     """A reason is a sentence or two."""
     with pytest.raises(JournalError, match="reason has 5000 characters, expected at most 4000"):
-        Journal(path).append("hold", at_ms=AT_MS, plan="chat", run=1, by="ada", reason="x" * 5000)
+        CutoverJournal(path).append("hold", at_ms=AT_MS, plan="chat", run=1, by="ada", reason="x" * 5000)

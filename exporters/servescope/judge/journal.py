@@ -91,7 +91,7 @@ class JournalEntry:
         return hashlib.sha256(_write(values).encode()).hexdigest()
 
 
-class Journal:
+class CutoverJournal:
     """The journal in a file. One thread at a time; other processes may append meanwhile.
 
     A file that does not exist is created by the first entry; until then there are no entries.

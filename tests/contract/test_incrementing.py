@@ -1,0 +1,355 @@
+"""Increments per block: against a plain implementation of the same rules, and each rule by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servescope.contract.identity import Identity
+from servescope.contract.incrementing import block_of, compute_increments, memory_ms
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.contract.samples import Series, Window
+
+_IDENTITY = Identity("llama", "chat", "v2", replica="0")
+_INTERVAL_MS = 15_000
+_T0 = 4 * BLOCK_MS
+Page = Mapping[Series, float]
+"""One scrape; an empty one failed."""
+
+
+def _ended(outcome: str) -> Series:
+    return Series("requests_total", (("outcome", outcome),))
+
+
+_TOKENS = Series("output_tokens_total", ())
+_OK, _ERROR = _ended("ok"), _ended("error")
+_START = Series("replica_start_time_seconds", ())
+_QUEUED = Series("queued_requests", ())
+
+
+def _histogram(counts: Mapping[float, float], total: float, seconds: float) -> dict[Series, float]:
+    stem = "time_to_first_token_seconds"
+    buckets = {Series(f"{stem}_bucket", (("le", _le(edge)),)): count for edge, count in counts.items()}
+    return {**buckets, Series(f"{stem}_count", ()): total, Series(f"{stem}_sum", ()): seconds}
+
+
+def _le(edge: float) -> str:
+    return "+Inf" if edge == math.inf else str(edge)
+
+
+def _window(scrapes: Mapping[int, Page]) -> Window:
+    times = sorted(scrapes)
+    series = tuple(dict.fromkeys(each for time_ms in times for each in scrapes[time_ms]))
+    values = np.array([[scrapes[time_ms].get(each, np.nan) for time_ms in times] for each in series])
+    return Window(series, np.array(times, dtype=np.int64), values.reshape(len(series), len(times)))
+
+
+def _compute(scrapes: Mapping[int, Page], *, interval_ms: int = _INTERVAL_MS) -> TargetIncrements:
+    return compute_increments(
+        "t", _IDENTITY, _window(scrapes), start_ms=-BLOCK_MS, end_ms=1 << 42, interval_ms=interval_ms
+    )
+
+
+def _gains(found: TargetIncrements, series: Series) -> list[float]:
+    return [float(value) for value in found.gains[found.series.index(series)]]
+
+
+def _at(*seconds_and_pages: tuple[float, Page]) -> dict[int, Page]:
+    return {_T0 + round(seconds * 1000): page for seconds, page in seconds_and_pages}
+
+
+# --- One rule each ----------------------------------------------------------------------------------------------------
+
+
+def test_a_gain_is_the_difference_between_the_last_values_at_the_edges_of_a_block() -> None:
+    """The scrape on the right edge belongs to the block, the one on the left edge to the block before."""
+    found = _compute(_at((-15, {_TOKENS: 1}), (0, {_TOKENS: 5}), (15, {_TOKENS: 7}), (300, {_TOKENS: 12})))
+    assert found.blocks.tolist() == [_T0 - BLOCK_MS, _T0]
+    assert _gains(found, _TOKENS) == [4, 7]
+    assert found.tallies.scrapes.tolist() == [2, 2]
+
+
+def test_a_counter_that_falls_was_reset() -> None:
+    found = _compute(_at((15, {_TOKENS: 10}), (30, {_TOKENS: 4}), (45, {_TOKENS: 5})))
+    assert _gains(found, _TOKENS) == [5]
+    assert found.tallies.resets.tolist() == [1]
+
+
+def test_a_start_time_that_moved_is_a_reset_though_nothing_fell() -> None:
+    found = _compute(
+        _at((15, {_TOKENS: 10, _START: 1.0}), (30, {_TOKENS: 12, _START: 1.2}), (45, {_TOKENS: 30, _START: 1500.0}))
+    )
+    assert _gains(found, _TOKENS) == [32]
+    assert found.tallies.resets.tolist() == [1]
+    assert found.started_ms.tolist() == [1_500_000.0]
+
+
+def test_first_sight_is_a_baseline_only() -> None:
+    found = _compute(_at((15, {_TOKENS: 10}), (30, {_TOKENS: 10, _QUEUED: 1})))
+    assert _gains(found, _TOKENS) == [0]
+    assert math.isnan(_gains(_compute(_at((15, {_TOKENS: 10}))), _TOKENS)[0])
+
+
+@pytest.mark.parametrize(("start_seconds", "gain"), [(20.0, 10.0), (10.0, math.nan)])
+def test_first_sight_is_a_gain_where_the_process_began_since_the_scrape_before(
+    start_seconds: float, gain: float
+) -> None:
+    """A replica that could not be scraped at 15 s: one that began at 20 s counted all since, one of 10 s maybe not."""
+    start = (_T0 / 1000) + start_seconds
+    found = _compute(_at((15, {}), (30, {_TOKENS: 10, _START: start})))
+    assert _gains(found, _TOKENS) == pytest.approx([gain], nan_ok=True)
+    assert (found.tallies.failed.tolist(), found.tallies.scrapes.tolist()) == ([1], [1])
+
+
+def test_an_outcome_that_appears_beside_others_began_at_zero() -> None:
+    found = _compute(_at((15, {_OK: 10}), (30, {_OK: 12}), (45, {_OK: 14, _ERROR: 3}), (315, {_OK: 15, _ERROR: 3})))
+    assert _gains(found, _ERROR)[0] == 3
+    alone = _compute(_at((15, {_OK: 10, _ERROR: 3}), (30, {_OK: 12, _ERROR: 3})))
+    assert _gains(alone, _ERROR) == [0]
+
+
+def test_an_outcome_that_never_showed_yet_is_zero_while_others_are_counted() -> None:
+    found = _compute(_at((15, {_OK: 1}), (30, {_OK: 2}), (330, {_OK: 3}), (345, {_OK: 4, _ERROR: 1})))
+    assert _gains(found, _ERROR) == [0, 1]
+
+
+def test_a_gap_across_an_edge_drops_the_gain_and_one_within_a_block_keeps_it() -> None:
+    across = _compute(_at((270, {_TOKENS: 1}), (310, {_TOKENS: 9}), (325, {_TOKENS: 10})))
+    assert _gains(across, _TOKENS) == pytest.approx([math.nan, 1], nan_ok=True)
+    assert across.tallies.gaps.tolist() == [0, 1]
+    near = _compute(_at((290, {_TOKENS: 1}), (310, {_TOKENS: 9})))
+    assert _gains(near, _TOKENS)[1] == 8
+    within = _compute(_at((15, {_TOKENS: 1}), (200, {_TOKENS: 9})))
+    assert _gains(within, _TOKENS) == [8]
+    assert within.tallies.gaps.tolist() == [0]
+
+
+def test_a_torn_histogram_is_dropped_from_its_scrape_and_the_next_one_has_the_gain() -> None:
+    whole = _histogram({0.1: 5, math.inf: 9}, 9, 3.0)
+    torn = _histogram({0.1: 5, math.inf: 10}, 11, 3.5)
+    later = _histogram({0.1: 6, math.inf: 12}, 12, 4.0)
+    found = _compute(_at((15, whole), (30, torn), (45, later)))
+    assert found.gains[:, 0].tolist() == [1, 3, 3, 1.0]
+    assert [each.name.rpartition("_")[2] for each in found.series] == ["bucket", "bucket", "count", "sum"]
+    assert found.tallies.torn.tolist() == [1]
+
+
+def test_a_histogram_of_which_only_parts_fell_is_torn() -> None:
+    found = _compute(
+        _at(
+            (15, _histogram({0.1: 5, math.inf: 9}, 9, 3.0)),
+            (30, _histogram({0.1: 4, math.inf: 9}, 9, 3.0)),
+            (45, _histogram({0.1: 4, math.inf: 10}, 10, 3.5)),
+        )
+    )
+    assert found.gains[:, 0].tolist() == [0, 1, 1, 0.5]
+    assert (found.tallies.torn.tolist(), found.tallies.resets.tolist()) == ([1], [0])
+
+
+def test_a_restarted_histogram_is_reset_as_one_though_its_empty_buckets_rise() -> None:
+    """After a restart a bucket that was empty may be higher than before; its count fell."""
+    found = _compute(
+        _at((15, _histogram({0.1: 0, math.inf: 90}, 90, 300.0)), (30, _histogram({0.1: 2, math.inf: 3}, 3, 5.0)))
+    )
+    assert found.gains[:, 0].tolist() == [2, 3, 3, 5.0]
+    assert (found.tallies.torn.tolist(), found.tallies.resets.tolist()) == ([0], [1])
+
+
+def test_other_buckets_begin_anew() -> None:
+    """A version with other edges has other series: first sight, not torn."""
+    found = _compute(
+        _at(
+            (15, _histogram({0.1: 5, math.inf: 9}, 9, 3.0)),
+            (30, _histogram({0.5: 1, math.inf: 2}, 2, 1.0)),
+            (45, _histogram({0.5: 2, math.inf: 4}, 4, 1.5)),
+        )
+    )
+    gains = dict(zip(found.series, found.gains[:, 0].tolist(), strict=True))
+    assert gains[Series("time_to_first_token_seconds_bucket", (("le", "0.5"),))] == 1
+    assert gains[Series("time_to_first_token_seconds_count", ())] == 2
+    assert found.tallies.torn.tolist() == [0]
+
+
+def test_levels_are_means_over_scrapes_and_the_share_above_saturation() -> None:
+    found = _compute(_at((15, {_QUEUED: 0}), (30, {_QUEUED: 3}), (45, {}), (60, {_OK: 1}), (75, {_QUEUED: 3})))
+    assert found.gauges == (_QUEUED,)
+    assert found.levels.tolist() == [[2.0]]
+    assert found.above.tolist() == [[pytest.approx(2 / 3)]]
+
+
+def test_nothing_is_known_of_no_scrapes() -> None:
+    found = compute_increments(
+        "t",
+        _IDENTITY,
+        Window((), np.zeros(0, dtype=np.int64), np.zeros((0, 0))),
+        start_ms=0,
+        end_ms=BLOCK_MS,
+        interval_ms=_INTERVAL_MS,
+    )
+    assert (found.gains.shape, found.levels.shape, len(found.blocks)) == ((0, 0), (0, 0), 0)
+
+
+# --- Against a plain implementation -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Plain:
+    """The rules, scrape by scrape and object by object, of a page of one counter, two outcomes and one histogram."""
+
+    interval_ms: int = _INTERVAL_MS
+    gains: dict[tuple[int, Series], float] = field(default_factory=dict)
+    happened: dict[tuple[int, str], int] = field(default_factory=dict)
+    seen: dict[str, tuple[int, dict[Series, float], float | None]] = field(default_factory=dict)
+    success: int | None = None
+    outcomes_then: bool = False
+    attempts: list[int] = field(default_factory=list)
+
+    def feed(self, time_ms: int, page: Page) -> None:
+        block = block_of(time_ms)
+        self._note(block, "scrapes" if page else "failed")
+        if page:
+            events = {self._object(time_ms, name, own, page.get(_START)) for name, own in _objects(page)}
+            self._note(block, "resets", "reset" in events)
+            self._note(block, "gaps", "gap" in events)
+            self.success = time_ms
+            self.outcomes_then = _OK in page or _ERROR in page
+        self.attempts.append(time_ms)
+
+    def _object(self, time_ms: int, name: str, own: dict[Series, float], start: float | None) -> str:
+        block, memory = block_of(time_ms), memory_ms(self.interval_ms)
+        if name == "histogram" and _is_torn(own):
+            self._note(block, "torn")
+            return "torn"
+        former = self.seen.get(name)
+        self.seen[name] = (time_ms, own, start)
+        event = "gain"
+        if former is not None and time_ms - former[0] <= memory and former[1].keys() == own.keys():
+            since, before, start_then = float(former[0]), former[1], former[2]
+            gain = {each: value - before[each] for each, value in own.items()}
+            moved = start is not None and start_then is not None and abs(start - start_then) > 1
+            if moved or gain[_total(own)] < 0:
+                gain, event = own, "reset"
+            elif min(gain.values()) < 0 or (name == "histogram" and _is_torn(gain)):
+                self._note(block, "torn")
+                return "torn"
+        else:
+            success = self.success if self.success is not None and time_ms - self.success <= memory else None
+            earlier = [each for each in self.attempts if time_ms - each <= memory]
+            if not earlier:
+                return "baseline"
+            since = float(earlier[0] if success is None else success)
+            if start is not None and round(start * 1000) > since:
+                since = max(since, round(start * 1000))
+            elif success is None or not name.startswith("outcome") or not self.outcomes_then:
+                return "baseline"
+            gain = own
+        if time_ms - since > 2.5 * self.interval_ms and block_of(round(since)) != block:
+            return "gap"
+        for each, value in gain.items():
+            self.gains[block, each] = self.gains.get((block, each), 0.0) + value
+        return event
+
+    def _note(self, block: int, what: str, count: int = 1) -> None:
+        self.happened[block, what] = self.happened.get((block, what), 0) + count
+
+
+def _objects(page: Page) -> list[tuple[str, dict[Series, float]]]:
+    found: dict[str, dict[Series, float]] = {}
+    for series, value in page.items():
+        if series.name.startswith("time"):
+            found.setdefault("histogram", {})[series] = value
+        elif series not in (_START, _QUEUED):
+            found[f"{'outcome' if series in (_OK, _ERROR) else ''}{series}"] = {series: value}
+    return list(found.items())
+
+
+def _total(own: Mapping[Series, float]) -> Series:
+    return next((each for each in own if each.name.endswith("_count")), next(iter(own)))
+
+
+def _is_torn(own: Mapping[Series, float]) -> bool:
+    buckets = [value for each, value in own.items() if each.name.endswith("_bucket")]
+    return sorted(buckets) != buckets or buckets[-1] != own[_total(own)]
+
+
+@st.composite
+def pasts(draw: st.DrawFn) -> dict[int, Page]:
+    """The scrapes of a target: missed and failed ones, restarts with and without a start time, torn histograms."""
+    clock = _T0 + draw(st.integers(-20_000, 20_000))
+    scrapes: dict[int, Page] = {}
+    shows_start = draw(st.booleans())
+    born = clock - draw(st.integers(0, 100_000))
+    count = {"tokens": 0, "ok": 0, "error": 0, "low": 0, "high": 0}
+    for _ in range(draw(st.integers(1, 45))):
+        clock += draw(st.sampled_from([15_000] * 8 + [14_000, 30_000, 37_000, 38_000, 90_000, 310_000, -40_000]))
+        for name in count:
+            count[name] += draw(st.sampled_from([0, 1, 2, 7])) if name != "error" or draw(st.booleans()) else 0
+        event = draw(st.sampled_from([""] * 12 + ["failed", "restart", "torn", "partly", "hidden", "edges"]))
+        if event == "restart":
+            count = {name: draw(st.integers(0, 3)) for name in count}
+            born = clock - draw(st.integers(0, 40_000))
+        if event == "failed":
+            scrapes[clock] = {}
+            continue
+        count["low"] -= min(count["low"], 2) if event == "partly" else 0
+        total = count["low"] + count["high"]
+        edge = 0.5 if event == "edges" else 0.1
+        page = {
+            _TOKENS: count["tokens"],
+            **_histogram({edge: count["low"], math.inf: total}, total + (event == "torn"), float(total)),
+            **({_OK: count["ok"]} if count["ok"] and event != "hidden" else {}),
+            **({_ERROR: count["error"]} if count["error"] else {}),
+            **({_START: born / 1000} if shows_start else {}),
+        }
+        scrapes[clock] = page
+    return scrapes
+
+
+@given(pasts())
+def test_increments_are_those_of_a_plain_implementation(scrapes: dict[int, Page]) -> None:
+    found, plain = _compute(scrapes), _Plain()
+    for time_ms in sorted(scrapes):
+        plain.feed(time_ms, scrapes[time_ms])
+    expected = {
+        block: {name: plain.happened.get((block, name), 0) for name in ("scrapes", "failed", "torn", "resets", "gaps")}
+        for block in sorted({block_of(time_ms) for time_ms in scrapes})
+    }
+    got_tallies = {
+        block: {name: int(getattr(found.tallies, name)[at]) for name in ("scrapes", "failed", "torn", "resets", "gaps")}
+        for at, block in enumerate(found.blocks.tolist())
+    }
+    assert got_tallies == expected
+    for at, block in enumerate(found.blocks.tolist()):
+        got = {each: float(found.gains[row, at]) for row, each in enumerate(found.series)}
+        want = {each: plain.gains.get((block, each), math.nan) for each in found.series}
+        for each, sibling in ((_OK, _ERROR), (_ERROR, _OK)):
+            if each in want and math.isnan(want[each]) and not math.isnan(want.get(sibling, math.nan)):
+                want[each] = 0.0
+        assert got == pytest.approx(want, nan_ok=True), block
+
+
+@given(pasts(), st.integers(0, 12))
+def test_a_block_needs_no_scrapes_from_before_memory(scrapes: dict[int, Page], number: int) -> None:
+    """Computed from its own scrapes and those within memory, a block has what it has computed with all of them."""
+    whole = _compute(scrapes)
+    if not len(whole.blocks):
+        return
+    at = number % len(whole.blocks)
+    block = int(whole.blocks[at])
+    lead = block - memory_ms(_INTERVAL_MS)
+    near = {time_ms: page for time_ms, page in scrapes.items() if lead <= time_ms <= block + BLOCK_MS}
+    alone = compute_increments(
+        "t", _IDENTITY, _window(near), start_ms=block, end_ms=block + BLOCK_MS, interval_ms=_INTERVAL_MS
+    )
+    assert alone.blocks.tolist() == [block]
+    got = dict(zip(alone.series, alone.gains[:, 0].tolist(), strict=True))
+    want = {each: float(whole.gains[row, at]) for row, each in enumerate(whole.series)}
+    assert got == pytest.approx({each: want[each] for each in got}, nan_ok=True)
+    for each in ("scrapes", "failed", "torn", "resets", "gaps"):
+        assert getattr(alone.tallies, each).tolist() == [getattr(whole.tallies, each)[at]]

@@ -57,12 +57,7 @@ def draw_lines(lines: Sequence[Line], *, title: str, unit: str, span: TimeRange,
     """The lines over the range, one y axis in `unit`, the band as shaded stretches; missing values stay gaps."""
     data = _join(lines)
     domain = value_domain(data, band, unit)
-    x = {
-        "field": "time_ms",
-        "type": "temporal",
-        "scale": {"domain": [_moment(span.start_ms), _moment(span.end_ms)]},
-        "axis": {"title": None, "grid": False, "tickCount": 5, "labelOverlap": True, "labelExpr": _TIME_LABEL},
-    }
+    x = {"field": "time_ms", "type": "temporal", **time_axis(span)}
     y = {"field": "value", "type": "quantitative", "scale": {"domain": domain, "nice": False}, "axis": _axis(unit)}
     layers = [] if band is None else [_draw_band(band, domain, y)]
     layers += [_draw_paths(lines, x, y), *_draw_lonely(data, lines, x, y), _draw_pointer(lines, x, unit)]
@@ -75,6 +70,14 @@ def draw_lines(lines: Sequence[Line], *, title: str, unit: str, span: TimeRange,
     return Chart(title, data, spec)
 
 
+def time_axis(span: TimeRange) -> Spec:
+    """Scale and axis of the times of a span."""
+    return {
+        "scale": {"domain": [_moment(span.start_ms), _moment(span.end_ms)]},
+        "axis": {"title": None, "grid": False, "tickCount": 5, "labelOverlap": True, "labelExpr": _TIME_LABEL},
+    }
+
+
 def _moment(time_ms: int) -> Spec:
     # Streamlit interprets Vega's expressions, and its interpreter takes a lone timestamp for a year.
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
@@ -85,6 +88,11 @@ def _moment(time_ms: int) -> Spec:
 def let_numbers_paint() -> None:
     """Hold the charts back for a moment: drawing them keeps the browser from painting the numbers sent before."""
     time.sleep(_HELD_BACK_SECONDS)
+
+
+def show(chart: Chart) -> None:
+    """One chart over the whole width."""
+    st.vega_lite_chart(chart.data, chart.spec, width="stretch", key=f"chart_{chart.title}")
 
 
 def show_grid(charts: Sequence[Chart], columns: int = 3) -> None:
@@ -117,14 +125,15 @@ def _axis(unit: str) -> Spec:
     return {
         "title": "share" if unit == "ratio" else unit,
         "titleFontWeight": "normal",
-        "labelExpr": _axis_label(unit),
+        "labelExpr": axis_label(unit),
         "tickCount": 4,
         "domain": False,
         "ticks": False,
     }
 
 
-def _axis_label(unit: str) -> str:
+def axis_label(unit: str) -> str:
+    """A Vega expression that writes an axis' values in this unit."""
     if unit == "ratio":
         return "format(datum.value, '~%')"
     if unit == "seconds":

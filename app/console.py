@@ -33,7 +33,8 @@ def main() -> None:
     # Not called pages/: Streamlit routes a directory of that name by itself until st.navigation has run once, and a
     # deep link that is a server's first request would run its page without what is set up here.
     pages = [
-        st.Page(HERE / "views" / "fleet.py", title="Fleet", icon=":material/view_list:", default=True),
+        st.Page(HERE / "views" / "cutover.py", title="Cutover", icon=":material/swap_horizontal_circle:", default=True),
+        st.Page(HERE / "views" / "fleet.py", title="Fleet", icon=":material/view_list:"),
         st.Page(HERE / "views" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
         st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),

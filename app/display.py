@@ -106,6 +106,21 @@ def format_age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def format_wait(seconds: float) -> str:
+    """How long something takes, in the two largest units that matter: `25 min`, `1 h 20 min`, `2 d 4 h`."""
+    minutes = max(1, round(seconds / 60))
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    # Beyond a few hours five minutes more or less are not known.
+    hours, minutes = divmod(5 * round(minutes / 5), 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
 def format_time(time_ms: float, zone: tzinfo) -> str:
     """A moment in the reader's time zone: `20 Nov 14:05:30`."""
     return f"{datetime.fromtimestamp(time_ms / 1000, zone):%-d %b %H:%M:%S}"

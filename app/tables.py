@@ -1,18 +1,17 @@
-"""The tables and tiles, as HTML: dense rows that the browser lays out as cards where the window is narrow."""
+"""The tables, as HTML: dense rows that the browser lays out as cards where the window is narrow."""
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from urllib.parse import urlencode
 
 import pandas as pd
 
 from app import display
 from app.display import ABSENT
+from app.markup import cell, chip, draw_lines, element, grid, heading, image, link
 from app.queries import COVERAGES, Record, Shown, Trend, fleet_row, records
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.figures import FIGURES, figure_key
@@ -50,18 +49,6 @@ FLEET_COLUMNS = (
 FLEET_FIGURES = (SPARK_FIGURE, *(name for column in FLEET_COLUMNS for name in (column.upper, column.lower) if name))
 
 
-def element(tag: str, content: str, classes: str = "", **attributes: str | None) -> str:
-    """An HTML element around content that is already HTML; an attribute that is None is left out."""
-    given = {"class": classes or None, **{name.replace("_", "-"): value for name, value in attributes.items()}}
-    written = "".join(f' {name}="{escape(value)}"' for name, value in given.items() if value is not None)
-    return f"<{tag}{written}>{content}</{tag}>"
-
-
-def link(page: str, text: str, parameters: Mapping[str, str], classes: str = "") -> str:
-    """A link to a page of the console."""
-    return element("a", escape(text), classes, href=f"{page}?{urlencode(parameters)}", target="_self")
-
-
 def swatch(index: int) -> str:
     """The mark of a deployment in its colour and dash, as its lines are drawn."""
     color, dash = display.series_style(index)
@@ -69,7 +56,7 @@ def swatch(index: int) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="14" height="10"><line x1="0" y1="5" x2="14" y2="5" '
         f'stroke="{color}" stroke-width="3.4" stroke-dasharray="{dash[0] if dash[1] else 14} {dash[1]}"/></svg>'
     )
-    return _image(drawn, "swatch", "")
+    return image(drawn, "swatch", "")
 
 
 def show_figure(figure: Figure, value: float | None, absence: str, *, bare: bool = True) -> str:
@@ -96,18 +83,18 @@ def draw_fleet(
 ) -> str:
     """The fleet as a table, one row per deployment in the order given."""
     rows = [_fleet_row(one, fleet_row(fleet, one.name), trends[one.name], explain, now_ms, parameters) for one in shown]
-    return _table("fleet", _fleet_head(), rows)
+    return grid("fleet", _fleet_head(), rows)
 
 
 def _fleet_head() -> list[str]:
     request = FIGURES[SPARK_FIGURE]
     return [
-        _head("Deployment", "model · environment"),
-        _head("Stack", "rollout"),
-        _head(FIGURES["replica_count_by_status"].title, "by status", tip=FIGURES["replica_count_by_status"].help),
-        _head(request.title, request.unit, tip=request.help, numeric=True),
+        heading("Deployment", "model · environment"),
+        heading("Stack", "rollout"),
+        heading(FIGURES["replica_count_by_status"].title, "by status", tip=FIGURES["replica_count_by_status"].help),
+        heading(request.title, request.unit, tip=request.help, numeric=True),
         *(_figure_head(column) for column in FLEET_COLUMNS),
-        _head("Updated", "ago", numeric=True),
+        heading("Updated", "ago", numeric=True),
     ]
 
 
@@ -115,18 +102,13 @@ def _figure_head(column: Column) -> str:
     upper = FIGURES[column.upper]
     unit = "" if upper.unit == "seconds" else "share" if upper.unit == "ratio" else upper.unit
     if column.lower is None:
-        return _head(upper.title, unit, tip=upper.help, numeric=True)
+        return heading(upper.title, unit, tip=upper.help, numeric=True)
     lower = FIGURES[column.lower]
     tip = f"{upper.title}: {upper.help}\n{lower.title}: {lower.help}"
     base, reading = display.short_title(upper)
     if display.short_title(lower)[0] == base:
-        return _head(base, f"{reading} · {display.short_title(lower)[1]}", tip=tip, numeric=True)
-    return _head(upper.title, lower.title, unit, tip=tip, numeric=True)
-
-
-def _head(*lines: str, tip: str | None = None, numeric: bool = False) -> str:
-    shown = "".join(element("span", escape(line), "sub" if place else "") for place, line in enumerate(lines) if line)
-    return element("th", shown, "number" if numeric else "", scope="col", data_tip=tip)
+        return heading(base, f"{reading} · {display.short_title(lower)[1]}", tip=tip, numeric=True)
+    return heading(upper.title, lower.title, unit, tip=tip, numeric=True)
 
 
 def _fleet_row(
@@ -142,17 +124,17 @@ def _fleet_row(
     name = f"{swatch(one.index)}{link('deployment', one.name, target, 'name')}"
     place = " · ".join(part for part in (deployment.model_name, deployment.environment) if part)
     cells = [
-        _cell("Deployment", name, element("span", escape(place)), "identity"),
-        _cell("Stack", _chip(deployment.inference_stack), element("span", escape(deployment.rollout_phase or ABSENT))),
-        _cell(FIGURES["replica_count_by_status"].title, *_replicas(one, row, explain)),
-        _cell(
+        cell("Deployment", name, element("span", escape(place)), "identity"),
+        cell("Stack", chip(deployment.inference_stack), element("span", escape(deployment.rollout_phase or ABSENT))),
+        cell(FIGURES["replica_count_by_status"].title, *_replicas(one, row, explain)),
+        cell(
             FIGURES[SPARK_FIGURE].title,
             _figure(one, row, SPARK_FIGURE, explain),
             draw_trend(trend, display.series_style(one.index)[0]),
             "number",
         ),
         *(_figure_cell(one, row, column, explain) for column in FLEET_COLUMNS),
-        _cell("Updated", *_freshness(row["time_ms"], now_ms), "number"),
+        cell("Updated", *_freshness(row["time_ms"], now_ms), "number"),
     ]
     return element("tr", "".join(cells), "" if is_current(row["time_ms"], now_ms) else "past")
 
@@ -167,7 +149,7 @@ def _figure_cell(one: Shown, row: Record, column: Column, explain: Explain) -> s
     other, other_reading = display.short_title(FIGURES[column.lower or column.upper])
     label = f"{base}, {reading} / {other_reading}" if base == other and reading else f"{base} / {other}"
     lower = _figure(one, row, column.lower, explain) if column.lower else ""
-    return _cell(label if column.lower else base, _figure(one, row, column.upper, explain), lower, "number")
+    return cell(label if column.lower else base, _figure(one, row, column.upper, explain), lower, "number")
 
 
 def _figure(one: Shown, row: Record, name: str, explain: Explain) -> str:
@@ -222,37 +204,18 @@ def draw_trend(trend: Trend, color: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">'
         f'<path d="{"".join(path)}" fill="none" stroke="{color}" stroke-width="1.3" stroke-linejoin="round"/></svg>'
     )
-    return _image(drawn, "trend", "over the selected range")
-
-
-def _image(svg: str, classes: str, alt: str) -> str:
-    # Streamlit's sanitiser keeps images and drops inline SVG.
-    source = base64.b64encode(svg.encode()).decode()
-    return f'<img class="{classes}" alt="{escape(alt)}" src="data:image/svg+xml;base64,{source}">'
-
-
-def draw_tiles(tiles: Iterable[tuple[str, str, str]]) -> str:
-    """A strip of tiles: title, value and a line below; the value and the line are HTML."""
-    drawn = (
-        element(
-            "div",
-            element("div", escape(title), "title") + element("div", value, "figure") + element("div", below, "below"),
-            "tile",
-        )
-        for title, value, below in tiles
-    )
-    return element("div", "".join(drawn), "tiles scope")
+    return image(drawn, "trend", "over the selected range")
 
 
 def draw_comparison(table: pd.DataFrame, left: Shown, right: Shown, explain: Explain) -> str:
     """Two deployments figure by figure, with the ratio and whether it is to the good."""
     head = [
-        _head("Figure"),
+        heading("Figure"),
         element("th", swatch(left.index) + escape(left.name), "number", scope="col"),
         element("th", swatch(right.index) + escape(right.name), "number", scope="col"),
-        _head("Ratio", numeric=True, tip=f"{right.name} ÷ {left.name}"),
-        _head("Good", tip="which direction is good"),
-        _head("Reading"),
+        heading("Ratio", numeric=True, tip=f"{right.name} ÷ {left.name}"),
+        heading("Good", tip="which direction is good"),
+        heading("Reading"),
     ]
     rows: list[str] = []
     group = ""
@@ -262,7 +225,7 @@ def draw_comparison(table: pd.DataFrame, left: Shown, right: Shown, explain: Exp
             group = figure.group
             rows.append(element("tr", element("th", escape(group), colspan="6", scope="colgroup"), "group"))
         rows.append(_comparison_row(figure, record, left, right, explain))
-    return _table("comparison", head, rows)
+    return grid("comparison", head, rows)
 
 
 def _comparison_row(figure: Figure, record: Record, left: Shown, right: Shown, explain: Explain) -> str:
@@ -278,10 +241,10 @@ def _comparison_row(figure: Figure, record: Record, left: Shown, right: Shown, e
     reading, status = read_ratio(figure, *values)
     cells = [
         element("th", escape(title), scope="row", data_tip=figure.help),
-        *(_cell(one.name, cell, "", "number") for one, cell in zip((left, right), shown, strict=True)),
-        _cell("Ratio", element("span", _format_ratio(ratio), "value"), "", "number"),
-        _cell("Good", element("span", direction, "quiet", data_tip=meaning, tabindex="0")),
-        _cell("Reading", element("span", reading, f"value reading {status}")),
+        *(cell(one.name, value, "", "number") for one, value in zip((left, right), shown, strict=True)),
+        cell("Ratio", element("span", _format_ratio(ratio), "value"), "", "number"),
+        cell("Good", element("span", direction, "quiet", data_tip=meaning, tabindex="0")),
+        cell("Reading", element("span", reading, f"value reading {status}")),
     ]
     return element("tr", "".join(cells))
 
@@ -307,34 +270,34 @@ def read_ratio(figure: Figure, left: float, right: float) -> tuple[str, str]:
 def draw_sources(sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str], sources_known: bool) -> str:
     """The targets as a table, in the order given; a Prometheus does not hold how they are read."""
     head = [
-        _head("Target"),
-        _head("Deployment", "model"),
-        _head("Role", "replica"),
-        _head("Source", "versions"),
-        _head("Health", "last success"),
-        _head("Scrape", "samples", numeric=True),
-        _head("Coverage", "of contract metrics"),
+        heading("Target"),
+        heading("Deployment", "model"),
+        heading("Role", "replica"),
+        heading("Source", "versions"),
+        heading("Health", "last success"),
+        heading("Scrape", "samples", numeric=True),
+        heading("Coverage", "of contract metrics"),
     ]
     rows = [_source_row(record, now_ms, parameters, sources_known) for record in records(sources)]
-    return _table("sources", head, rows)
+    return grid("sources", head, rows)
 
 
 def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sources_known: bool) -> str:
     text = {name: escape(str(record[name] or ABSENT)) for name in _SOURCE_TEXTS}
     target = str(record["target_id"])
     cells = [
-        _cell(
+        cell(
             "Target",
             link("sources", target, {**parameters, "view": "coverage", "target": target}, "name"),
             element("span", text["url"]) if record["url"] not in (target, "") else "",
             "identity",
         ),
-        _cell("Deployment", f"{text['deployment_id']} {_chip(str(record['inference_stack']))}", text["model_name"]),
-        _cell("Role", text["role"], text["replica"]),
-        _cell("Source", text["source"], text["versions"]),
-        _cell("Health", *_health(record, now_ms, "never" if sources_known else "last success not known")),
-        _cell("Scrape", *_scrape(record), "number"),
-        _cell("Coverage", *_coverage(record, sources_known)),
+        cell("Deployment", f"{text['deployment_id']} {chip(str(record['inference_stack']))}", text["model_name"]),
+        cell("Role", text["role"], text["replica"]),
+        cell("Source", text["source"], text["versions"]),
+        cell("Health", *_health(record, now_ms, "never" if sources_known else "last success not known")),
+        cell("Scrape", *_scrape(record), "number"),
+        cell("Coverage", *_coverage(record, sources_known)),
     ]
     notes = [("error", [record["error"]] if record["error"] else []), ("warning", record["warnings"].splitlines())]
     below = [
@@ -343,11 +306,6 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sour
         if lines
     ]
     return element("tr", "".join(cells)) + "".join(below)
-
-
-def draw_lines(lines: Iterable[str]) -> str:
-    """Texts, each on a line of its own."""
-    return "".join(element("div", escape(line)) for line in lines)
 
 
 def draw_warnings(warnings: Sequence[str]) -> str:
@@ -393,12 +351,12 @@ def draw_coverage(counts: Mapping[str, int], missing: int) -> tuple[str, str]:
 
 def draw_metrics(coverage: pd.DataFrame) -> str:
     """One target's coverage, metric by metric."""
-    head = [_head("Contract metric"), _head("Coverage"), _head("Native series", "or the reason")]
+    head = [heading("Contract metric"), heading("Coverage"), heading("Native series", "or the reason")]
     rows: list[str] = []
     for component, metrics in coverage.groupby("component", sort=False):
         rows.append(element("tr", element("th", escape(str(component)), colspan="3", scope="colgroup"), "group"))
         rows.extend(_metric_row(record) for record in records(metrics))
-    return _table("metrics", head, rows)
+    return grid("metrics", head, rows)
 
 
 def _metric_row(record: Record) -> str:
@@ -407,24 +365,10 @@ def _metric_row(record: Record) -> str:
     said = [element("span", escape(reason), "quiet")] if reason else []
     cells = [
         element("th", element("code", escape(record["metric"])), scope="row"),
-        _cell("Coverage", element("span", escape(status), f"value coverage {status}")),
-        _cell("Native series", *((known + said) or [element("span", ABSENT, "quiet")])),
+        cell("Coverage", element("span", escape(status), f"value coverage {status}")),
+        cell("Native series", *((known + said) or [element("span", ABSENT, "quiet")])),
     ]
     return element("tr", "".join(cells))
-
-
-def _chip(text: str) -> str:
-    return element("span", escape(text), "chip")
-
-
-def _cell(label: str, upper: str, lower: str = "", classes: str = "") -> str:
-    below = element("div", lower, "lower") if lower else ""
-    return element("td", element("div", upper, "upper") + below, classes, data_label=label)
-
-
-def _table(name: str, head: Iterable[str], rows: Iterable[str]) -> str:
-    header = element("thead", element("tr", "".join(head)))
-    return element("div", element("table", header + element("tbody", "".join(rows)), name), "scope")
 
 
 def fleet_rows(fleet: pd.DataFrame, shown: Sequence[Shown]) -> pd.DataFrame:

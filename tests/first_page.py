@@ -53,7 +53,8 @@ def main() -> int:
         with _make_demo(folder, is_warm=arguments.warm) as process:
             _read_until(process, r"installation took")
             installed = time.monotonic()
-            page.goto(_read_until(process, r"http://\S+").group(), timeout=deadline_seconds() * 1000)
+            address = _read_until(process, r"http://\S+").group()
+            page.goto(f"{address}/fleet", timeout=deadline_seconds() * 1000)
             page.wait_for_function(_ALIVE, timeout=deadline_seconds() * 1000)
             seconds = time.monotonic() - installed
     budget = START_SECONDS * slowness()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 PAGES = {
-    "fleet": "?range=24h",
+    "fleet": "fleet?range=24h",
     "deployment": "deployment?deployment=summarise-v2&range=24h",
     "compare": "compare?left=chat-v1&right=chat-v2&range=24h",
     "sources": "sources",

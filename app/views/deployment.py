@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import charts, display, families, frame, queries, selection, tables
+from app import charts, display, families, frame, markup, queries, selection, tables
 from app.charts import Chart
 from app.families import Family
 from app.queries import Shown
@@ -63,7 +63,7 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
         frame.nothing_in_range(store)
         return
     targets = queries.targets_by_deployment(store).get(one.deployment, [])
-    st.html(tables.draw_tiles(_tile(FIGURES[name], history, targets) for name in TILES))
+    st.html(markup.draw_tiles(_tile(FIGURES[name], history, targets) for name in TILES))
     charts.let_numbers_paint()
     for group, members in families.by_group(history).items():
         st.subheader(group, anchor=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import display, frame, queries, selection, tables
+from app import display, frame, markup, queries, selection
 from servescope.contract.figures import FIGURES
 from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
 from servescope.emulator.truths import OBSERVATIONS, Truth
@@ -90,15 +90,15 @@ def draw_active(client: ControlClient, state: Description) -> None:
 
 
 def _describe_active(fault: Description) -> str:
-    title = tables.element("strong", escape(_name_fault(fault)))
+    title = markup.element("strong", escape(_name_fault(fault)))
     affected = f" · in {', '.join(fault['affects'])}" if fault.get("affects") else ""
     since = f" on for {display.format_seconds(round(fault['on_for_seconds']))}{affected}"
-    head = title + tables.element("span", escape(since), "quiet")
-    body = tables.element("div", escape(fault["summary"]))
-    truths = "".join(tables.element("li", _describe_truth(truth, fault)) for truth in fault["truths"])
+    head = title + markup.element("span", escape(since), "quiet")
+    body = markup.element("div", escape(fault["summary"]))
+    truths = "".join(markup.element("li", _describe_truth(truth, fault)) for truth in fault["truths"])
     shows = f"shows within {display.format_seconds(fault['shows_after_seconds'])}, as means over a minute:"
-    listed = tables.element("div", escape(shows), "quiet") + tables.element("ul", truths) if truths else ""
-    return tables.element("div", head + body + listed, "scope fault")
+    listed = markup.element("div", escape(shows), "quiet") + markup.element("ul", truths) if truths else ""
+    return markup.element("div", head + body + listed, "scope fault")
 
 
 def _name_fault(fault: Description) -> str:
@@ -116,8 +116,8 @@ def _describe_truth(statement: Description, fault: Description) -> str:
         title, bounds = OBSERVATIONS[truth.figure], truth.describe_bounds()
     labels = "".join(f", {value}" for value in truth.labels.values())
     words = escape(f"{title}{labels}: {bounds}")
-    shown = [f"{escape(name)} {tables.element('strong', escape(value))}" for name, value in _values_now(truth, fault)]
-    return f"{words}{tables.element('span', ' · now ' + ', '.join(shown), 'quiet') if shown else ''}"
+    shown = [f"{escape(name)} {markup.element('strong', escape(value))}" for name, value in _values_now(truth, fault)]
+    return f"{words}{markup.element('span', ' · now ' + ', '.join(shown), 'quiet') if shown else ''}"
 
 
 def _values_now(truth: Truth, fault: Description) -> Iterator[tuple[str, str]]:
@@ -200,8 +200,8 @@ def _describe_kind(kind: Description) -> str:
     words += ["in its oldest active replica"] if kind["one_replica"] else []
     words += [f"needs: {kind['part']}"] if kind["part"] else []
     words += [f"shows with {kind['needs']}"] if kind["needs"] else []
-    below = tables.element("div", escape(" · ".join(words)), "lower") if words else ""
-    return tables.element("div", escape(kind["summary"]) + below, "scope")
+    below = markup.element("div", escape(" · ".join(words)), "lower") if words else ""
+    return markup.element("div", escape(kind["summary"]) + below, "scope")
 
 
 def _attempt(switch: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import display, frame, queries, selection, tables
+from app import display, frame, markup, queries, selection, tables
 from app.queries import Record, Shown
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, figure_key
@@ -54,7 +54,7 @@ def show() -> None:
             return queries.explain_absence(figure, targets.get(known[name].deployment, []))
 
         now_ms = selection.now_ms() if span.live else span.end_ms
-        st.html(tables.draw_tiles(summarise(fleet, shown, now_ms)))
+        st.html(markup.draw_tiles(summarise(fleet, shown, now_ms)))
         trends = queries.read_trends(store, shown, span, tables.SPARK_FIGURE)
         parameters = selection.range_parameters()
         st.html(tables.draw_fleet(fleet, ordered, trends, explain, now_ms=now_ms, parameters=parameters))
@@ -156,7 +156,7 @@ def _attention(fleet: pd.DataFrame) -> tuple[str, str]:
     counts = Counter(worst_status(row) for row in queries.records(fleet))
     outside = counts["critical"] + counts["warning"]
     parts = [
-        tables.element("span", f"{counts[status]} {status}", f"value {status}")
+        markup.element("span", f"{counts[status]} {status}", f"value {status}")
         for status in ("critical", "warning")
         if counts[status]
     ]

@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from app import display, frame, queries, selection, tables
+from app import display, frame, markup, queries, selection, tables
 from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.records import TargetStatus
@@ -46,7 +46,7 @@ def draw_targets(store: History) -> None:
     sources = queries.read_sources(store)
     frame.describe("each target's last scrape", sources, "sources")
     known = not isinstance(store, PrometheusHistory)
-    st.html(tables.draw_tiles(_summarise(sources, sources_known=known)))
+    st.html(markup.draw_tiles(_summarise(sources, sources_known=known)))
     st.html(
         tables.draw_sources(
             sources, now_ms=selection.now_ms(), parameters=selection.range_parameters(), sources_known=known
@@ -67,7 +67,7 @@ def draw_coverage(store: History, chosen: str) -> None:
         return
     coverage = queries.read_coverage(target)
     frame.describe("the contract at this target's last scrape", coverage, "coverage")
-    st.html(tables.draw_tiles(_describe(target)))
+    st.html(markup.draw_tiles(_describe(target)))
     if target.warnings:
         st.html(tables.draw_warnings(target.warnings))
     if coverage.empty:
@@ -85,7 +85,7 @@ def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
         ("Deployment", escape(identity.deployment_id), escape(f"{identity.inference_stack} · {identity.model_name}")),
         ("Role", escape(identity.role), escape(identity.replica or display.ABSENT)),
         ("Source", escape(target.source or "not identified"), escape(target.versions or display.ABSENT)),
-        ("Health", tables.element("span", health[0], f"value {health[1]}"), escape(said)),
+        ("Health", markup.element("span", health[0], f"value {health[1]}"), escape(said)),
         ("Scrape", display.format_value(target.duration_seconds, "seconds"), f"{target.samples} samples"),
         ("Coverage", bar, observed),
     ]
@@ -102,14 +102,14 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
         ("Targets", str(len(sources)), f"of {sources['deployment_id'].nunique()} deployments"),
         (
             "Healthy",
-            tables.element("span", str(healthy), "value good" if healthy else "value"),
-            tables.element("span", f"{warned} of them with warnings", "value warning")
+            markup.element("span", str(healthy), "value good" if healthy else "value"),
+            markup.element("span", f"{warned} of them with warnings", "value warning")
             if warned
             else "the last scrape succeeded",
         ),
         (
             "Failing",
-            tables.element("span", str(failing), "value critical" if failing else "value"),
+            markup.element("span", str(failing), "value critical" if failing else "value"),
             "the last scrape failed",
         ),
         ("Slowest scrape", escape(display.format_value(slowest, "seconds")), "of the last scrapes"),

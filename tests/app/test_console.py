@@ -5,12 +5,10 @@ The pages' clock is stopped at the end of the store's day.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,6 +23,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
+from tests.support.console_pages import charts, html
 from tests.support.console_store import PLANS, write_day
 from tests.support.waiting import deadline_seconds
 
@@ -51,8 +50,7 @@ def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     def open_(name: str = "fleet", store: Path = day, **parameters: str) -> AppTest:
         monkeypatch.setenv("SERVESCOPE_STORE", str(store))
         page = AppTest.from_file(str(ENTRY), default_timeout=deadline_seconds())
-        if name != "fleet":
-            page.switch_page(f"views/{name}.py")
+        page.switch_page(f"views/{name}.py")
         for key, value in parameters.items():
             page.query_params[key] = value
         page.run()
@@ -63,23 +61,11 @@ def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     st.cache_resource.clear()
 
 
-def html(page: AppTest) -> str:
-    """All tables and tiles of a page."""
-    return "\n".join(element.proto.body for element in page.get("html"))
-
-
 def row(page: AppTest, name: str) -> str:
     """The row of a deployment or figure."""
     found: list[str] = [text for text in re.findall(r"<tr.*?</tr>", html(page), re.DOTALL) if f">{name}<" in text]
     assert len(found) == 1, found
     return found[0]
-
-
-def charts(page: AppTest) -> list[dict[str, Any]]:
-    """The specifications of a page's charts."""
-    # Streamlit has renamed the element between releases.
-    drawn = [*page.get("vega_lite_chart"), *page.get("arrow_vega_lite_chart")]
-    return [json.loads(element.proto.spec) for element in drawn]
 
 
 def titles(page: AppTest) -> list[str]:

@@ -1,0 +1,141 @@
+"""Both stacks' distributions: at the bucket edges that both have, and nothing in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from app.charts import HEIGHT, Chart, axis_label
+from app.display import PALETTE
+from servescope.contract.increments import TargetIncrements
+from servescope.contract.metrics import METRICS
+
+# A share that no line can be distinguished by from 0.
+_NOTHING = 0.001
+_V1, _V2 = PALETTE[0], PALETTE[1]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeShares:
+    """The share of a metric's observations above each edge that both arms have, (e,) each, and how many there were."""
+
+    metric: str
+    edges: tuple[float, ...]
+    v1: tuple[float, ...]
+    v2: tuple[float, ...]
+    observed: tuple[float, float]
+
+
+def compare_distributions(
+    metric: str, v1: Sequence[TargetIncrements], v2: Sequence[TargetIncrements], start_ms: int, end_ms: int
+) -> EdgeShares | None:
+    """The distribution of a histogram in both arms over the blocks from start to end; None where either has none."""
+    counts = [count_at_edges(metric, arm, start_ms, end_ms) for arm in (v1, v2)]
+    shared = sorted(set(counts[0]) & set(counts[1]) - {np.inf})
+    totals = [arm.get(np.inf, 0.0) for arm in counts]
+    if not shared or not all(totals):
+        return None
+    above = [tuple(1.0 - arm[edge] / total for edge in shared) for arm, total in zip(counts, totals, strict=True)]
+    return EdgeShares(metric, tuple(shared), above[0], above[1], (totals[0], totals[1]))
+
+
+def count_at_edges(metric: str, arm: Iterable[TargetIncrements], start_ms: int, end_ms: int) -> dict[float, float]:
+    """How many observations were at most each edge, over all targets of an arm; an edge that one lacks is left out."""
+    sums: dict[float, float] = {}
+    of_targets: list[set[float]] = []
+    for target in arm:
+        within = (target.blocks >= start_ms) & (target.blocks < end_ms)
+        if not within.any():
+            continue
+        found: dict[float, list[int]] = {}
+        for row, series in enumerate(target.series):
+            if series.name == f"{metric}_bucket":
+                found.setdefault(float(dict(series.labels)["le"]), []).append(row)
+        if not found:
+            continue
+        of_targets.append(set(found))
+        for edge, rows in found.items():
+            sums[edge] = sums.get(edge, 0.0) + float(np.nansum(target.gains[rows][:, within]))
+    shared = set.intersection(*of_targets) if of_targets else set()
+    return {edge: sums[edge] for edge in shared}
+
+
+def draw_distribution(distribution: EdgeShares) -> Chart:
+    """The share above each shared edge, both arms, on a logarithmic scale; steps are not drawn where nobody counted."""
+    metric = METRICS[distribution.metric]
+    shown = _telling_edges(distribution)
+    rows = [
+        {"edge": edge, "share": share, "arm": arm}
+        for arm, shares in (("v1", distribution.v1), ("v2", distribution.v2))
+        for edge, share in zip(distribution.edges, shares, strict=True)
+        if edge in shown
+    ]
+    x = {
+        "field": "edge",
+        "type": "quantitative",
+        "scale": {"type": "log", "nice": False},
+        "axis": {"title": None, "grid": False, "labelExpr": axis_label(metric.unit), "labelOverlap": True,
+                 "values": shown},
+    }  # fmt: skip
+    y = {
+        "field": "share",
+        "type": "quantitative",
+        "scale": {"domain": [0, 1]},
+        "axis": {"title": "share above", "titleFontWeight": "normal", "format": "~%", "tickCount": 4, "domain": False,
+                 "ticks": False},
+    }  # fmt: skip
+    arm = {"field": "arm", "type": "nominal"}
+    legend = {"title": None, "orient": "top", "offset": 2, "symbolSize": 60}
+    encoding = {
+        "x": x,
+        "y": y,
+        "color": {**arm, "scale": {"domain": ["v1", "v2"], "range": [_V1, _V2]}, "legend": legend},
+    }
+    dashes = {**arm, "scale": {"domain": ["v1", "v2"], "range": [[1, 0], [6, 3]]}, "legend": None}
+    shapes = {**arm, "scale": {"domain": ["v1", "v2"], "range": ["circle", "triangle-up"]}, "legend": legend}
+    tooltip = [
+        {"field": "arm", "type": "nominal", "title": "stack"},
+        {"field": "edge", "type": "quantitative", "title": f"edge, {metric.unit}"},
+        {"field": "share", "type": "quantitative", "title": "share above", "format": ".2%"},
+    ]
+    title = TITLES.get(distribution.metric, distribution.metric)
+    spec = {
+        "title": {"text": title, "anchor": "start", "fontSize": 13, "offset": 8},
+        "height": HEIGHT,
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.7}, "encoding": {**encoding, "strokeDash": dashes}},
+            {
+                "mark": {"type": "point", "filled": True, "size": 30, "opacity": 1},
+                "encoding": {**encoding, "shape": shapes, "tooltip": tooltip},
+            },
+        ],
+        "config": {"view": {"stroke": None}},
+    }
+    return Chart(f"distribution of {distribution.metric}", pd.DataFrame(rows), spec)
+
+
+def _telling_edges(distribution: EdgeShares) -> list[float]:
+    """The edges from the last below which there is nothing to the first above which there is nothing."""
+    places = [place for place, edge in enumerate(distribution.edges) if edge > 0.0]
+    inside = [
+        place for place in places
+        if any(_NOTHING < arm[place] < 1.0 - _NOTHING for arm in (distribution.v1, distribution.v2))
+    ]  # fmt: skip
+    if not inside:
+        return [distribution.edges[place] for place in places]
+    return [distribution.edges[place] for place in places if inside[0] - 1 <= place <= inside[-1] + 1]
+
+
+TITLES: Final = {
+    "time_to_first_token_seconds": "Time to first token",
+    "time_per_output_token_seconds": "Time per output token",
+    "request_duration_seconds": "Request duration",
+    "tps_per_request": "Tokens per second of a request",
+    "input_tokens_per_request": "Prompt tokens of a request",
+    "output_tokens_per_request": "Output tokens of a request",
+}
+"""The histograms that are drawn, in this order."""

@@ -1,0 +1,408 @@
+"""The judgement in HTML: the answer with its reason, every metric with its interval and margin, both arms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from html import escape
+from typing import Final
+
+from app import display
+from app.display import ABSENT
+from app.markup import cell, draw_lines, draw_tiles, element, grid, heading, image
+from servescope.cutover.judgement import (
+    Advice,
+    ArmFigures,
+    ArmState,
+    Efficiency,
+    Judgement,
+    MetricJudgement,
+    PromptMix,
+    Verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a verdict is drawn: a sign and a colour's name, so that it is never known by its colour alone."""
+
+    sign: str
+    status: str
+
+
+VERDICT_LOOKS: Final[Mapping[Verdict, Look]] = {
+    "HEALTHY": Look("✓", "good"),
+    "DEGRADED": Look("✕", "critical"),
+    "INCONCLUSIVE": Look("?", "warning"),
+    "NO DATA": Look("∅", "unknown"),
+}
+_ADVICE_STATUS: Final[Mapping[Advice, str]] = {"go on": "good", "hold": "warning", "roll back": "critical"}
+# Triangle, two bars, a turn: the signs of a player, which need no language.
+_ADVICE_PATHS: Final[Mapping[Advice, str]] = {
+    "go on": '<path d="M9 5v22l18-11z"/>',
+    "hold": '<path d="M7 5h7v22H7zM18 5h7v22h-7z"/>',
+    "roll back": '<path d="M16 5v22L2 16zM30 5v22L16 16z"/>',
+}
+_ADVICE_COLORS: Final = {"good": "#1f8a53", "warning": "#b87a07", "critical": "#c93541"}
+_ORDER: Final[tuple[Verdict, ...]] = ("DEGRADED", "NO DATA", "INCONCLUSIVE", "HEALTHY")
+
+REACH: Final = 3.0
+"""How many margins to either side of "no change" a row of the forest plot shows."""
+
+
+def verdict_chip(verdict: Verdict, tip: str | None = None) -> str:
+    """A verdict as its sign and its word."""
+    look = VERDICT_LOOKS[verdict]
+    text = f"{element('b', look.sign, aria_hidden='true')} {escape(verdict)}"
+    return element("span", text, f"verdict {look.status}", data_tip=tip, tabindex="0" if tip else None)
+
+
+def draw_answer(judgement: Judgement, zone: tzinfo) -> str:
+    """Whether to go on, hold or roll back, the verdict and its reason: what is read in five seconds."""
+    status = _ADVICE_STATUS[judgement.advice]
+    sign = image(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 32 32" '
+        f'fill="{_ADVICE_COLORS[status]}">{_ADVICE_PATHS[judgement.advice]}</svg>',
+        "sign", "",
+    )  # fmt: skip
+    advice = element("div", escape(judgement.advice.capitalize()), "advice")
+    severity = element("span", escape(judgement.severity), "severity") if judgement.severity else ""
+    reason = element("div", escape(judgement.reason), "reason")
+    lines = [element("div", verdict_chip(judgement.verdict) + severity, "heads"), reason, *_latched(judgement, zone)]
+    lines += [_efficiency(each) for each in judgement.efficiency[:1]]
+    said = element("div", "".join(lines), "said")
+    return element("div", element("div", sign + advice, "call") + said, f"scope answer {status}", role="status")
+
+
+def _latched(judgement: Judgement, zone: tzinfo) -> list[str]:
+    if judgement.latched_since_ms is None:
+        return []
+    since = display.format_time(judgement.latched_since_ms, zone)
+    live = f"; without it the verdict would be {judgement.live}" if judgement.live else ""
+    return [element("div", escape(f"Harm was proven at {since} and nobody has acknowledged it{live}."), "quiet")]
+
+
+def _efficiency(efficiency: Efficiency) -> str:
+    told = escape(f"{efficiency.sentence.rstrip('.')} ")
+    return element("div", told + element("span", "(reported, never decides)", "quiet"), "efficiency")
+
+
+def draw_state(judgement: Judgement) -> str:
+    """The tiles below the answer: stage, what is still to be gathered, and what the comparison rests on."""
+    return draw_tiles(
+        [
+            _stage_tile(judgement),
+            _progress_tile(judgement),
+            _mix_tile(judgement.mix),
+            _warmth_tile(judgement.v2),
+            _load_tile(judgement),
+        ]
+    )
+
+
+def _stage_tile(judgement: Judgement) -> tuple[str, str, str]:
+    stage = judgement.stage
+    planned = display.format_share(stage.share)
+    seen = ABSENT if stage.observed_share is None else display.format_share(stage.observed_share)
+    differs = element("span", "! not as planned", "value warning") if stage.differs else ""
+    below = f"{escape(f'planned share {planned}, seen {seen}')} {differs}"
+    return "Stage", f"{stage.index + 1} of {stage.count}", below
+
+
+def _progress_tile(judgement: Judgement) -> tuple[str, str, str]:
+    """How long the required metrics need that are not settled: the slowest of them."""
+    open_ = [each for each in judgement.metrics if each.required and each.verdict == "INCONCLUSIVE"]
+    if not open_:
+        settled = sum(each.required for each in judgement.metrics if each.verdict in ("HEALTHY", "DEGRADED"))
+        return "Still to settle", "nothing" if settled else ABSENT, f"{settled} required metrics settled"
+    waits = [each.eta_seconds for each in open_]
+    known = [wait for wait in waits if wait is not None]
+    slowest = max(open_, key=lambda each: math.inf if each.eta_seconds is None else each.eta_seconds)
+    value = f"about {display.format_wait(max(known))}" if known and len(known) == len(waits) else "no estimate"
+    names = slowest.title if len(open_) == 1 else f"{len(open_)} metrics, slowest {slowest.title}"
+    return "Still to settle", escape(value), escape(names)
+
+
+def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
+    if mix is None or mix.distance is None:
+        return "Prompt mix", ABSENT, escape(mix.reason if mix and mix.reason else "not known")
+    if mix.refused:
+        word, status = "too different", "critical"
+    elif mix.differs:
+        word, status = ("differs, adjusted" if mix.adjusted else "differs"), "warning"
+    else:
+        word, status = "same", "good"
+    below = mix.reason or f"{display.format_share(mix.distance)} of the prompts fall into other lengths"
+    return "Prompt mix", element("span", word, f"value {status}"), escape(below)
+
+
+def _warmth_tile(arm: ArmState | None) -> tuple[str, str, str]:
+    if arm is None:
+        return "Warm-up of v2", ABSENT, "no replica seen"
+    cold = arm.cold_start_seconds
+    cost = "cold start not measured" if cold is None else f"cold start cost {display.format_wait(cold)}"
+    word, status = ("warm", "good") if arm.warm else ("warming", "warning")
+    return "Warm-up of v2", element("span", word, f"value {status}"), escape(cost)
+
+
+def _load_tile(judgement: Judgement) -> tuple[str, str, str]:
+    loads = [arm.requests_per_replica_second if arm else None for arm in (judgement.v1, judgement.v2)]
+    texts = [ABSENT if load is None else f"{display.format_number(load)}" for load in loads]
+    unmatched = any(each.cause == "load" for each in judgement.metrics)
+    known = None not in loads
+    word, status = ("not matched", "warning") if unmatched else ("matched", "good") if known else (ABSENT, "")
+    return (
+        "Load", element("span", word, f"value {status}"),
+        escape(f"v1 {texts[0]} · v2 {texts[1]} requests/s per replica"),
+    )  # fmt: skip
+
+
+# --- The forest plot --------------------------------------------------------------------------------------------------
+
+
+def draw_forest(judgement: Judgement) -> str:
+    """Every metric in a row: verdict, interval against its margin, both arms' values, and what is still to gather.
+
+    A row's plot is in margins, worse to the right whichever direction is good, so that rows can be read together; the
+    ratio in figures is v2 ÷ v1 as it is.
+    """
+    axis = element("div", _axis(), "forest axis")
+    heads = [
+        heading("Metric"),
+        heading("Verdict"),
+        element("th", axis, "plot", scope="col"),
+        heading("v2 ÷ v1", "interval", numeric=True, tip="holds at every look, however often one looks"),
+        heading("Margin", numeric=True, tip="the change to the worse that v2 must be proven to stay below"),
+        heading("v1", numeric=True),
+        heading("v2", numeric=True),
+        heading("Gathered", "until settled", tip="information, of what settles it at the present estimate"),
+        heading("Why"),
+    ]
+    rows: list[str] = []
+    for required in (True, False):
+        members = [each for each in judgement.metrics if each.required is required]
+        if members and not required:
+            note = "Reported beside them: these explain and warn, and never decide"
+            rows.append(element("tr", element("th", note, colspan=str(len(heads)), scope="colgroup"), "group"))
+        rows += [_forest_row(each) for each in sorted(members, key=lambda each: _ORDER.index(each.verdict))]
+    return grid("judged", heads, rows)
+
+
+def _axis() -> str:
+    parts = [
+        element("span", "← better", "edge left"),
+        element("span", "same", "mark", style=f"left:{_place(0.0):.1f}%"),
+        element("span", "margin", "mark", style=f"left:{_place(1.0):.1f}%"),
+        element("span", "worse →", "edge right"),
+    ]
+    return "".join(parts)
+
+
+def _forest_row(metric: MetricJudgement) -> str:
+    notes = draw_lines(metric.notes)
+    flips = element("div", escape(f"Changes when {_lowered(metric.flips)}"), "flips") if metric.flips else ""
+    good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
+    cells = [
+        element(
+            "th",
+            element("div", escape(metric.title)) + element("div", escape(good), "lower"),
+            scope="row",
+            data_tip=metric.name,
+        ),
+        cell("Verdict", verdict_chip(metric.verdict), escape(metric.cause)),
+        element("td", _plot(metric), "plot", data_label="Plot"),
+        cell("v2 ÷ v1", *_interval(metric), "number"),
+        cell("Margin", escape(describe_margin(metric)), "", "number"),
+        cell("v1", *_arm_value(metric, metric.v1), "number"),
+        cell("v2", *_arm_value(metric, metric.v2), "number"),
+        cell("Gathered", *_gathered(metric)),
+        cell("Why", escape(metric.reason), notes + flips, "why"),
+    ]
+    return element("tr", "".join(cells))
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def describe_margin(metric: MetricJudgement) -> str:
+    """What v2 must stay within: `+10 %`, `× 2`, or the band in the metric's unit."""
+    if metric.band is not None:
+        low, high = (ABSENT if bound is None else display.format_bare(bound, metric.unit) for bound in metric.band)
+        return f"{low} … {high}"
+    if metric.margin is None:
+        return ABSENT
+    if metric.margin >= 0.5:
+        return f"× {display.format_number(1.0 + metric.margin)}"
+    percent = display.format_number(100 * metric.margin)
+    return f"{percent} % worse"
+
+
+def format_interval(metric: MetricJudgement) -> str:
+    """The interval of the ratio, `0.97 – 1.12`; an en dash without one."""
+    if metric.low is None and metric.high is None:
+        return ABSENT
+    return f"{_bound(metric.low, '0')} – {_bound(metric.high, '∞')}"
+
+
+def _bound(value: float | None, absent: str) -> str:
+    return absent if value is None or not math.isfinite(value) else f"{value:.2f}"
+
+
+def _interval(metric: MetricJudgement) -> tuple[str, str]:
+    if metric.ratio is None:
+        return element("span", ABSENT, "absent"), ""
+    return element("span", f"× {metric.ratio:.2f}", "value"), escape(format_interval(metric))
+
+
+def _arm_value(metric: MetricJudgement, arm: ArmFigures | None) -> tuple[str, str]:
+    if arm is None:
+        return element("span", ABSENT, "absent"), ""
+    below = f"n {display.format_number(arm.count)}"
+    if arm.events is not None:
+        below = f"{display.format_number(arm.events)} of {display.format_number(arm.count)}"
+    return element("span", escape(display.format_value(arm.value, metric.unit)), "value"), escape(below)
+
+
+def _gathered(metric: MetricJudgement) -> tuple[str, str]:
+    if metric.verdict != "INCONCLUSIVE" or not metric.information_wanted:
+        return element("span", "settled" if metric.verdict in ("HEALTHY", "DEGRADED") else ABSENT, "quiet"), ""
+    share = min(1.0, metric.information / metric.information_wanted)
+    bar = element("i", "", "fill", style=f"width:{100 * share:.0f}%")
+    wait = "no estimate" if metric.eta_seconds is None else f"about {display.format_wait(metric.eta_seconds)} more"
+    progress = element("span", bar, "progress", role="img", aria_label=f"{100 * share:.0f} % gathered")
+    return progress + element("span", f"{100 * share:.0f} %", "value"), escape(wait)
+
+
+def worse_by(metric: MetricJudgement, ratio: float | None) -> float | None:
+    """How far a ratio is to the worse, in margins: 0 is no change, 1 the margin; None where it has no place."""
+    if ratio is None or metric.margin is None or metric.better is None or not ratio > 0.0:
+        return None
+    change = math.log(ratio) / math.log1p(metric.margin)
+    return change if metric.better == "lower" else -change
+
+
+def _place(margins: float) -> float:
+    """Where in a row's plot so many margins are, in percent."""
+    return 50.0 * (1.0 + max(-REACH, min(REACH, margins)) / REACH)
+
+
+def _plot(metric: MetricJudgement) -> str:
+    if metric.band is not None:
+        return _band_plot(metric, metric.band)
+    point, *ends = (worse_by(metric, ratio) for ratio in (metric.ratio, metric.low, metric.high))
+    zones = element("i", "", "zone", style=f"left:{_place(1.0):.1f}%") + _rule(0.0, "same") + _rule(1.0, "margin")
+    if point is None:
+        return element("div", zones + element("span", "no interval yet", "none"), "forest")
+    # An end that is not known, or lies at 0 or infinity, is beyond the plot on its side.
+    unbounded = (-math.inf, math.inf) if metric.better == "lower" else (math.inf, -math.inf)
+    known = [missing if end is None else end for end, missing in zip(ends, unbounded, strict=True)]
+    left, right = min(known), max(known)
+    look = VERDICT_LOOKS[metric.verdict].status
+    beyond = ("less " if left < -REACH else "") + ("more" if right > REACH else "")
+    bar = element(
+        "i", "", f"interval {look} {beyond}".strip(),
+        style=f"left:{_place(left):.1f}%;width:{max(0.6, _place(right) - _place(left)):.1f}%",
+    )  # fmt: skip
+    dot = _dot(point, look)
+    said = f"{metric.title}: v2 is {metric.ratio:.2f} times v1, interval {format_interval(metric)}, margin "
+    return element("div", zones + bar + dot, "forest", role="img", aria_label=said + describe_margin(metric))
+
+
+def _dot(margins: float, look: str) -> str:
+    """The estimate; an arrow at the edge where it lies beyond."""
+    if abs(margins) <= REACH:
+        return element("i", "", f"point {look}", style=f"left:{_place(margins):.1f}%")
+    return element("span", "▶" if margins > 0.0 else "◀", f"off {'right' if margins > 0.0 else 'left'} {look}")
+
+
+def _rule(margins: float, name: str) -> str:
+    return element("i", "", f"rule {name}", style=f"left:{_place(margins):.1f}%")
+
+
+def _band_plot(metric: MetricJudgement, band: tuple[float | None, float | None]) -> str:
+    """v2's level, with its band between one margin to either side."""
+    inside = element("i", "", "zone inside", style=f"left:{_place(-1.0):.1f}%;right:{100 - _place(1.0):.1f}%")
+    value = metric.v2.value if metric.v2 else None
+    place = None if value is None else place_in_band(value, *band)
+    if place is None:
+        return element("div", inside + element("span", "no level yet", "none"), "forest")
+    look = VERDICT_LOOKS[metric.verdict].status
+    dot = _dot(place, look)
+    said = f"{metric.title}: v2 at {display.format_value(value, metric.unit)}, band {describe_margin(metric)}"
+    return element("div", inside + dot, "forest", role="img", aria_label=said)
+
+
+def place_in_band(value: float, low: float | None, high: float | None) -> float | None:
+    """Where a value is in a band: −1 at its lower end, 1 at its upper; None for a band without ends.
+
+    Of a band with one end, a value at twice the distance from 0 is one margin away from the end.
+    """
+    if low is not None and high is not None:
+        return 2.0 * (value - low) / (high - low) - 1.0
+    if low is not None:
+        return -1.0 + (value - low) / (abs(low) or 1.0)
+    if high is not None:
+        return 1.0 + (value - high) / (abs(high) or 1.0)
+    return None
+
+
+# --- What it rests on -------------------------------------------------------------------------------------------------
+
+
+def draw_arms(judgement: Judgement, zone: tzinfo) -> str:
+    """How well both arms were observed since the stage began."""
+    heads = [heading("Since the stage began"), heading("v1", numeric=True), heading("v2", numeric=True)]
+    columns = [_describe_arm(arm, zone) if arm else {} for arm in (judgement.v1, judgement.v2)]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    rows = [
+        element(
+            "tr",
+            element("th", escape(name), scope="row")
+            + "".join(cell(name, escape(column.get(name, ABSENT)), "", "number") for column in columns),
+        )
+        for name in names
+    ]
+    return grid("arms", heads, rows)
+
+
+def _describe_arm(arm: ArmState, zone: tzinfo) -> dict[str, str]:
+    return {
+        "Deployments": ", ".join(arm.deployments) or ABSENT,
+        "Replicas": str(arm.replicas),
+        "Requests": display.format_number(arm.requests),
+        "Scrapes": f"{arm.scrapes} of {arm.expected} expected, {arm.failed} failed",
+        "Torn histograms": f"{arm.torn} dropped",
+        "Restarts": f"{arm.resets} added back",
+        "Gaps": f"{arm.gaps} increments dropped",
+        "Warm": "yes" if arm.warm else "no",
+        "Saturated": f"{display.format_share(arm.saturated_share)} of the time",
+        "Last scrape": ABSENT if arm.last_scrape_ms is None else display.format_time(arm.last_scrape_ms, zone),
+    }
+
+
+def draw_gaps(judgement: Judgement, zone: tzinfo) -> str:
+    """What either stack cannot report, and the spans that were not observed, each with why."""
+    incomparable = [
+        element("li", element("code", escape(name)) + escape(f": {why}"))
+        for name, why in judgement.incomparable.items()
+    ]
+    missed = [
+        element("li", escape(f"{display.format_time(start, zone)} – {display.format_time(end, zone)}: {why}"))
+        for start, end, why in judgement.missed
+    ]
+    notes = [element("li", escape(note)) for note in judgement.notes]
+    parts = [
+        element("div", escape(title), "title") + element("ul", "".join(items))
+        for title, items in (
+            ("What either stack cannot report, or reports otherwise", incomparable),
+            ("Not observed", missed),
+            ("Beside this", notes),
+        )
+        if items
+    ]
+    if not parts:
+        parts = [element("div", "Both stacks report every metric of the plan, and every span was observed.", "quiet")]
+    return element("div", "".join(parts), "scope gaps")

@@ -1,0 +1,70 @@
+"""The cutover: whether to go on, hold or roll back, why, and what that rests on."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from app import charts, cutovers, display, distributions, frame, selection, timeline, verdicts
+from app.judging import CutoverView
+from servescope.cutover.judgement import Judgement
+
+
+def show() -> None:
+    """The page."""
+    selection.adopt_link()
+    store = frame.open_store()
+    st.subheader("Cutover", anchor=False)
+
+    def draw() -> None:
+        view = cutovers.read_view(store)
+        if isinstance(view, cutovers.Missing):
+            cutovers.explain_missing(view)
+            return
+        draw_cutover(view)
+
+    frame.repeat(draw)
+
+
+def draw_cutover(view: CutoverView) -> None:
+    """The answer, then what it rests on."""
+    judgement, zone = view.judgement, selection.reader_zone()
+    frame.describe(
+        f"plan {judgement.plan} · {judgement.plan_hash[:12]} · judged {display.format_time(judgement.at_ms, zone)}",
+        list_metrics(judgement),
+        "cutover",
+    )
+    st.html(verdicts.draw_answer(judgement, zone))
+    st.html(verdicts.draw_state(judgement))
+    st.html(verdicts.draw_forest(judgement))
+    charts.let_numbers_paint()
+    stages = view.frozen.plan.stages
+    charts.show(timeline.draw_share(view.share, stages, view.decisions, view.span))
+    charts.show(timeline.draw_lanes(judgement.changes, stages, view.decisions, view.events, view.span))
+    if view.distributions:
+        st.subheader("Both stacks since the stage began, at the bucket edges they share", anchor=False)
+        charts.show_grid([distributions.draw_distribution(each) for each in view.distributions])
+    observed, lacking = st.columns([1, 1], gap="medium")
+    with observed:
+        st.html(verdicts.draw_arms(judgement, zone))
+    with lacking:
+        st.html(verdicts.draw_gaps(judgement, zone))
+
+
+def list_metrics(judgement: Judgement) -> pd.DataFrame:
+    """The judgement's metrics for a file, one row each."""
+    return pd.DataFrame(
+        [
+            {
+                "metric": each.name, "required": each.required, "verdict": each.verdict, "cause": each.cause,
+                "ratio": each.ratio, "low": each.low, "high": each.high, "margin": each.margin,
+                "v1": each.v1.value if each.v1 else None, "v2": each.v2.value if each.v2 else None,
+                "information": each.information, "information_wanted": each.information_wanted,
+                "eta_seconds": each.eta_seconds, "reason": each.reason,
+            }
+            for each in judgement.metrics
+        ]
+    )  # fmt: skip
+
+
+show()

@@ -1,0 +1,212 @@
+"""The cutover page as a reader meets it: the answer, its reason, and what it rests on, for every verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from app import cutovers, distributions, timeline, verdicts
+from app.judging import CutoverView
+from app.selection import TimeRange
+from servescope.cutover.judgement import VERDICTS, MetricJudgement, Verdict
+from servescope.store.embedded import Store
+from tests.conftest import ROOT
+from tests.support.canned_cutover import DECISIONS, EVIDENCE, JUDGEMENT, METRICS_JUDGED, STAGES, make_cutover_view
+from tests.support.console_pages import charts, html
+from tests.support.waiting import deadline_seconds
+
+Show = Callable[[CutoverView | cutovers.Missing], AppTest]
+
+
+@pytest.fixture
+def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Show]:
+    """Opens the cutover page on what is given in place of what the judge answers."""
+    Store(tmp_path / "empty.db").close()
+    monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "empty.db"))
+
+    def show_(view: CutoverView | cutovers.Missing) -> AppTest:
+        monkeypatch.setattr(cutovers, "read_view", lambda store: view)
+        page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()).run()
+        assert not page.exception, page.exception[0].message
+        return page
+
+    yield show_
+    st.cache_resource.clear()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "advice"),
+    [("HEALTHY", "Go on"), ("INCONCLUSIVE", "Hold"), ("DEGRADED", "Roll back"), ("NO DATA", "Hold")],
+)
+def test_the_answer_comes_first(show: Show, verdict: Verdict, advice: str) -> None:
+    """The first thing on the first page is what to do, with the verdict as a word and the reason in a sentence."""
+    view = make_cutover_view(verdict)
+    answer = show(view).get("html")[0].proto.body
+
+    assert f">{advice}<" in answer
+    assert verdict in answer
+    assert view.judgement.reason.replace("'", "&#x27;") in answer
+    assert answer.index(advice) < answer.index(verdict)
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_nothing_reads_nan_or_none(show: Show, verdict: Verdict) -> None:
+    """No verdict's page shows NaN, None or an infinity to a reader."""
+    text = re.sub(r"<[^>]*>", " ", html(show(make_cutover_view(verdict))))
+
+    assert not re.search(r"\b(nan|None|inf)\b", text)
+
+
+def test_every_metric_is_in_the_forest_plot(show: Show) -> None:
+    """Each metric has a row with its ratio v2 ÷ v1, its interval, its margin and why; worst first, required first."""
+    rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", html(show(make_cutover_view())), re.DOTALL)[
+        : len(METRICS_JUDGED)
+    ]
+    titles = [re.findall(r"<div>([^<]+)</div>", row)[0] for row in rows]
+    first_token = rows[titles.index("Time to first token")]
+
+    assert sorted(titles) == sorted(each.title for each in METRICS_JUDGED)
+    assert titles[0] in ("Time to first token", "Errors")
+    assert titles[-1] == "Hit rate skew"
+    for part in ("× 1.04", "0.96 – 1.12", "10 % worse", "62 %", "about 1 h 20 min more", "the margin of 10 %"):
+        assert part in first_token
+
+
+def test_ratio_is_not_flipped_but_worse_is_always_right() -> None:
+    """A faster v2 has a ratio above 1 in figures and lies left of "same"; a slower one lies right of it."""
+    faster = next(each for each in METRICS_JUDGED if each.better == "higher")
+    slower = next(each for each in METRICS_JUDGED if each.better == "lower" and each.ratio and each.ratio > 1)
+
+    assert faster.ratio is not None
+    assert faster.ratio > 1.0
+    assert (verdicts.worse_by(faster, faster.ratio) or 0.0) < 0.0
+    assert (verdicts.worse_by(slower, slower.ratio) or 0.0) > 0.0
+    assert verdicts.worse_by(slower, 1.1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "band", "place"),
+    [
+        (50_000.0, (50_000.0, 150_000.0), -1.0),
+        (150_000.0, (50_000.0, 150_000.0), 1.0),
+        (0.4, (0.4, None), -1.0),
+        (0.8, (0.4, None), 0.0),
+        (0.5, (None, 0.5), 1.0),
+        (0.5, (None, None), None),
+    ],
+)
+def test_level_is_placed_within_its_band(
+    value: float, band: tuple[float | None, float | None], place: float | None
+) -> None:
+    """The ends of a band are one margin to either side of its middle; without ends there is no place."""
+    found = verdicts.place_in_band(value, *band)
+
+    assert found == (None if place is None else pytest.approx(place))
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        (METRICS_JUDGED[1], "10 % worse"),
+        (METRICS_JUDGED[3], "× 2"),
+        (METRICS_JUDGED[4], "−5.0 % … 15.0 %"),
+        (METRICS_JUDGED[6], "40.0 % … –"),
+    ],
+)
+def test_margin_reads_as_people_say_it(metric: MetricJudgement, text: str) -> None:
+    """A margin is a percentage, a factor, or the ends of a band."""
+    assert verdicts.describe_margin(metric) == text
+
+
+def test_latched_harm_says_what_it_would_be_without(show: Show) -> None:
+    """A DEGRADED that nobody acknowledged says since when, and what the live verdict is."""
+    text = html(show(make_cutover_view("DEGRADED")))
+
+    assert "nobody has acknowledged it; without it the verdict would be INCONCLUSIVE" in text
+    assert "beyond margin" in text
+
+
+def test_efficiency_is_one_line_that_never_decides(show: Show) -> None:
+    """Efficiency is in the answer in one sentence, marked as reported only."""
+    text = html(show(make_cutover_view()))
+
+    assert "v2 serves 1.42 × (1.35–1.49) the tokens per GPU" in text
+    assert "reported, never decides" in text
+
+
+def test_what_a_stack_cannot_report_is_named(show: Show) -> None:
+    """Each metric that one stack cannot report is named with the reason, and each span that was not observed."""
+    text = html(show(make_cutover_view()))
+
+    for name, why in JUDGEMENT.incomparable.items():
+        assert name in text
+        assert why in text
+    assert "the collector did not scrape" in text
+
+
+def test_share_of_requests_is_what_both_arms_finished() -> None:
+    """v2's share by block is of all requests: 0 before the cutover, about a quarter in the last stage."""
+    share = make_cutover_view().share
+
+    assert share.iloc[0] == 0.0
+    assert share.iloc[-12:].mean() == pytest.approx(0.25, abs=0.03)
+
+
+def test_planned_share_follows_the_decisions() -> None:
+    """The planned share steps at each advance and is 0 after a rollback."""
+    rolled_back = (*DECISIONS, DECISIONS[-1].__class__("rollback", DECISIONS[-1].at_ms + 1000, "anna", "errors"))
+    steps = timeline.plan_steps(STAGES, rolled_back, TimeRange(0, DECISIONS[-1].at_ms + 5000, live=True))
+
+    assert [share for _, share in steps] == [0.01, 0.05, 0.25, 0.0, 0.0]
+    assert timeline.plan_steps(STAGES, (), TimeRange(0, 1, live=True)) == []
+
+
+def test_timeline_has_verdicts_stages_decisions_deploys_and_alerts(show: Show) -> None:
+    """Below the share there is a lane for each of what changed, in that order; an alert lasts until it is resolved."""
+    drawn = charts(show(make_cutover_view()))
+    lanes = next(chart for chart in drawn if "title" not in chart)
+    view = make_cutover_view()
+    chart = timeline.draw_lanes(view.judgement.changes, STAGES, DECISIONS, EVIDENCE.events, view.span)
+    alert = chart.data[chart.data["lane"] == "alerts"].iloc[0]
+
+    assert lanes["layer"][0]["encoding"]["y"]["sort"] == ["verdict", "stage", "decisions", "deploys", "alerts"]
+    assert alert["end"] - alert["start"] == EVIDENCE.events[2].time_ms - EVIDENCE.events[1].time_ms
+
+
+def test_charts_are_valid(show: Show) -> None:
+    """Altair accepts every chart of the page."""
+    altair = pytest.importorskip("altair")
+    drawn = charts(show(make_cutover_view()))
+
+    assert len(drawn) == 4
+    for chart in drawn:
+        altair.LayerChart.from_dict({**chart, "data": {"name": "given"}}, validate=True)
+
+
+def test_distribution_is_at_shared_edges_only() -> None:
+    """Both arms have the share above each edge that both have; a target without the histogram makes no difference."""
+    v1, v2 = [[each for each in EVIDENCE.targets if each.identity.inference_stack == arm] for arm in ("v1", "v2")]
+    found = distributions.compare_distributions(
+        "time_to_first_token_seconds", v1, v2, JUDGEMENT.stage.since_ms, EVIDENCE.observed_until_ms
+    )
+
+    assert found is not None
+    assert found.v1[found.edges.index(0.25)] == pytest.approx(0.69, abs=0.02)
+    assert list(found.v2) == sorted(found.v2, reverse=True)
+    assert distributions.compare_distributions("tps_per_request", v1, v2, 0, EVIDENCE.observed_until_ms) is None
+
+
+def test_missing_plan_says_what_to_do_next(show: Show) -> None:
+    """Without a plan the page is one sentence with the command that comes next."""
+    page = show(cutovers.Missing("No cutover is planned here yet.", "servescope judge plan"))
+
+    assert page.info[0].value == "No cutover is planned here yet."
+    assert page.code[0].value == "servescope judge plan"

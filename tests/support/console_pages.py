@@ -1,0 +1,20 @@
+"""What a page of the console shows, as a test reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+
+def html(page: AppTest) -> str:
+    """All tables and tiles of a page."""
+    return "\n".join(element.proto.body for element in page.get("html"))
+
+
+def charts(page: AppTest) -> list[dict[str, Any]]:
+    """The specifications of a page's charts."""
+    # Streamlit has renamed the element between releases.
+    drawn = [*page.get("vega_lite_chart"), *page.get("arrow_vega_lite_chart")]
+    return [json.loads(element.proto.spec) for element in drawn]

@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
 from servescope import __version__
+from servescope.collector.client_telemetry import ApiTelemetry, make_counter, make_gauge, make_histogram
 from servescope.collector.scrape import OUTCOMES, Scrape
 from servescope.contract.expressions import Vector
-from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.samples import make_labels
 
 _logger = logging.getLogger(__name__)
@@ -21,72 +21,59 @@ _logger = logging.getLogger(__name__)
 STAGES = ("discover", "scrape", "evaluate", "refill", "reload", "alert")
 """Where a fault of the collector's own can happen without ending it; in reading a text it is the outcome `internal`."""
 
-REFUSALS = ("busy", "connections", "host", "origin", "oversized", "slow_reader", "token")
-"""Why a client is turned away, or its connection ended."""
-
 NOTIFIED = ("sent", "failed", "dropped")
 """The results of notifying a receiver: a failed one is repeated, a dropped one was resolved before it was sent."""
 
 _LOOP_PROBE_SECONDS = 1.0
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Telemetry:
+class Telemetry(ApiTelemetry):
     """Counts of the collector's own work; every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self._scrapes = _counter("servescope_scrapes_total", registry)
+        super().__init__(registry)
+        self._scrapes = make_counter("servescope_scrapes_total", registry)
         for outcome in OUTCOMES:
             self._scrapes.labels(outcome)
-        self._scrape_seconds = _histogram("servescope_scrape_duration_seconds", registry)
-        self._samples = _counter("servescope_samples_scraped_total", registry)
-        self._dropped = _counter("servescope_dropped_samples_total", registry)
-        self._series = _gauge("servescope_series", registry)
-        self._problems = _gauge("servescope_discovery_problems", registry)
-        self.evaluation_seconds = _histogram("servescope_evaluation_duration_seconds", registry)
-        self.failures = _counter("servescope_internal_errors_total", registry)
+        self._scrape_seconds = make_histogram("servescope_scrape_duration_seconds", registry)
+        self._samples = make_counter("servescope_samples_scraped_total", registry)
+        self._dropped = make_counter("servescope_dropped_samples_total", registry)
+        self._series = make_gauge("servescope_series", registry)
+        self._problems = make_gauge("servescope_discovery_problems", registry)
+        self.evaluation_seconds = make_histogram("servescope_evaluation_duration_seconds", registry)
+        self.failures = make_counter("servescope_internal_errors_total", registry)
         for stage in STAGES:
             self.failures.labels(stage)
-        self._store_backlog = _gauge("servescope_store_backlog_rounds", registry)
-        self._store_age = _gauge("servescope_store_queue_age_seconds", registry)
-        self._store_bytes = _gauge("servescope_store_bytes", registry)
-        self.store_pruned = _counter("servescope_store_pruned_rows_total", registry)
-        self.store_seconds = _histogram("servescope_store_append_duration_seconds", registry)
-        self.store_errors = _counter("servescope_store_errors_total", registry)
-        self._reload_success = _gauge("servescope_configuration_reload_success", registry)
-        self._reload_seconds = _gauge("servescope_configuration_reload_timestamp_seconds", registry)
-        self._listed = _gauge("servescope_discovered_targets", registry)
-        self._register_api(registry)
+        self._store_backlog = make_gauge("servescope_store_backlog_rounds", registry)
+        self._store_age = make_gauge("servescope_store_queue_age_seconds", registry)
+        self._store_bytes = make_gauge("servescope_store_bytes", registry)
+        self.store_pruned = make_counter("servescope_store_pruned_rows_total", registry)
+        self.store_seconds = make_histogram("servescope_store_append_duration_seconds", registry)
+        self.store_errors = make_counter("servescope_store_errors_total", registry)
+        self._reload_success = make_gauge("servescope_configuration_reload_success", registry)
+        self._reload_seconds = make_gauge("servescope_configuration_reload_timestamp_seconds", registry)
+        self._listed = make_gauge("servescope_discovered_targets", registry)
         self._register_pace(registry)
         self._register_alerting(registry)
-        build = _gauge("servescope_build_info", registry)
+        build = make_gauge("servescope_build_info", registry)
         build.labels(__version__).set(1)
 
     def _register_pace(self, registry: CollectorRegistry) -> None:
         """What is measured of the collector's own pace, and of its process."""
-        self.discovery_seconds = _histogram("servescope_discovery_duration_seconds", registry)
-        self.render_seconds = _histogram("servescope_render_duration_seconds", registry)
-        self.scrape_lateness = _histogram("servescope_scrape_lateness_seconds", registry)
-        self.missed_scrapes = _counter("servescope_missed_scrapes_total", registry)
-        self.loop_lag = _histogram("servescope_event_loop_lag_seconds", registry)
+        self.discovery_seconds = make_histogram("servescope_discovery_duration_seconds", registry)
+        self.render_seconds = make_histogram("servescope_render_duration_seconds", registry)
+        self.scrape_lateness = make_histogram("servescope_scrape_lateness_seconds", registry)
+        self.missed_scrapes = make_counter("servescope_missed_scrapes_total", registry)
+        self.loop_lag = make_histogram("servescope_event_loop_lag_seconds", registry)
         ProcessCollector(registry=registry)
-
-    def _register_api(self, registry: CollectorRegistry) -> None:
-        """What is counted of those who ask the collector."""
-        self._api_requests = _counter("servescope_api_requests_total", registry)
-        self._api_seconds = _histogram("servescope_api_request_duration_seconds", registry)
-        self.api_refused = _counter("servescope_api_refused_total", registry)
-        for reason in REFUSALS:
-            self.api_refused.labels(reason)
-        self.api_connections = _gauge("servescope_api_connections", registry)
 
     def _register_alerting(self, registry: CollectorRegistry) -> None:
         """What is measured of alerts and notifications."""
-        self.alerting_seconds = _histogram("servescope_alerting_duration_seconds", registry)
-        self._left_out = _counter("servescope_alerts_left_out_total", registry)
-        self.notification_seconds = _histogram("servescope_notification_duration_seconds", registry)
-        self._notices = _counter("servescope_notifications_total", registry)
+        self.alerting_seconds = make_histogram("servescope_alerting_duration_seconds", registry)
+        self._left_out = make_counter("servescope_alerts_left_out_total", registry)
+        self.notification_seconds = make_histogram("servescope_notification_duration_seconds", registry)
+        self._notices = make_counter("servescope_notifications_total", registry)
 
     def report_fault(self, stage: str, message: str, error: BaseException | None = None) -> None:
         """Count and log an error of ours: this one, or else the one that is being handled."""
@@ -114,11 +101,6 @@ class Telemetry:
                 if sample.name in names:
                     found.setdefault(sample.name, {})[make_labels(sample.labels)] = float(sample.value)
         return found
-
-    def count_request(self, status: int, seconds: float) -> None:
-        """Book one request to the collector."""
-        self._api_requests.labels(str(status)).inc()
-        self._api_seconds.observe(seconds)
 
     def count_scrape(self, scrape: Scrape) -> None:
         """Book one scrape."""
@@ -158,21 +140,6 @@ class Telemetry:
     def collect(self) -> Iterable[Metric]:
         """The series as prometheus_client's families."""
         return self._registry.collect()
-
-
-def _counter(name: str, registry: CollectorRegistry) -> Counter:
-    record = OWN_METRICS[name]
-    return Counter(record.family, record.help, record.labels, registry=registry)
-
-
-def _gauge(name: str, registry: CollectorRegistry) -> Gauge:
-    record = OWN_METRICS[name]
-    return Gauge(record.name, record.help, record.labels, registry=registry)
-
-
-def _histogram(name: str, registry: CollectorRegistry) -> Histogram:
-    record = OWN_METRICS[name]
-    return Histogram(record.name, record.help, record.labels, registry=registry, buckets=_SECONDS)
 
 
 async def watch_event_loop(telemetry: Telemetry) -> None:

@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 from servescope.collector.api.answers import BusyError, RequestError, error_answer
 from servescope.collector.api.bounds import Bounds
 from servescope.collector.api.tokens import Tokens
-from servescope.collector.telemetry import Telemetry
+from servescope.collector.client_telemetry import ApiTelemetry
 from servescope.exposition.negotiation import wants_gzip
 from servescope.settings.hosts import accepts_host
 from servescope.settings.values import is_loopback
@@ -28,8 +28,8 @@ from servescope.store.records import StoreError
 
 _logger = logging.getLogger(__name__)
 
-HEALTH = ("/-/healthy", "/-/ready")
-"""Paths that need no token and are exempt from the bounds: a supervisor probes them to restart the collector."""
+HEALTH = ("/-/healthy", "/-/ready", "/healthz")
+"""Paths that need no token and are exempt from the bounds: a supervisor probes them to restart the program."""
 
 _COMPRESS_FROM_BYTES = 1_024
 _COMPRESS_ELSEWHERE_FROM_BYTES = 65_536
@@ -53,13 +53,13 @@ class Attended(Protocol):
 
 
 class Gate:
-    """The middleware of the collector's application. Not thread safe.
+    """The middleware of an application, the collector's or the judge's. Not thread safe.
 
     Without a token, and on a loopback address, only requests to `localhost` or an address are taken: a page of the web
     whose name was rebound to this machine could else read everything from the browser of somebody who works here.
     """
 
-    def __init__(self, bounds: Bounds, tokens: Tokens, telemetry: Telemetry, *, listens_on: str) -> None:
+    def __init__(self, bounds: Bounds, tokens: Tokens, telemetry: ApiTelemetry, *, listens_on: str) -> None:
         self.bounds, self.telemetry = bounds, telemetry
         self.connections: dict[asyncio.BaseTransport, Attended] = {}
         self._tokens = tokens
@@ -120,7 +120,7 @@ class Gate:
         except Exception:
             # A mistake of ours in one page must not take the connection, or what else is served, along.
             _logger.exception("%s could not be answered", request.path)
-            return error_answer("internal error, see the collector's log", status=500)
+            return error_answer("internal error, see the log", status=500)
 
     def _log_once(self, problem: str) -> None:
         """Log what is wrong with the store, once and not per request."""
@@ -222,7 +222,7 @@ GATE = web.AppKey("gate", Gate)
 class Reads:
     """Reads of the store in threads of their own: some at once, some waiting, the others refused with BusyError."""
 
-    def __init__(self, bounds: Bounds, telemetry: Telemetry) -> None:
+    def __init__(self, bounds: Bounds, telemetry: ApiTelemetry) -> None:
         self._bounds, self._telemetry = bounds, telemetry
         self._threads = ThreadPoolExecutor(bounds.reads, "servescope-read")
         self._pending = 0

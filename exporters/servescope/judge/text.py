@@ -1,0 +1,211 @@
+"""A judgement as text for people: the verdict and its reason first, then a table of metrics, then all the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from servescope.contract.expressions import Matchers, matchers_promql, promql
+from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
+from servescope.cutover.judgement import ArmFigures, ArmState, Judgement, MetricJudgement
+from servescope.cutover.plan import Arm, FrozenPlan
+
+_ABSENT: Final = "–"
+_DIGITS: Final = 3
+# Of requests, tokens and information.
+_MANY: Final = 10_000
+
+
+def describe_judgement(judgement: Judgement) -> str:
+    """What `judge run` prints: verdict, reason, one line per metric, and what else one has to know."""
+    return "\n".join([*_head(judgement), "", *_table(judgement.metrics), *_remarks(judgement)]) + "\n"
+
+
+def explain_judgement(judgement: Judgement, frozen: FrozenPlan, metric: str | None = None) -> str:
+    """What `judge explain` prints: how each metric was judged and what would change it, for one metric or for all."""
+    shown = [each for each in judgement.metrics if metric in (None, each.name)]
+    lines = [*_head(judgement), ""]
+    for name, state in (("v1", judgement.v1), ("v2", judgement.v2)):
+        lines += _arm_lines(name, state)
+    if judgement.mix is not None:
+        distance = number(judgement.mix.distance)
+        lines.append(f"prompt mix: {judgement.mix.reason or 'no remark'} (total variation distance {distance})")
+    for each in shown:
+        lines += ["", *_metric_lines(each, frozen)]
+    return "\n".join([*lines, *_remarks(judgement)]) + "\n"
+
+
+# --- Values -----------------------------------------------------------------------------------------------------------
+
+
+def number(value: float | None) -> str:
+    """A value in three digits, large ones in groups of three; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return _ABSENT
+    if abs(value) >= _MANY:
+        return f"{value:,.0f}".replace(",", " ")
+    shown = f"{value:.{_DIGITS}g}"
+    return shown if "e" not in shown else f"{value:.{_DIGITS}f}" if abs(value) >= 1 else f"{value:.2g}"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio of v2 to v1, as `1.07`."""
+    return _ABSENT if value is None or not math.isfinite(value) else f"{value:.2f}"
+
+
+def interval(metric: MetricJudgement) -> str:
+    """The interval of a metric's ratio, as `0.99–1.15`."""
+    if metric.low is None and metric.high is None:
+        return _ABSENT
+    return f"{ratio(metric.low)}–{'∞' if metric.high is None else ratio(metric.high)}"
+
+
+def margin(metric: MetricJudgement) -> str:
+    """The margin of a metric with the direction that harms, or its band."""
+    if metric.band is not None:
+        low, high = metric.band
+        return f"{number(low)}–{number(high)}"
+    if metric.margin is None:
+        return _ABSENT
+    return f"{'−' if metric.better == 'higher' else '+'}{metric.margin:.0%}".replace("%", " %")
+
+
+def duration(seconds: float | None) -> str:
+    """A time to wait: `40 min`, `5 h`, `3 d`; a dash where there is none."""
+    if seconds is None or not math.isfinite(seconds):
+        return _ABSENT
+    minutes = math.ceil(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = math.ceil(seconds / 3600)
+    return f"{hours} h" if hours < 48 else f"{math.ceil(hours / 24)} d"
+
+
+def share(value: float | None) -> str:
+    """A share of requests in percent."""
+    return _ABSENT if value is None or not math.isfinite(value) else f"{100 * value:.3g} %"
+
+
+def moment(time_ms: int) -> str:
+    """A time as people read it, in UTC."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def gathered(metric: MetricJudgement) -> str:
+    """The share of the information that settles a metric, of what it has."""
+    if not metric.information_wanted:
+        return _ABSENT
+    return f"{min(1.0, metric.information / metric.information_wanted):.0%}".replace("%", " %")
+
+
+# --- Lines ------------------------------------------------------------------------------------------------------------
+
+
+def _head(judgement: Judgement) -> Iterator[str]:
+    severity = f" ({judgement.severity})" if judgement.severity else ""
+    yield f"{judgement.verdict}{severity}: {judgement.advice}"
+    yield judgement.reason
+    stage = judgement.stage
+    yield ""
+    yield (
+        f"plan {judgement.plan}, stage {stage.index + 1} of {stage.count} ({share(stage.share)} on v2, "
+        f"observed {share(stage.observed_share)}) since {moment(stage.since_ms)}; judged at {moment(judgement.at_ms)}"
+    )
+    if judgement.latched_since_ms is not None:
+        live = f"; without that it would be {judgement.live}" if judgement.live else ""
+        yield (
+            f"harm was proven at {moment(judgement.latched_since_ms)} and nobody has acknowledged it{live}: "
+            "`servescope judge decide acknowledge`"
+        )
+
+
+_HEADER: Final = ("metric", "verdict", "v2 ÷ v1", "interval", "margin", "gathered", "settled in")
+
+
+def _table(metrics: Sequence[MetricJudgement]) -> list[str]:
+    rows = [_HEADER, *(_row(metric) for metric in metrics)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(metric: MetricJudgement) -> tuple[str, ...]:
+    name = metric.title if metric.required else f"{metric.title} (optional)"
+    return (
+        name, metric.verdict, ratio(metric.ratio), interval(metric), margin(metric), gathered(metric),
+        duration(metric.eta_seconds),
+    )  # fmt: skip
+
+
+def _remarks(judgement: Judgement) -> Iterator[str]:
+    remarks = [
+        *(each.sentence for each in judgement.efficiency),
+        *judgement.notes,
+        *(f"not observed from {moment(start)} to {moment(end)}: {why}" for start, end, why in judgement.missed),
+        *(f"{name}: {why}" for name, why in judgement.incomparable.items()),
+    ]
+    if remarks:
+        yield ""
+        yield from remarks
+
+
+def _arm_lines(name: str, state: ArmState | None) -> Iterator[str]:
+    if state is None:
+        yield f"{name}: nothing was observed"
+        return
+    yield (
+        f"{name}: {', '.join(state.deployments)}; {state.replicas} replicas, {number(state.requests)} requests, "
+        f"{state.scrapes} of {state.expected} scrapes ({state.failed} failed), {state.resets} resets, "
+        f"{state.torn} torn, {state.gaps} gaps; {'warm' if state.warm else 'warming up'}"
+        + (f" after {duration(state.cold_start_seconds)}" if state.cold_start_seconds else "")
+        + f"; saturated {share(state.saturated_share)} of the time, "
+        f"{number(state.requests_per_replica_second)} requests per second and replica"
+    )
+
+
+def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
+    required = "required" if metric.required else "optional"
+    yield f"{metric.title} ({metric.name}, {required}): {metric.verdict}, {metric.cause}"
+    yield f"  {metric.reason}"
+    for name, arm, figures in (("v1", frozen.plan.v1, metric.v1), ("v2", frozen.plan.v2, metric.v2)):
+        yield f"  {name}: {_figures(figures, metric.unit)}"
+        yield from (f"    {query}" for query in _queries(metric.name, arm, frozen))
+    if metric.ratio is not None:
+        yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}"
+    elif metric.band is not None:
+        yield f"  band {margin(metric)} {metric.unit}"
+    yield (
+        f"  information {number(metric.information)} of {number(metric.information_wanted)}, "
+        f"settled in {duration(metric.eta_seconds)}"
+    )
+    noise = frozen.noise.get(metric.name)
+    if noise is not None:
+        origin = f"calibrated on {noise.blocks} blocks of v1's past" if noise.calibrated else "not calibrated"
+        pods = number(math.sqrt(noise.pod_tau2))
+        yield f"  noise of a block {number(math.sqrt(noise.tau2))}, between replicas {pods}, {origin}"
+    for edge in metric.edges:
+        harm = ", harmful" if edge.harmful else ""
+        yield (
+            f"  above {number(edge.edge)} {metric.unit}: v1 {share(edge.v1)}, v2 {share(edge.v2)}, difference "
+            f"{share(edge.difference)} ({share(edge.low)} to {share(edge.high)}){harm}"
+        )
+    if metric.flips:
+        yield f"  {metric.flips}"
+    yield from (f"  {note}" for note in metric.notes)
+
+
+def _figures(figures: ArmFigures | None, unit: str) -> str:
+    if figures is None:
+        return "nothing was observed"
+    events = "" if figures.events is None else f", {number(figures.events)} events"
+    return f"{number(figures.value)} {unit}, n = {number(figures.count)}{events}"
+
+
+def _queries(name: str, arm: Arm, frozen: FrozenPlan) -> Iterable[str]:
+    """What a Prometheus would be asked for the same of a block, per selector of the arm."""
+    metric = SPEED_HISTOGRAM if name in frozen.histograms else JUDGED[name]
+    for selector in arm.selectors:
+        where: Matchers = tuple((label, (value,)) for label, value in selector.items())
+        scope = matchers_promql(where).strip("{}")
+        yield promql(metric.expression, window="5m", by=("deployment_id",), scope=scope)

@@ -88,7 +88,7 @@ class Noise:
     `tau2` is the excess variance of a block's effect beyond sampling, autocorrelation included; `pod_tau2` the variance
     between pods that lasts; `cv2` the squared coefficient of variation of one observation; `information_wanted` the
     information expected when one most wants to decide. `calibrated` is False where there was too little past, so that
-    the noise is estimated while the cutover runs.
+    the noise is estimated while the cutover runs. `spread` is 1/P1 + 1/P2 of the groups of pods that `tau2` is of.
     """
 
     tau2: float
@@ -97,6 +97,7 @@ class Noise:
     information_wanted: float
     blocks: int
     calibrated: bool
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,221 @@
+"""How noisy v1 against itself was before the cutover: what a block's effect varies by beyond its requests (4.2).
+
+v1's pods are divided into two groups as the cutover will divide requests, and their effects taken as if they were two
+stacks. What these vary by beyond sampling, autocorrelation included, is the excess variance of a block; what differs
+between pods for hours is kept apart, since waiting does not average it out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.cutover.effects import BlockEffects, mean_effects
+from servescope.cutover.plan import Noise
+from servescope.cutover.sequences import EffectPath, Floats, accumulate
+
+BLOCKS_PER_HOUR = 12
+LAG_BLOCKS = 36
+"""Autocorrelation counts up to three hours."""
+LEAST_BLOCKS = 24 * BLOCKS_PER_HOUR
+"""A day of past is the least that shows the noise."""
+_MOST_SPLITS = 12
+_SEGMENT_BLOCKS = 6 * BLOCKS_PER_HOUR
+"""What differs between pods over six hours is taken as lasting."""
+
+ONLINE_BURN_IN = 12
+"""Blocks of fifteen minutes that have to be seen before noise that is estimated meanwhile may decide."""
+ONLINE_MERGED = 3
+_ONLINE_LAGS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the past of v1 showed of one metric, and of how much of it.
+
+    `tau2` is the excess variance of a five-minute block between groups of pods with `spread` = 1/P1 + 1/P2; `pod_tau2`
+    that of one pod's lasting difference from the others; `splits` how many divisions were compared, over `blocks`.
+    """
+
+    tau2: float
+    pod_tau2: float
+    cv2: float
+    spread: float
+    blocks: int
+    splits: int
+
+    def noise(self, information_wanted: float) -> Noise:
+        """The same as the plan freezes it."""
+        return Noise(
+            tau2=self.tau2, pod_tau2=self.pod_tau2, cv2=self.cv2, information_wanted=information_wanted,
+            blocks=self.blocks, calibrated=True, spread=self.spread,
+        )  # fmt: skip
+
+
+def scaled_tau2(noise: Noise, v1_pods: float, v2_pods: float) -> float:
+    """The excess variance for arms of so many pods: more where they are fewer than those of the past, never less."""
+    if noise.spread <= 0.0:
+        return noise.tau2
+    return noise.tau2 * max(1.0, (1.0 / v1_pods + 1.0 / v2_pods) / noise.spread)
+
+
+def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | None = None) -> Calibration | None:
+    """The noise of a histogram's mean from v1's past; None where one pod, or less than a day, cannot show it.
+
+    `counts` and `sums` are per pod and consecutive five-minute block, (P, B), 0 where a pod was not seen. The groups
+    are as large as v2 is to be, half of the pods at most.
+    """
+    counts, sums = np.nan_to_num(counts), np.nan_to_num(sums)
+    seen = counts.sum(axis=0) > 0.0
+    pods = np.flatnonzero(counts.sum(axis=1) > 0.0)
+    if pods.size < 2 or int(seen.sum()) < LEAST_BLOCKS:
+        return None
+    counts, sums = counts[pods], sums[pods]
+    groups = pod_groups(pods.size, v2_pods)
+    excess = []
+    for group in groups:
+        blocks = mean_effects(
+            counts[~group].sum(axis=0),
+            sums[~group].sum(axis=0),
+            counts[group].sum(axis=0),
+            sums[group].sum(axis=0),
+            cv2,
+        )
+        excess.append(excess_variance(blocks))
+    size = int(groups[0].sum())
+    return Calibration(
+        tau2=upper_of(np.array(excess)), pod_tau2=lasting_pod_variance(counts, sums, cv2), cv2=cv2,
+        spread=1.0 / size + 1.0 / (pods.size - size), blocks=int(seen.sum()), splits=len(groups),
+    )  # fmt: skip
+
+
+def pod_groups(pods: int, size: int | None = None) -> list[NDArray[np.bool_]]:
+    """Which pods are the second group, (P,) each, of several divisions: in turn, so that each pod is in few of them."""
+    most = max(1, pods // 2)
+    chosen = most if size is None else min(max(1, size), most)
+    order = np.random.default_rng(pods * 1009 + chosen).permutation(pods)
+    count = 1 if pods == 2 else min(_MOST_SPLITS, max(3, -(-pods // chosen)))
+    groups = []
+    for turn in range(count):
+        if turn and (turn * chosen) % pods < chosen:
+            order = np.random.default_rng(pods * 1009 + chosen + turn).permutation(pods)
+        group = np.zeros(pods, dtype=np.bool_)
+        group[order[(turn * chosen + np.arange(chosen)) % pods]] = True
+        groups.append(group)
+    return groups
+
+
+def upper_of(values: Floats) -> float:
+    """The upper quartile of what several divisions showed, at least 0: one division alone may have been a quiet one."""
+    return max(0.0, float(np.quantile(values, 0.75)))
+
+
+def excess_variance(blocks: BlockEffects, lags: int = LAG_BLOCKS) -> float:
+    """The long-run variance of effects beyond their sampling, for a five-minute block; below 0 where there is none."""
+    known = np.isfinite(blocks.sampling)
+    if known.sum() < 3:
+        return math.inf
+    merged = float(blocks.merged[known].mean())
+    effects = np.where(known, blocks.effects, np.nan)
+    return merged * (long_run_variance(effects, max(1, round(lags / merged))) - float(blocks.sampling[known].mean()))
+
+
+def long_run_variance(values: Floats, lags: int) -> float:
+    """The variance of the values plus twice their autocovariances with Bartlett's weights; NaN values are gaps.
+
+    Newey and West 1987: γ0 + 2·Σ (1 − l/(m+1))·γl. Never negative where there are no gaps.
+    """
+    known = np.isfinite(values)
+    centred = np.where(known, values - np.mean(values[known]), 0.0)
+    total = float(centred @ centred)
+    for lag in range(1, min(lags, values.size - 1) + 1):
+        total += 2.0 * (1.0 - lag / (lags + 1.0)) * float(centred[lag:] @ centred[:-lag])
+    return float(total / known.sum())
+
+
+def lasting_pod_variance(counts: Floats, sums: Floats, cv2: float) -> float:
+    """The variance between pods of their effect over six hours beyond its own noise, at least 0.
+
+    Each pod is compared with all others. What few pods show is enlarged by Student's quantile over the normal one,
+    squared.
+    """
+    pods = counts.shape[0]
+    effects, variances = [], []
+    for pod in range(pods):
+        others = np.arange(pods) != pod
+        blocks = mean_effects(counts[others].sum(axis=0), sums[others].sum(axis=0), counts[pod], sums[pod], cv2)
+        noise = (
+            float(blocks.sampling[np.isfinite(blocks.sampling)].mean()) if np.isfinite(blocks.sampling).any() else 0.0
+        )
+        excess = excess_variance(blocks)
+        if not np.isfinite(excess):
+            continue
+        per_block = max(0.0, excess) + noise * float(blocks.merged.mean())
+        segment = blocks.last // _SEGMENT_BLOCKS
+        for number in np.unique(segment):
+            within = (segment == number) & np.isfinite(blocks.sampling)
+            size = int(blocks.merged[within].sum())
+            if size >= _SEGMENT_BLOCKS // 2:
+                effects.append(float(blocks.effects[within] @ blocks.merged[within]) / size)
+                variances.append(per_block / size)
+    if len(effects) < 2:
+        return 0.0
+    # A pod against the mean of all others differs by its own variance and a share of theirs.
+    own = (float(np.mean(np.square(effects))) - float(np.mean(variances))) * (pods - 1) / pods
+    return max(0.0, own) * few_pods_factor(pods - 1)
+
+
+def few_pods_factor(freedom: int) -> float:
+    """By how much a variance of few degrees of freedom is enlarged: (t ÷ z)² of the one-sided 95 % quantiles."""
+    normal = 1.6448536269514722
+    if freedom == 1:
+        return (math.tan(0.45 * math.pi) / normal) ** 2
+    if freedom == 2:
+        return (0.9 * math.sqrt(2.0 / (1.0 - 0.81)) / normal) ** 2
+    cube, fifth = normal**3, normal**5
+    student = normal + (cube + normal) / (4 * freedom) + (5 * fifth + 16 * cube + 3 * normal) / (96 * freedom**2)
+    return (student / normal) ** 2
+
+
+def coefficient2_from_buckets(counts: Floats, edges: Floats) -> float | None:
+    """The squared coefficient of variation of one observation, from its histogram; None without observations.
+
+    `counts` are per bucket, (E + 1,), the last above the last of `edges`, (E,). Within a bucket observations are taken
+    as even in their logarithm, in the first one as even, above the last edge as half as large again.
+    """
+    total = float(counts.sum())
+    if total <= 0.0:
+        return None
+    low, high = edges[:-1], edges[1:]
+    positive = low > 0.0
+    width = np.log(high / np.where(positive, low, high / math.e))
+    means = np.concatenate([[edges[0] / 2.0], (high - low) / width, [1.5 * edges[-1]]])
+    squares = np.concatenate([[edges[0] ** 2 / 3.0], (high**2 - low**2) / (2.0 * width), [2.25 * edges[-1] ** 2]])
+    mean = float(counts @ means) / total
+    return max(0.0, float(counts @ squares) / total / mean**2 - 1.0)
+
+
+def online_path(blocks: BlockEffects, *, persistent: float = 0.0) -> EffectPath:
+    """The running estimate where no past has shown the noise: it is estimated from the cutover itself (4.2).
+
+    `blocks` are merged to fifteen minutes (`ONLINE_MERGED`). There is no information before `ONLINE_BURN_IN` of them.
+    After each block the variance of all effects so far is taken with its autocorrelation, and never below sampling.
+    """
+    plain = accumulate(blocks.effects, blocks.sampling)
+    known = np.flatnonzero(np.isfinite(blocks.sampling))
+    information = np.zeros_like(plain.information)
+    factor = math.inf
+    for position, block in enumerate(known):
+        if position + 1 >= ONLINE_BURN_IN:
+            so_far = known[: position + 1]
+            scores = (blocks.effects[so_far] - plain.estimate[block]) / np.sqrt(blocks.sampling[so_far])
+            lags = min(_ONLINE_LAGS, (position + 1) // 3)
+            # Bartlett's weights and the fitted mean take away about (lags + 1) ÷ n of the variance.
+            fitted = (position + 1) / (position + 1 - lags - 1)
+            factor = max(1.0, long_run_variance(scores, lags) * fitted)
+        information[block:] = plain.information[block] / factor
+    lasting = information / (1.0 + information * persistent)
+    return EffectPath(np.where(lasting > 0.0, plain.estimate, 0.0), lasting)

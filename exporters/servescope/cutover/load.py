@@ -1,0 +1,75 @@
+"""Whether both arms carry a comparable load, so that their latencies can be compared (4.10).
+
+A replica that is nearly idle is fast and says nothing of how it serves its share; one that queues is slow whatever its
+stack. So each block has a regime per arm, and a relation of the loads per replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.cutover.sequences import Floats
+
+SATURATED_SCRAPES = 0.2
+"""The share of a block's scrapes above a gauge's level from which a replica counts as saturated."""
+MATCHED_RATIO = 1.5
+"""The ratio of the loads per replica, either way, up to which they are comparable."""
+_TERCILE = 2.0 / 3.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadRelation:
+    """How the loads of both arms relate in each block, (B,) each.
+
+    `free` blocks have neither arm saturated at loads per replica that match: latency is judged there. `overloaded` ones
+    have v2 alone saturated at no more load per replica than v1's: a loss of capacity. `both` have both saturated:
+    throughput is judged there. `unmatched` are all others with requests in both arms.
+    """
+
+    free: NDArray[np.bool_]
+    overloaded: NDArray[np.bool_]
+    both: NDArray[np.bool_]
+    unmatched: NDArray[np.bool_]
+
+
+def saturated(above: Floats, preemptions: Floats) -> NDArray[np.bool_]:
+    """In which blocks an arm is saturated, (B,).
+
+    `above` is the share of scrapes above the level of each gauge (`contract.increments.JUDGED_GAUGES`: waiting
+    requests, KV cache), per gauge, pod and block, (G, P, B), NaN where not reported; `preemptions` are those of each
+    block, (B,), NaN where not counted. It is where the pods on average exceed `SATURATED_SCRAPES` or preempt requests.
+    """
+    with np.errstate(invalid="ignore"):
+        reported = np.isfinite(above)
+        counts = reported.sum(axis=1)
+        shares = np.divide(
+            np.where(reported, above, 0.0).sum(axis=1), counts, out=np.zeros(counts.shape), where=counts > 0
+        )
+        return np.asarray((shares > SATURATED_SCRAPES).any(axis=0) | (np.nan_to_num(preemptions) > 0.0))
+
+
+def relate(v1_load: Floats, v2_load: Floats, v1_saturated: NDArray[np.bool_],
+           v2_saturated: NDArray[np.bool_]) -> LoadRelation:  # fmt: skip
+    """How the arms' loads relate, from offered requests per ready replica and second, (B,) each, NaN where unknown."""
+    present = (np.nan_to_num(v1_load) > 0.0) & (np.nan_to_num(v2_load) > 0.0)
+    ratio = np.where(present, v2_load, 1.0) / np.where(present, v1_load, 1.0)
+    similar = present & (ratio <= MATCHED_RATIO) & (ratio >= 1.0 / MATCHED_RATIO)
+    both = present & v1_saturated & v2_saturated
+    free = similar & ~v1_saturated & ~v2_saturated
+    overloaded = present & v2_saturated & ~v1_saturated & (ratio <= 1.0 + 1e-9)
+    return LoadRelation(free, overloaded, both, present & ~free & ~overloaded & ~both)
+
+
+def top_tercile(loads: Floats) -> float | None:
+    """The load per replica above which a third of the blocks of the last seven days was, None where there was none."""
+    known = loads[np.isfinite(loads) & (loads > 0.0)]
+    return float(np.quantile(known, _TERCILE)) if known.size else None
+
+
+def load_range(loads: Floats) -> tuple[float, float] | None:
+    """The 5 % and 95 % quantiles of the loads per replica that were judged, None where there were none."""
+    known = loads[np.isfinite(loads) & (loads > 0.0)]
+    return (float(np.quantile(known, 0.05)), float(np.quantile(known, 0.95))) if known.size else None

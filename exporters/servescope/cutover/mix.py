@@ -1,0 +1,137 @@
+"""Whether both arms got the same prompts, and what to do where they did not (4.8).
+
+Detected by evidence that holds at every look; its size is the total variation distance over shared edges. Up to a
+distance of `MOST_DISTANCE` effects are adjusted by what one unit of the feature, the logarithm of the mean prompt
+tokens, moved the metric by in v1's own past; beyond it no comparison is to be trusted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from servescope.cutover.effects import BlockEffects
+from servescope.cutover.sequences import Floats
+
+MOST_DISTANCE = 0.10
+"""The total variation distance up to which adjusted effects are trusted."""
+_PRIOR = 2.0
+"""Requests per bucket by which a difference is shrunk before evidence is bet on it."""
+_SCALES = (0.25, 0.5, 1.0)
+"""The parts of the difference seen so far that evidence is mixed over."""
+_LEAST_ROWS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """What one unit of the feature moves the logarithm of a metric's mean by, its standard error, and how much of the
+    variance between pods within a block it explains, 0 … 1."""
+
+    slope: float
+    error: float
+    explained: float
+
+
+def log_evidence_of_difference(v1: Floats, v2: Floats) -> Floats:
+    """Evidence after each block that the arms' histograms differ: (B,) logarithms of an e-value.
+
+    `v1` and `v2` are requests per bucket and block, (E, B). Of a block's pooled buckets, the smaller arm's are drawn
+    without replacement if both get the same prompts, however these change with time; betting on the difference seen in
+    the blocks before, the expected stake is at most that of drawing with replacement (Hoeffding 1963).
+    """
+    smaller, larger = (v2, v1) if v2.sum() <= v1.sum() else (v1, v2)
+    seen_small, seen_large = np.cumsum(smaller, axis=1), np.cumsum(larger, axis=1)
+    before_small = np.concatenate([np.zeros((v1.shape[0], 1)), seen_small[:, :-1]], axis=1)
+    before_large = np.concatenate([np.zeros((v1.shape[0], 1)), seen_large[:, :-1]], axis=1)
+    pooled = before_small + before_large
+    shares = np.divide(pooled, pooled.sum(axis=0), out=np.zeros_like(pooled), where=pooled.sum(axis=0) > 0.0)
+    prior = _PRIOR * np.maximum(v1.shape[0] * shares, 1e-9)
+    expected = shares * before_small.sum(axis=0)
+    tilt = np.log((before_small + prior) / (expected + prior))
+    block = smaller + larger
+    whole = block.sum(axis=0)
+    logs = []
+    for scale in _SCALES:
+        stakes = np.exp(scale * tilt)
+        fair = np.divide((block * stakes).sum(axis=0), whole, out=np.ones_like(whole), where=whole > 0.0)
+        logs.append(np.cumsum((smaller * scale * tilt).sum(axis=0) - smaller.sum(axis=0) * np.log(fair)))
+    highest = np.max(logs, axis=0)
+    return np.asarray(highest + np.log(np.exp(np.array(logs) - highest).mean(axis=0)))
+
+
+def distance(v1: Floats, v2: Floats) -> tuple[float, float] | None:
+    """The total variation distance of two histograms, (E,) each, and what chance alone makes of it at these counts.
+
+    None where an arm has no requests.
+    """
+    n1, n2 = float(v1.sum()), float(v2.sum())
+    if n1 <= 0.0 or n2 <= 0.0:
+        return None
+    pooled = (v1 + v2) / (n1 + n2)
+    # The mean of |normal| is √(2/π) of its deviation.
+    chance = 0.5 * np.sqrt(2.0 / np.pi * pooled * (1.0 - pooled) * (1.0 / n1 + 1.0 / n2)).sum()
+    return float(0.5 * np.abs(v1 / n1 - v2 / n2).sum()), float(chance)
+
+
+def learn_slope(means: Floats, features: Floats, requests: Floats) -> Slope | None:
+    """The slope of a metric on the feature, from v1's pods before the cutover; None where they show none.
+
+    `means` are the logarithms of the metric's mean and `features` those of the mean prompt tokens per pod and block,
+    (P, B), NaN where there were no requests; `requests` weigh them. Each block's own mean is taken out of both, so that
+    load and trend explain nothing. The error allows for pods that differ, one cluster each (Liang and Zeger 1986).
+    """
+    known = np.isfinite(means) & np.isfinite(features) & (requests > 0.0)
+    weights = np.where(known, requests, 0.0)
+    whole = weights.sum(axis=0)
+    usable = (known.sum(axis=0) >= 2) & (whole > 0.0)
+    weights = np.where(usable, weights, 0.0)
+    pods = int((weights.sum(axis=1) > 0.0).sum())
+    if pods < 2 or int((weights > 0.0).sum()) < _LEAST_ROWS:
+        return None
+    y, x = _within(means, weights, whole), _within(features, weights, whole)
+    base = float((weights * x * x).sum())
+    total = float((weights * y * y).sum())
+    if base <= 0.0 or total <= 0.0:
+        return None
+    slope = float((weights * x * y).sum()) / base
+    scores = (weights * x * (y - slope * x)).sum(axis=1)
+    error = float(np.sqrt(pods / (pods - 1) * np.square(scores).sum())) / base
+    return Slope(slope, error, min(1.0, slope**2 * base / total))
+
+
+def _within(values: Floats, weights: Floats, whole: Floats) -> Floats:
+    """The values less the weighted mean of their block, 0 where they do not count."""
+    present = np.where(weights > 0.0, values, 0.0)
+    centre = np.divide((weights * present).sum(axis=0), whole, out=np.zeros_like(whole), where=whole > 0.0)
+    return np.where(weights > 0.0, present - centre, 0.0)
+
+
+def feature(tokens: Floats, requests: Floats) -> Floats:
+    """The logarithm of the mean prompt tokens, NaN where there were no requests."""
+    known = (requests > 0.0) & (tokens > 0.0)
+    return np.where(known, np.log(np.where(known, tokens, 1.0) / np.where(known, requests, 1.0)), np.nan)
+
+
+def adjusted_effects(blocks: BlockEffects, slope: float, v1_feature: Floats, v2_feature: Floats) -> BlockEffects:
+    """The effects less what the arms' different prompts explain: y − slope · (z2 − z1).
+
+    The features are those of the same merged blocks, (K,). A slope that was frozen before the cutover leaves the
+    sequences valid. A block without a feature in either arm is left out.
+    """
+    moved = slope * (v2_feature - v1_feature)
+    known = np.isfinite(moved)
+    return replace(
+        blocks,
+        effects=np.where(known, blocks.effects - np.where(known, moved, 0.0), 0.0),
+        sampling=np.where(known, blocks.sampling, np.inf),
+    )
+
+
+def harmful_whatever_the_mix(lower: Floats, distance_at_most: float) -> Floats:
+    """By how much a slow fraction's lower limit exceeds what a different mix can explain, (K,): harm where above 0.
+
+    Moving a share d of the requests moves the fraction above any edge by d at most, if equal prompts are served
+    equally; the bucketed prompt length has to capture what matters.
+    """
+    return lower - distance_at_most

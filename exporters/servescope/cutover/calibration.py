@@ -23,6 +23,10 @@ LAG_BLOCKS = 36
 LEAST_BLOCKS = 24 * BLOCKS_PER_HOUR
 """A day of past is the least that shows the noise."""
 _MOST_SPLITS = 12
+_NODES = 12
+"""Of the quadrature within a bucket."""
+_STEEPEST = 8.0
+"""The largest exponent of a density within a bucket, either way."""
 _SEGMENT_BLOCKS = 6 * BLOCKS_PER_HOUR
 """What differs between pods over six hours is taken as lasting."""
 
@@ -180,22 +184,41 @@ def few_pods_factor(freedom: int) -> float:
     return (student / normal) ** 2
 
 
-def coefficient2_from_buckets(counts: Floats, edges: Floats) -> float | None:
+def coefficient2_from_buckets(counts: Floats, edges: Floats, mean: float) -> float | None:
     """The squared coefficient of variation of one observation, from its histogram; None without observations.
 
-    `counts` are per bucket, (E + 1,), the last above the last of `edges`, (E,). Within a bucket observations are taken
-    as even in their logarithm, in the first one as even, above the last edge as half as large again.
+    `counts` are per bucket, (E + 1,), the last above the last of `edges`, (E,); `mean` is the exact one. Within a
+    bucket the density is a power of the observation, with the exponent of the densities around it; all exponents are
+    then moved alike until the mean is the exact one. Within 4 % for smooth distributions on the contract's edges, where
+    middles of buckets are off by a third.
     """
     total = float(counts.sum())
-    if total <= 0.0:
+    if total <= 0.0 or not mean > 0.0:
         return None
-    low, high = edges[:-1], edges[1:]
-    positive = low > 0.0
-    width = np.log(high / np.where(positive, low, high / math.e))
-    means = np.concatenate([[edges[0] / 2.0], (high - low) / width, [1.5 * edges[-1]]])
-    squares = np.concatenate([[edges[0] ** 2 / 3.0], (high**2 - low**2) / (2.0 * width), [2.25 * edges[-1] ** 2]])
-    mean = float(counts @ means) / total
-    return max(0.0, float(counts @ squares) / total / mean**2 - 1.0)
+    low = np.concatenate([[edges[0] / 4.0], edges])
+    high = np.concatenate([edges, [2.0 * edges[-1]]])
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    centres, half = 0.5 * np.log(low * high), 0.5 * np.log(high / low)
+    points = centres[:, None] + half[:, None] * nodes
+    seen = np.flatnonzero(counts > 0.0)
+    exponents = np.zeros(counts.size)
+    if seen.size > 1:
+        densities = np.log(counts[seen] / (high - low)[seen])
+        exponents[seen] = np.clip(np.gradient(densities, centres[seen]), -_STEEPEST, _STEEPEST)
+
+    def moments(moved: float) -> tuple[float, float]:
+        density = weights * np.exp((1.0 + exponents + moved)[:, None] * (points - centres[:, None]))
+        density /= density.sum(axis=1, keepdims=True)
+        first = (density * np.exp(points)).sum(axis=1)
+        second = (density * np.exp(2.0 * points)).sum(axis=1)
+        return float(counts @ first) / total, float(counts @ second) / total
+
+    least, most = -_STEEPEST, _STEEPEST
+    for _ in range(40):
+        moved = 0.5 * (least + most)
+        least, most = (least, moved) if moments(moved)[0] > mean else (moved, most)
+    first, second = moments(0.5 * (least + most))
+    return max(0.0, second / first**2 - 1.0)
 
 
 def online_path(blocks: BlockEffects, *, persistent: float = 0.0) -> EffectPath:

@@ -37,7 +37,7 @@ _ONLINE_LAGS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class PastNoise:
     """What the past of v1 showed of one metric, and of how much of it.
 
     `tau2` is the excess variance of a five-minute block between groups of pods with `spread` = 1/P1 + 1/P2; `pod_tau2`
@@ -66,7 +66,7 @@ def scaled_tau2(noise: Noise, v1_pods: float, v2_pods: float) -> float:
     return noise.tau2 * max(1.0, (1.0 / v1_pods + 1.0 / v2_pods) / noise.spread)
 
 
-def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | None = None) -> Calibration | None:
+def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | None = None) -> PastNoise | None:
     """The noise of a histogram's mean from v1's past; None where one pod, or less than a day, cannot show it.
 
     `counts` and `sums` are per pod and consecutive five-minute block, (P, B), 0 where a pod was not seen. The groups
@@ -90,7 +90,7 @@ def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | 
         )
         excess.append(excess_variance(blocks))
     size = int(groups[0].sum())
-    return Calibration(
+    return PastNoise(
         tau2=upper_of(np.array(excess)), pod_tau2=lasting_pod_variance(counts, sums, cv2), cv2=cv2,
         spread=1.0 / size + 1.0 / (pods.size - size), blocks=int(seen.sum()), splits=len(groups),
     )  # fmt: skip
@@ -169,7 +169,7 @@ def lasting_pod_variance(counts: Floats, sums: Floats, cv2: float) -> float:
         return 0.0
     # A pod against the mean of all others differs by its own variance and a share of theirs.
     own = (float(np.mean(np.square(effects))) - float(np.mean(variances))) * (pods - 1) / pods
-    return max(0.0, own) * few_pods_factor(pods - 1)
+    return float(max(0.0, own) * few_pods_factor(pods - 1))
 
 
 def few_pods_factor(freedom: int) -> float:

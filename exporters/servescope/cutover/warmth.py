@@ -39,7 +39,7 @@ class Warmth:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdStart:
+class ColdStartCost:
     """What warming up cost: over how many requests, and by how much their sum exceeded that of warm ones.
 
     The excess is in the metric's unit times requests: request-seconds of a latency. It is below 0 where cold requests
@@ -111,9 +111,9 @@ def is_settled(effects: Floats) -> bool:
     return int(np.argmin(errors)) <= count // 2
 
 
-def cold_start(counts: Floats, sums: Floats, warm_mean: Floats) -> ColdStart:
+def cold_start_cost(counts: Floats, sums: Floats, warm_mean: Floats) -> ColdStartCost:
     """The cost of the blocks before the declaration, (B,) each, against what warm replicas did in the same blocks."""
     known = np.isfinite(warm_mean) & (counts > 0.0)
-    return ColdStart(
+    return ColdStartCost(
         requests=float(counts[known].sum()), excess=float((sums[known] - counts[known] * warm_mean[known]).sum())
     )

@@ -35,7 +35,8 @@ Indexes = NDArray[np.intp]
 START_TIME: Final = "replica_start_time_seconds"
 """The gauge that says when a target's process began."""
 
-_GAP_INTERVALS: Final = 2.5
+GAP_INTERVALS: Final = 2.5
+"""Scrapes that lie further apart than so many intervals have a gap between them."""
 # Sources that add up the seconds of several processes add them in any order: what differs by less did not fall.
 _ROUNDING: Final = 1e-12
 # A start time that is computed from the time since boot differs by fractions of a second from scrape to scrape.
@@ -278,7 +279,7 @@ def _scrapes(times: NDArray[np.int64], values: Floats, layout: _Layout, interval
         since,
         _started(values[layout.starts]),
         memory,
-        _GAP_INTERVALS * interval_ms,
+        GAP_INTERVALS * interval_ms,
     )
 
 

@@ -12,12 +12,14 @@ import numpy as np
 
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.increments import TargetIncrements
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import MAX_STEPS, Prometheus, TooMuchError, Track
 from servescope.store.prometheus.figure_queries import figures_query, matchers
+from servescope.store.prometheus.increments import read_increments
 from servescope.store.prometheus.scrapes import read_scrape_times, read_scrapes
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_UP, UP, find_contract_targets
@@ -85,6 +87,7 @@ class PrometheusHistory:
 
     def __init__(self, prometheus: Prometheus, *, clock: Callable[[], float] = time.time) -> None:
         self.prometheus = prometheus
+        self._whole = prometheus.only_whole()
         self._clock = clock
         self._kept: dict[object, tuple[float, object]] = {}
         self._lock = threading.Lock()
@@ -295,6 +298,15 @@ class PrometheusHistory:
             clock = read_scrape_times(self.prometheus, target, start_ms, end_ms)
             windows.append(read_scrapes(self.prometheus, target, wanted, clock, start_ms, end_ms).window)
         return [window for window in windows if len(window.times)]
+
+    def read_increments(
+        self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
+    ) -> list[TargetIncrements]:
+        """The increments of a deployment's targets in the blocks that lie between start and end.
+
+        Raises PartialError where a part of the samples could not be read.
+        """
+        return read_increments(self._whole, deployment, names, start_ms, end_ms)
 
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """None: a Prometheus holds the figures, not how they were derived."""

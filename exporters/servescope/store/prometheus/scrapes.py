@@ -117,7 +117,7 @@ def read_scrapes(
     times = np.array(list(scraped), dtype=np.int64)
     succeeded = np.array(list(scraped.values()), dtype=bool)
     rows: dict[Series, int] = {}
-    placed = [rows.setdefault(_own_series(track.labels, target), len(rows)) for track in tracks]
+    placed = [rows.setdefault(own_series(track.labels, target), len(rows)) for track in tracks]
     values = np.full((len(rows), len(times)), np.nan)
     strays = 0
     for row, track in zip(placed, tracks, strict=True):
@@ -130,7 +130,7 @@ def read_scrapes(
     return PastScrapes(Window(tuple(rows), times, values), tuple(succeeded.tolist()), strays)
 
 
-def _own_series(labels: Labels, target: ScrapedTarget) -> Series:
+def own_series(labels: Labels, target: ScrapedTarget) -> Series:
     """The series as the target exposed it: without the labels Prometheus added, with the identity where it is known."""
     attached = dict(target.attached)
     own: dict[str, str] = {}

@@ -19,6 +19,7 @@ Form = Literal["engine", "contract", "collected"]
 
 UP: Final = "up"
 TARGET_UP: Final = "servescope_target_up"
+TARGET_INFO: Final = "servescope_target_info"
 CONTRACT_NAMES: Final = tuple(name for name, family in SAMPLE_FAMILIES.items() if family not in PROCESS_RATIOS)
 """Every sample name of the contract but the ratios of single processes, which nothing is derived from."""
 _IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))

@@ -13,9 +13,8 @@ from servescope.cutover.judgement import ArmFigures, ArmState, Judgement, Metric
 from servescope.cutover.plan import Arm, FrozenPlan
 
 _ABSENT: Final = "–"
-_DIGITS: Final = 3
-# Of requests, tokens and information.
-_MANY: Final = 10_000
+# From here on values are whole, in groups of three.
+_MANY: Final = 999.5
 
 
 def describe_judgement(judgement: Judgement) -> str:
@@ -46,8 +45,15 @@ def number(value: float | None) -> str:
         return _ABSENT
     if abs(value) >= _MANY:
         return f"{value:,.0f}".replace(",", " ")
-    shown = f"{value:.{_DIGITS}g}"
-    return shown if "e" not in shown else f"{value:.{_DIGITS}f}" if abs(value) >= 1 else f"{value:.2g}"
+    shown = f"{value:.3g}"
+    return shown if "e" not in shown else f"{value:.1e}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value with its unit; a ratio in percent."""
+    if value is None or not math.isfinite(value):
+        return _ABSENT
+    return share(value) if unit == "ratio" else f"{number(value)} {unit}"
 
 
 def ratio(value: float | None) -> str:
@@ -114,7 +120,8 @@ def _head(judgement: Judgement) -> Iterator[str]:
         f"observed {share(stage.observed_share)}) since {moment(stage.since_ms)}; judged at {moment(judgement.at_ms)}"
     )
     if judgement.latched_since_ms is not None:
-        live = f"; without that it would be {judgement.live}" if judgement.live else ""
+        differs = judgement.live not in (None, judgement.verdict)
+        live = f"; without that it would be {judgement.live}" if differs else ""
         yield (
             f"harm was proven at {moment(judgement.latched_since_ms)} and nobody has acknowledged it{live}: "
             "`servescope judge decide acknowledge`"
@@ -199,7 +206,7 @@ def _figures(figures: ArmFigures | None, unit: str) -> str:
     if figures is None:
         return "nothing was observed"
     events = "" if figures.events is None else f", {number(figures.events)} events"
-    return f"{number(figures.value)} {unit}, n = {number(figures.count)}{events}"
+    return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}"
 
 
 def _queries(name: str, arm: Arm, frozen: FrozenPlan) -> Iterable[str]:

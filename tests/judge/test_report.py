@@ -1,0 +1,147 @@
+"""The report and the text of a judgement: what a person reads of it, and that nothing else is needed to read it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from servescope.contract.events import Event
+from servescope.cutover.evidence import Decision
+from servescope.cutover.judgement import VERDICTS, Verdict
+from servescope.judge.report import Recorded, render_report
+from servescope.judge.text import describe_judgement, duration, explain_judgement, margin, number
+from tests.support.cutover_plans import frozen_plan
+from tests.support.judgements import AT_MS, START_MS, judgement
+
+HEAD = "ab" * 32
+DECISIONS = (
+    (Decision("start", START_MS, "ada", "first try", 0), ""),
+    (Decision("advance", START_MS + 600_000, "ada", "all is well", 1), "HEALTHY"),
+    (Decision("hold", AT_MS, "ben <ben@example.com>", "is this & that harmful?"), "DEGRADED"),
+)
+EVENTS = (Event(START_MS + 900_000, "deploy", (), "deploy chat-v2 1.4.2"),)
+
+
+def report(verdict: Verdict = "DEGRADED") -> str:
+    """The report of a run with decisions."""
+    recorded = Recorded(2, DECISIONS, "chat.journal.db", HEAD)
+    return render_report(judgement(verdict), frozen_plan(), EVENTS, recorded)
+
+
+class Tags(HTMLParser):
+    """The tags that are open, those that did not match, and what the page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.loaded += [f"{tag} {name}" for name, _ in attributes if name in ("src", "href", "data", "action")]
+        if tag not in ("meta", "link", "img", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_report_needs_nothing_else(verdict: Verdict) -> None:
+    """It is well-formed, and loads nothing: no script, no font, no picture from elsewhere."""
+    text = report(verdict)
+    tags = Tags()
+    tags.feed(text)
+
+    assert (tags.open, tags.wrong, tags.loaded) == ([], [], [])
+    assert "<script" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_the_report_shows_what_was_judged_and_who_decided() -> None:
+    """Verdict, reason, each metric with its interval, the decisions with their verdicts, and both hashes."""
+    text = report()
+
+    for shown in (
+        "DEGRADED, beyond margin", "roll back", "proven beyond the margin of 10 %", "1.22–1.41",
+        "ben &lt;ben@example.com&gt;", "is this &amp; that harmful?", "all is well", "deploy chat-v2 1.4.2",
+        "v1 observes per output event, v2 per token.", "the judge and the collector were down",
+        "v2 serves 1.42 × (1.35–1.49) the tokens per GPU.", HEAD, judgement().plan_hash,
+    ):  # fmt: skip
+        assert shown in text, shown
+
+
+def test_a_judgement_without_a_journal_has_a_report_without_decisions() -> None:
+    """And says nothing of a journal."""
+    text = render_report(judgement(), frozen_plan(), ())
+
+    assert "<h2>Decisions</h2>" not in text
+    assert "journal" not in text
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_interval_of_each_metric_is_drawn_where_its_figures_are(verdict: Verdict) -> None:
+    """The point lies between the ends of its interval; a metric without a ratio has none."""
+    text = report(verdict)
+    intervals = re.findall(r'class="interval [^"]*" x1="([\d.]+)" x2="([\d.]+)"', text)
+    points = re.findall(r'class="point [^"]*" cx="([\d.]+)"', text)
+
+    assert len(points) == len(intervals) == (0 if verdict == "NO DATA" else 2)
+    for (low, high), point in zip(intervals, points, strict=True):
+        assert float(low) < float(point) < float(high)
+
+
+def test_the_text_begins_with_the_verdict_and_its_reason() -> None:
+    """Then the metrics, one a line."""
+    lines = describe_judgement(judgement("INCONCLUSIVE")).splitlines()
+
+    assert lines[0] == "INCONCLUSIVE: hold"
+    assert lines[1] == "Time to first token is 1.02 × v1's (0.93–1.12); 40 more minutes settle 10 % at this share."
+    assert "stage 2 of 4 (25 % on v2, observed 24.7 %)" in lines[3]
+    row = next(line for line in lines if line.startswith("Time to first token  "))
+    assert row.split()[4:] == ["INCONCLUSIVE", "1.02", "0.93–1.12", "+10", "%", "67", "%", "40", "min"]
+
+
+def test_latched_harm_says_how_it_is_acknowledged() -> None:
+    """And what the verdict would be without."""
+    text = describe_judgement(replace(judgement("DEGRADED"), live="HEALTHY"))
+
+    assert "harm was proven at 2026-11-18 12:55 UTC" in text
+    assert "it would be HEALTHY: `servescope judge decide acknowledge`" in text
+
+
+def test_an_explanation_has_the_queries_and_what_would_flip_the_verdict() -> None:
+    """For one metric or for all; with arms, counts, resets, noise, edges, interval and margin."""
+    metric = replace(judgement("DEGRADED").metrics[1], name="request_error_share")
+    shown = replace(judgement("DEGRADED"), metrics=(judgement("DEGRADED").metrics[0], metric))
+    text = explain_judgement(shown, frozen_plan(), "time_to_first_token_seconds")
+
+    for part in (
+        'time_to_first_token_seconds_sum{deployment_id="chat-v1"}', 'deployment_id="chat-v2"', "n = 31 000",
+        "6 replicas", "0 resets", "margin +10 %", "noise of a block 0.0707", "calibrated on 576 blocks",
+        "above 1 seconds: v1 5 %, v2 6 %", "DEGRADED when the lower end exceeds 1.02",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "request_error_share" not in text
+    assert "request_error_share" in explain_judgement(shown, frozen_plan())
+
+
+def test_values_are_written_for_people() -> None:
+    """Three digits, minutes to days, the side of the margin that harms."""
+    assert [number(value) for value in (None, 0.000123, 0.0421, 1.0, 999.4, 1800.0, 31000.0)] == [
+        "–", "0.000123", "0.0421", "1", "999", "1 800", "31 000",
+    ]  # fmt: skip
+    assert [duration(seconds) for seconds in (None, 59.0, 2400.0, 18_000.0, 400_000.0)] == [
+        "–", "1 min", "40 min", "5 h", "5 d",
+    ]  # fmt: skip
+    assert margin(judgement().metrics[0]) == "+10 %"
+    assert margin(replace(judgement().metrics[0], better="higher")) == "−10 %"
+    assert margin(judgement().metrics[2]) == "50 000–150 000"

@@ -403,6 +403,7 @@ def _scenario() -> Iterator[str]:
     from servescope.emulator import deployment_settings as deployment
     from servescope.emulator import engine_settings as engine
     from servescope.emulator.faults import FAULT_SETTINGS
+    from servescope.emulator.scenario import SHARE_SETTINGS
 
     tables = {
         "[[deployments]]": deployment.DEPLOYMENT_SETTINGS,
@@ -415,6 +416,7 @@ def _scenario() -> Iterator[str]:
         "[deployments.cold_start]": deployment.COLD_START_SETTINGS,
         "[deployments.health_check]": deployment.HEALTH_CHECK_SETTINGS,
         "[deployments.back_off]": deployment.BACK_OFF_SETTINGS,
+        "[[shares]]": SHARE_SETTINGS,
         "[[faults]]": FAULT_SETTINGS,
     }
     yield from _table(

@@ -367,7 +367,7 @@ def test_emulator_starts_with_faults(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("draft-misalined", "unknown fault 'draft-misalined', did you mean 'draft-misaligned'?"),
         ("error-burst@chat-v9", "unknown deployment 'chat-v9', known: chat-v1, chat-v2"),
         ("error-burst@chat-v2/engine-9", "unknown replica 'engine-9' in 'chat-v2'"),
-        ("error-burst:2", "intensity of 'error-burst' is 2.0, expected a number from 0.01 to 1"),
+        ("error-burst:2", "intensity of 'error-burst' is 2.0, expected a number from 0.0005 to 1"),
     ],
 )
 def test_emulator_refuses_impossible_faults(
@@ -394,4 +394,4 @@ def test_intensity_no_float_can_hold_is_refused(running: RunningEmulator) -> Non
     """However large a number is, it is refused as one out of range."""
     status, answer = ask(running.url, "POST", "/faults", b'{"kind": "error-burst", "intensity": 1' + b"0" * 400 + b"}")
     assert status == 400
-    assert "expected a number from 0.01 to 1" in answer["error"]
+    assert "expected a number from 0.0005 to 1" in answer["error"]

@@ -158,7 +158,7 @@ def test_faults_are_parsed(text: str, fault: Fault) -> None:
         ("draft-misaligned:much", "intensity 'much' in fault 'draft-misaligned:much' is not a number"),
         ("draft-misaligned:nan", "intensity of 'draft-misaligned' is nan"),
         ("router-deaf@chat-v2/engine-0", "'router-deaf' cannot be in one replica, supported: the whole stack, one"),
-        ("client-aborts@chat-v2", "'client-aborts' cannot be in one deployment, supported: the whole stack"),
+        ("traffic-surge@chat-v2", "'traffic-surge' cannot be in one deployment, supported: the whole stack"),
     ],
 )  # fmt: skip
 def test_what_is_misspelled_is_refused(text: str, message: str) -> None:
@@ -277,5 +277,5 @@ def test_a_pinned_autoscaler_is_told_above_its_bound(bound: int) -> None:
 @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf")])
 def test_numbers_that_are_none_of_ours_are_refused(value: float) -> None:
     """Neither what is endless nor what no float can hold is an intensity."""
-    with pytest.raises(UsageError, match=r"expected a number from 0\.01 to 1"):
+    with pytest.raises(UsageError, match=r"expected a number from 0\.0005 to 1"):
         find_kind("error-burst").choose_intensity(value)

@@ -134,7 +134,51 @@ def test_least_is_a_model_and_a_name() -> None:
 def test_shares_are_the_traffic_split() -> None:
     """Each share is one of their sum, and can be changed while it runs."""
     stack = scenario(WHOLE).build()
-    assert stack.traffic.split == {"new": 0.75, "old": 0.25}
+    assert stack.traffic.split.shares == {"new": 0.75, "old": 0.25}
+
+
+def test_shares_change_at_their_times() -> None:
+    """At each time, and conversations follow within the time that is given."""
+    text = """
+[[shares]]
+deployment = "new"
+share = 0.01
+start = "0s"
+[[shares]]
+deployment = "new"
+share = 0.25
+start = "1h"
+follow = "5m"
+"""
+    stack = scenario(WHOLE + text).build(quiet=True)
+    seen = []
+    for seconds in (1.0, 3599.0, 3601.0):
+        stack.clock.run_until(seconds)
+        seen.append(stack.traffic.split.shares["new"])
+
+    assert seen == [0.01, 0.01, 0.25]
+
+
+def test_a_deployment_can_open_later() -> None:
+    """Until then it has no targets; then its replicas start, and are cold."""
+    document = tomllib.loads(WHOLE)
+    document["deployments"][1] |= {
+        "start": "10m", "traffic": {"message_tokens": 2000}, "engine": {"cold_slowdown": 0.8, "pace_spread": 0.1},
+    }  # fmt: skip
+    described = make_scenario(document, origin="s.toml", directory=Path())
+    stack = described.build(quiet=True)
+    old = stack.deployments[1]
+    stack.clock.run_until(599.0)
+    before = old.targets()
+    stack.clock.run_until(605.0)
+    starting = old.count_replicas()["starting"]
+    stack.clock.run_until(700.0)
+
+    assert before == []
+    assert starting == 1
+    assert [target.identity.role for target in old.targets()] == ["aggregated", "router", "autoscaler"]
+    assert described.mixes["old"].message_tokens == 2000
+    assert described.mixes["old"].requests_per_second == 3
 
 
 def change(path: str, value: object) -> Mapping[str, object]:
@@ -239,6 +283,21 @@ def change(path: str, value: object) -> Mapping[str, object]:
         ("deployments.1.autoscaling.target_utilization_percentage", 120, "120 is wrong, expected a number above 0, at"),
         ("deployments.1.autoscaling.prefill_target_in_flight_tokens", 1, "unknown key 'deployments[1].autoscaling.pre"),
         ("faults.0.kind", "gremlins", "gremlins"),
+        ("deployments.0.start", "soon", "deployments[0].start: 'soon' is wrong, expected a duration"),
+        ("deployments.0.engine.pace_spread", 2, "engine.pace_spread: 2 is wrong, expected a number from 0 to 1"),
+        ("deployments.0.traffic", {"day_seconds": 9}, "deployments[0].traffic.day_seconds: 9 is wrong, expected none"),
+        ("deployments.0.traffic", {"turns": 0}, "deployments[0].traffic: turns is 0.0, expected 1 or more"),
+        ("shares", [{"deployment": "new", "share": 0.1}], "shares[0]: 'start' is missing"),
+        (
+            "shares",
+            [{"deployment": "v3", "share": 0.1, "start": "1h"}],
+            "shares[0].deployment: 'v3' is wrong, expected one of new, old",
+        ),
+        (
+            "shares",
+            [{"deployment": "new", "share": 25, "start": "1h"}],
+            "shares[0].share: 25 is wrong, expected a number from 0 to 1",
+        ),
         ("faults.0.deployment", "newer", "faults[0].deployment: unknown deployment 'newer', known: new, old"),
     ],
 )

@@ -331,7 +331,7 @@ def test_prompts_that_begin_alike_go_to_one_deployment(tmp_path: Path) -> None:
     first, second = families(clients)
     assert first.isdisjoint(second)
     assert len(second) == pytest.approx(300, abs=50)
-    traffic.set_share("1", 0.8)
+    traffic.split.set_share("1", 0.8)
     for client in clients:
         client.requests.clear()
     clock.run_until(10.0)

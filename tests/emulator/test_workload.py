@@ -183,8 +183,8 @@ def test_share_can_be_changed_while_it_runs() -> None:
     clock.run_until(300.0)
     assert clients[1].requests == []
     begun = {request.block_ids[-1] >> 20 for request in clients[0].requests}
-    traffic.set_share("1", 1.0)
-    assert traffic.split == {"0": 0.0, "1": 1.0}
+    traffic.split.set_share("1", 1.0)
+    assert traffic.split.shares == {"0": 0.0, "1": 1.0}
     before = len(clients[0].requests)
     clock.run_until(600.0)
     later = {request.block_ids[-1] >> 20 for request in clients[0].requests[before:]}
@@ -192,15 +192,60 @@ def test_share_can_be_changed_while_it_runs() -> None:
     assert len(clients[1].requests) > 2 * len(clients[0].requests[before:])
 
 
+def test_conversations_follow_a_new_share_within_its_time() -> None:
+    """Those under way move one by one, and only as many as have to; after that time the shares are seen."""
+    clock = VirtualClock()
+    clients = [Client(clock), Client(clock)]
+    traffic = build(replace(QUIET, turns=60.0, prompt_limit=10**6), clock, clients, split=(0.75, 0.25))
+    traffic.start()
+    clock.run_until(400.0)
+    before = {request.block_ids[-1] >> 20 for request in clients[1].requests}
+    traffic.split.set_share("1", 0.5, 100.0)
+    seen = []
+    for end in (450.0, 500.0, 700.0):
+        counts = [len(client.requests) for client in clients]
+        clock.run_until(end)
+        grown = [len(client.requests) - count for client, count in zip(clients, counts, strict=True)]
+        seen.append(grown[1] / sum(grown))
+    stayed = {request.block_ids[-1] >> 20 for request in clients[0].requests[counts[0] :]}
+
+    assert 0.25 < seen[0] < 0.47 < seen[2]
+    assert seen[2] == pytest.approx(0.5, abs=0.06)
+    assert not stayed & before
+
+
+def test_one_deployment_can_have_a_mix_of_its_own() -> None:
+    """Its prompts are longer, and it gets as many requests as its share says, however long its conversations are."""
+    clock = VirtualClock()
+    clients = [Client(clock), Client(clock)]
+    own = replace(QUIET, message_tokens=2100.0, turns=1.0)
+    traffic = Traffic(
+        GeneratedTraffic(replace(QUIET, prompt_limit=10**6)),
+        clock=clock,
+        seed=3,
+        block_tokens=32,
+        sends={"0": clients[0].send, "1": clients[1].send},
+        split={"0": 0.5, "1": 0.5},
+        mixes={"1": replace(own, prompt_limit=10**6)},
+    )
+    traffic.start()
+    clock.run_until(1500.0)
+    requests = clients[1].requests
+    longer = sum(request.input_tokens - 1000 for request in requests) / len(requests)
+
+    assert len(clients[1].requests) == pytest.approx(len(clients[0].requests), rel=0.15)
+    assert longer == pytest.approx(2100, rel=0.2)
+
+
 def test_the_other_deployments_share_what_is_left() -> None:
     """Giving one deployment a share keeps the proportions of the others; what had nothing gets equal parts."""
     clock = VirtualClock()
     traffic = build(QUIET, clock, [Client(clock) for _ in range(3)], split=(0.5, 0.3, 0.2))
-    traffic.set_share("0", 0.0)
-    assert traffic.split == pytest.approx({"0": 0.0, "1": 0.6, "2": 0.4})
-    traffic.set_share("2", 1.0)
-    traffic.set_share("2", 0.5)
-    assert traffic.split == pytest.approx({"0": 0.25, "1": 0.25, "2": 0.5})
+    traffic.split.set_share("0", 0.0)
+    assert traffic.split.shares == pytest.approx({"0": 0.0, "1": 0.6, "2": 0.4})
+    traffic.split.set_share("2", 1.0)
+    traffic.split.set_share("2", 0.5)
+    assert traffic.split.shares == pytest.approx({"0": 0.25, "1": 0.25, "2": 0.5})
 
 
 def test_impossible_shares_are_refused() -> None:
@@ -208,10 +253,10 @@ def test_impossible_shares_are_refused() -> None:
     clock = VirtualClock()
     traffic = build(QUIET, clock, [Client(clock), Client(clock)], split=(0.5, 0.5))
     with pytest.raises(UsageError, match="unknown deployment 'chat-v3', known: 0, 1"):
-        traffic.set_share("chat-v3", 0.5)
+        traffic.split.set_share("chat-v3", 0.5)
     for share in (-0.1, 1.1, float("nan")):
         with pytest.raises(UsageError, match=r"expected a share in \[0, 1\]"):
-            traffic.set_share("0", share)
-    assert traffic.split == {"0": 0.5, "1": 0.5}
+            traffic.split.set_share("0", share)
+    assert traffic.split.shares == {"0": 0.5, "1": 0.5}
     with pytest.raises(UsageError, match="there is no other deployment"):
-        build(QUIET, clock, [Client(clock)]).set_share("0", 0.5)
+        build(QUIET, clock, [Client(clock)]).split.set_share("0", 0.5)

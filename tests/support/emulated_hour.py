@@ -54,7 +54,7 @@ def make_stack() -> EmulatedStack:
         [(V1, 0.6), (V2, 0.0), (agents, 0.2), (search, 0.2)], traffic=GeneratedTraffic(Mix(abort_share=0.03))
     )
     for minute, share in _SHARES.items():
-        stack.clock.schedule(_second(minute), partial(stack.traffic.set_share, _NEW, share))
+        stack.clock.schedule(_second(minute), partial(stack.traffic.split.set_share, _NEW, share))
     Faults(
         stack,
         [

@@ -1,8 +1,8 @@
 """The emulator's switches over HTTP: faults on and off, the traffic split, and `/metrics` as faults have it.
 
 `GET /faults` lists what is on, what is scheduled, and every kind; `POST /faults` switches one on, `DELETE /faults/ID`
-one off, `DELETE /faults` all. `GET /traffic` lists the share of each deployment, `PUT /traffic` sets one; the others
-keep their proportions.
+one off, `DELETE /faults` all. `GET /traffic` lists the share of each deployment, `PUT /traffic` sets one, which
+conversations under way follow within `follow_seconds` where they are given; the others keep their proportions.
 
 Changes are accepted from this machine, or with the token when one is configured, and never from a page of a web site.
 """
@@ -87,7 +87,7 @@ class Control:
             deployment=_word(asked, "deployment", ""),
             replica=_word(asked, "replica", ""),
         )
-        seconds = _seconds(asked)
+        seconds = _seconds(asked, "seconds")
 
         def switch() -> dict[str, object]:
             active = self._faults.switch_on(fault, seconds=seconds)
@@ -124,16 +124,17 @@ class Control:
         return _json(await self._running.call(self._describe_traffic_split))
 
     def _describe_traffic_split(self) -> dict[str, object]:
-        return {"traffic_split": dict(self._running.stack.traffic.split)}
+        return {"traffic_split": self._running.stack.traffic.split.shares}
 
     async def _set_traffic(self, request: web.Request) -> web.Response:
-        asked = await _read_object(request, ("deployment", "share"))
+        asked = await _read_object(request, ("deployment", "share", "follow_seconds"))
         deployment, share = _word(asked, "deployment"), asked.get("share")
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise UsageError(f"share is {share!r}, expected a number from 0 to 1")
+        follow_seconds = _seconds(asked, "follow_seconds")
 
         def change() -> dict[str, object]:
-            self._running.stack.traffic.set_share(deployment, share)
+            self._running.stack.traffic.split.set_share(deployment, share, follow_seconds)
             return self._describe_traffic_split()
 
         return _json(await self._running.call(change))
@@ -267,11 +268,11 @@ def _word(asked: Mapping[str, object], key: str, default: str | None = None) -> 
     return value
 
 
-def _seconds(asked: Mapping[str, object]) -> float | None:
-    """After how long the fault ends by itself, None when it does not."""
-    value = asked.get("seconds")
+def _seconds(asked: Mapping[str, object], key: str) -> float | None:
+    """The seconds at a key, None where there are none."""
+    value = asked.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_SECONDS:
-        raise UsageError(f"seconds is {value!r}, expected a number above 0, at most {_LONGEST_SECONDS:g}")
+        raise UsageError(f"{key} is {value!r}, expected a number above 0, at most {_LONGEST_SECONDS:g}")
     return float(value)

@@ -75,9 +75,15 @@ class ControlClient:
         split: dict[str, float] = self._ask("GET", "/traffic")["traffic_split"]
         return split
 
-    def set_share(self, deployment: str, share: float) -> dict[str, float]:
-        """Give a deployment this share of what begins from now on; the whole traffic split after it."""
-        answer = self._ask("PUT", "/traffic", {"deployment": deployment, "share": share})
+    def set_share(self, deployment: str, share: float, *, follow_seconds: float | None = None) -> dict[str, float]:
+        """Give a deployment this share of what begins from now on; the whole traffic split after it.
+
+        Conversations under way follow within so many emulated seconds; with None they stay where they began.
+        """
+        asked: dict[str, object] = {"deployment": deployment, "share": share}
+        if follow_seconds is not None:
+            asked["follow_seconds"] = follow_seconds
+        answer = self._ask("PUT", "/traffic", asked)
         split: dict[str, float] = answer["traffic_split"]
         return split
 

@@ -87,9 +87,11 @@ class EmulatedDeployment:
         self.router = build_router(plan, clock=clock, seed=f"router-{self._seed}")
         self.autoscaler = build_autoscaler(plan, clock=clock)
         self.fleet = self._build_fleet()
-        self.fleet.open(self.autoscaler.initial_replicas)
-        self._evaluate()
-        clock.every(_EVALUATION_SECONDS, self._evaluate)
+        self._is_open = False
+        if plan.opens_seconds > clock.now:
+            clock.schedule_at(plan.opens_seconds, lambda: self._open(self.fleet.scale_to))
+        else:
+            self._open(self.fleet.open)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -237,6 +239,8 @@ class EmulatedDeployment:
 
     def targets(self) -> list[EmulatedTarget]:
         """Every process that serves metrics now: of a replica from when it is active until it has failed or is gone."""
+        if not self._is_open:
+            return []
         engines = [
             EmulatedTarget(replica.identity, replica.engine.instruments)
             for replica in self.replicas.values()
@@ -359,6 +363,14 @@ class EmulatedDeployment:
 
     # --- scaling ------------------------------------------------------------------------------------------------------
 
+    def _open(self, create: Callable[[int], None]) -> None:
+        """Bring the deployment into being with its first replicas."""
+        self._is_open = True
+        create(self.autoscaler.initial_replicas)
+        self.generation += 1
+        self._evaluate()
+        self._clock.every(_EVALUATION_SECONDS, self._evaluate)
+
     def _evaluate(self) -> None:
         if self.effects.autoscaler_frozen:
             return
@@ -413,6 +425,7 @@ class EmulatedDeployment:
             identity,
             clock=self._clock,
             seed=f"{identity.replica}{life}-{self._seed}",
+            pace_seed=f"{identity.replica}-{self._seed}",
             publish=lambda engine, changes: self._publish(identity.replica, engine, changes),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -42,7 +43,8 @@ class DeploymentPlan:
 
     The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router, `router` says how the
     processes of a KV-aware one run. A cache event takes `event_seconds` to reach them. A draining replica that has not
-    served its requests after `drain_seconds` is ended with them.
+    served its requests after `drain_seconds` is ended with them. It is there from `opens_seconds` on; from the start,
+    its first replicas serve at once, later they start like any other.
 
     With `disaggregation` a replica is a unit of prefill and decode workers, between which `kv_transfer` says how KV
     goes; every worker is built as `engine` says, but that prefill workers draft nothing.
@@ -58,11 +60,12 @@ class DeploymentPlan:
     back_off: BackOff = field(default_factory=BackOff)
     event_seconds: float = 0.02
     drain_seconds: float = 600.0
+    opens_seconds: float = 0.0
     disaggregation: Disaggregation | None = None
     kv_transfer: TransferCost = field(default_factory=TransferCost)
 
     def __post_init__(self) -> None:
-        for name in ("event_seconds", "drain_seconds"):
+        for name in ("event_seconds", "drain_seconds", "opens_seconds"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of seconds, 0 or more")
         if self.disaggregation is not None and not isinstance(self.scaling, TokenScaling):
@@ -84,9 +87,13 @@ def build_engine(
     *,
     clock: VirtualClock,
     seed: str,
+    pace_seed: str,
     publish: Callable[[Engine, CacheChanges], None],
 ) -> Engine:
-    """The engine of one worker; `publish` gets it with the changes of its cache."""
+    """The engine of one worker; `publish` gets it with the changes of its cache.
+
+    `pace_seed` is the same for all processes on one machine, `seed` another for each.
+    """
     role = next(role for role in plan.roles if role == identity.role)
     # Prefill workers decode nothing, so that they have nothing to draft.
     parameters = replace(plan.engine, speculation=None) if role == "prefill" else plan.engine
@@ -105,6 +112,7 @@ def build_engine(
         seed=seed,
         publish=lambda changes: publish(engine, changes),
         role=role,
+        pace=math.exp(random.Random(f"pace-{pace_seed}").gauss(0.0, parameters.pace_spread)),
     )
     return engine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,8 +37,8 @@ class Engine:
     Steps that follow from the one before are recorded together, when the instruments are read or a method is called
     here; the result is the same as without `leaps`, which simulates them one by one.
 
-    `reused_tokens` counts the prompt tokens that were found in the cache, when the first token of their request comes.
-    For one thread at a time, on `clock`.
+    Every step takes `pace` times as long as its costs say. `reused_tokens` counts the prompt tokens that were found in
+    the cache, when the first token of their request comes. For one thread at a time, on `clock`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Engine:
         seed: str,
         publish: Callable[[CacheChanges], None] = lambda changes: None,
         role: EngineRole = "aggregated",
+        pace: float = 1.0,
         leaps: bool = True,
     ) -> None:
         self.parameters = parameters
@@ -62,6 +64,7 @@ class Engine:
         self._seed = seed
         self._churn_random = random.Random(f"churn-{seed}")
         self._publish = publish
+        self._pace = pace
         self._leaps = leaps
         self._arrived = 0
         self._steps = 0
@@ -342,7 +345,7 @@ class Engine:
     def _plan_step(self, prefills: list[tuple[Serving, int]], decodes: list[Serving], *, alone: bool) -> StepStretch:
         """The step to take now, and those after it that will be like it, unless it is to stay `alone`."""
         base = self._decode_base(decodes) if decodes else 0.0
-        per_context_token = self.parameters.cost.per_context_token * self._effects.decode_factor
+        per_context_token = self.parameters.cost.per_context_token * self._effects.decode_factor * self._pace
         # A client that reads every token needs each step at its time.
         alone = alone or not self._leaps or bool(prefills)
         if not alone and all(serving.request.on_tokens is None for serving in decodes):
@@ -370,7 +373,14 @@ class Engine:
         )
         if not decodes:
             seconds += cost.weights
-        return seconds * self._effects.prefill_factor
+        return seconds * self._effects.prefill_factor * self._pace * self._cold_factor()
+
+    def _cold_factor(self) -> float:
+        """How many times as long prompts take as in a process that has run for long."""
+        slowdown = self.parameters.cold_slowdown
+        if not slowdown:
+            return 1.0
+        return 1 + slowdown * math.exp((self._born_at - self._clock.now) / self.parameters.cold_decay_seconds)
 
     def _decode_base(self, decodes: list[Serving]) -> float:
         """What decoding takes in a step, but for the context."""
@@ -379,7 +389,7 @@ class Engine:
         seconds = cost.weights + cost.decode_base_seconds(decoding=len(decodes), draft_tokens=len(decodes) * drafted)
         if speculation:
             seconds += speculation.draft_seconds * drafted
-        return seconds * self._effects.decode_factor
+        return seconds * self._effects.decode_factor * self._pace
 
     def _end_stretch(self, stretch: StepStretch) -> None:
         if stretch is not self._stretch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,9 +19,14 @@ _LARGEST_SIZE = 10**12
 class EngineParameters:
     """How an engine is built; sizes in tokens, blocks, requests or bytes, shares 0 to 1.
 
-    `error_share` of the requests fail while they are served. `speculation` is None when it is off. One that
-    `reports_together` records the tokens of several alike steps at the end of the last one, as an engine does that
-    streams every few tokens: a third of the work, and only the inter-token latency is another.
+    `error_share` of the requests fail while they are served. `speculation` is None when it is off.
+
+    Replicas differ in speed: a step takes longer by a factor that is log-normal between them with `pace_spread`
+    (sigma). A new process computes prompts slower: by `cold_slowdown` (share) at its start, which decays with
+    `cold_decay_seconds`.
+
+    One that `reports_together` records the tokens of several alike steps at the end of the last one, as an engine does
+    that streams every few tokens: less work, and only the inter-token latency is another.
     """
 
     max_batch_size: int = 10
@@ -35,6 +41,9 @@ class EngineParameters:
     cache_bytes_per_token: int = 327_680
     cost: StepCost = field(default_factory=StepCost)
     speculation: Speculation | None = None
+    pace_spread: float = 0.0
+    cold_slowdown: float = 0.0
+    cold_decay_seconds: float = 1200.0
     reports_together: bool = False
 
     def __post_init__(self) -> None:
@@ -45,6 +54,11 @@ class EngineParameters:
                 raise UsageError(f"{name} is above {_LARGEST_SIZE:g}, expected 1 to {_LARGEST_SIZE:g}")
         if self.max_queue < 0:
             raise UsageError(f"max_queue is {self.max_queue!r}, expected 0 or more")
+        for name, most in (("pace_spread", 1.0), ("cold_slowdown", 100.0)):
+            if not 0 <= getattr(self, name) <= most:
+                raise UsageError(f"{name} is {getattr(self, name)!r}, expected 0 to {most:g}")
+        if not 0 < self.cold_decay_seconds < math.inf:
+            raise UsageError(f"cold_decay_seconds is {self.cold_decay_seconds!r}, expected a number above 0")
         if not 0 <= self.error_share <= 1:
             raise UsageError(f"error_share is {self.error_share!r}, expected a share in [0, 1]")
         if self.max_num_tokens < self.tokens_per_decode:

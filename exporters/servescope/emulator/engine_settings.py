@@ -25,6 +25,9 @@ ENGINE_SETTINGS: Final = (
     Setting("cache_blocks", "3000"),
     Setting("block_tokens", "32"),
     Setting("error_share", "0.002"),
+    Setting("pace_spread", "0"),
+    Setting("cold_slowdown", "0"),
+    Setting("cold_decay", '"20m"'),
     Setting("acceptance", ""),
     Setting("acceptance_drift", "0"),
 )
@@ -93,6 +96,9 @@ def parse_engine(
             cache_bytes_per_token=size.cache_bytes_per_token if size else plain.cache_bytes_per_token,
             cost=cost,
             speculation=_speculation(engine, speculation),
+            pace_spread=_number(engine, "pace_spread", 1.0),
+            cold_slowdown=_number(engine, "cold_slowdown", 100.0),
+            cold_decay_seconds=engine.duration("cold_decay", round(plain.cold_decay_seconds * 1000)) / 1000,
         )
     return EngineSettings(parameters, size.transfer if size else TransferCost(), calibration)
 
@@ -150,6 +156,13 @@ def _bounded(table: Table, key: str, default: int, least: int, most: int) -> int
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise table.wrong(key, f"a whole number from {least} to {most}")
     return value
+
+
+def _number(table: Table, key: str, most: float) -> float:
+    value = table.values.get(key, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise table.wrong(key, f"a number from 0 to {most:g}")
+    return float(value)
 
 
 def _share(table: Table, key: str, default: float) -> float:

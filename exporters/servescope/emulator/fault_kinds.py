@@ -336,9 +336,10 @@ _SERVING: Final = (
     FaultKind(
         "error-burst",
         "Requests fail while they are served.",
-        _share("share of the requests that fail", 0.2),
+        _share("share of the requests that fail", 0.2, lowest=0.0005),
         lambda share: Effects(engine=EngineEffects(error_share=share)),
-        lambda share: (Truth("request_error_share", above=0.5 * share),),
+        # A minute holds too few requests to show less.
+        lambda share: _from(share, 0.02, Truth("request_error_share", above=0.5 * share)),
     ),
     FaultKind(
         "bad-replica",
@@ -374,7 +375,7 @@ _TRAFFIC: Final = (
         _share("share of the requests that clients give up", 0.3),
         lambda share: Effects(traffic=TrafficEffects(abort_share=share)),
         lambda share: (Truth("client_abort_share", above=0.4 * share),),
-        scopes=_STACK,
+        scopes=_DEPLOYMENTS,
     ),
     FaultKind(
         "prompt-mix-shift",
@@ -382,7 +383,7 @@ _TRAFFIC: Final = (
         None,
         lambda _: Effects(traffic=TrafficEffects(preset="unique")),
         lambda _: (Truth("kv_cache_hit_rate", below_times=0.5),),
-        scopes=_STACK,
+        scopes=_DEPLOYMENTS,
     ),
     FaultKind(
         "traffic-surge",

@@ -193,6 +193,7 @@ class Faults:
         self._stack = stack
         self._switched = 0
         self._applied: WeakKeyDictionary[object, object] = WeakKeyDictionary()
+        self._traffic: tuple[TrafficEffects, dict[str, TrafficEffects]] = TrafficEffects(), {}
         # By deployment: seconds from one restart to the next, None while there are none.
         self._paces: dict[str, float | None] = {}
         # How often each of these has changed, so that actions planned before can be recognised.
@@ -286,18 +287,23 @@ class Faults:
 
     def _apply(self) -> None:
         """Give every part the effects of the faults that are on now."""
+        traffic: dict[str, TrafficEffects] = {}
         for deployment in self._stack.deployments:
             self._choose_replicas(deployment)
             name = deployment.plan.identity.deployment_id
             whole = compose(each.fault.effects for each in self._in(name))
+            traffic[name] = whole.traffic
             self._apply_to(deployment, whole.deployment, DeploymentEffects())
             self._apply_to(deployment.router, whole.router, RouterEffects())
             # A list: applying may end a replica.
             for replica in list(deployment.replicas.values()):
                 self._apply_to_engine(deployment, replica)
             self._pace_restarts(deployment, whole)
-        everything = compose(each.fault.effects for each in self.active.values())
-        self._apply_to(self._stack.traffic, everything.traffic, TrafficEffects())
+        of_all = compose(each.fault.effects for each in self.active.values() if not each.fault.deployment).traffic
+        own = {name: effects for name, effects in traffic.items() if effects != of_all}
+        if self._traffic != (of_all, own):
+            self._traffic = of_all, own
+            self._stack.traffic.apply_effects(of_all, own)
 
     def _apply_to(self, part: EffectTarget[T], effects: T, usual: T) -> None:
         """Apply effects to a part, unless it has them already."""

@@ -155,7 +155,7 @@ class _Api:
         able = [one for one in serving if one.plan.identity.model_name == model]
         if not able:
             raise errors.unknown_model(model, tuple(dict.fromkeys(one.plan.identity.model_name for one in serving)))
-        split = self._emulator.stack.traffic.split
+        split = self._emulator.stack.traffic.split.shares
         weights = [split[one.plan.identity.deployment_id] for one in able]
         # Deployments without a share of the traffic serve a model that no other has.
         return self._random.choices(able, weights if sum(weights) > 0 else None)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from servescope.contract.identity import Deployment
@@ -77,16 +77,26 @@ class EmulatedStack:
         plans: Sequence[tuple[DeploymentPlan, float]],
         *,
         traffic: TrafficPlan,
+        mixes: Mapping[str, Mix] | None = None,
         seed: int = 1,
         quiet: bool = False,
     ) -> EmulatedStack:
-        """A stack of any deployments, each with its share of the traffic; together they need not be 1."""
+        """A stack of any deployments, each with its share of the traffic; together they need not be 1.
+
+        `mixes` are of the deployments, by their id, whose conversations have a mix of their own.
+        """
         stack = cls.__new__(cls)
-        stack._assemble(plans, traffic, seed, quiet=quiet)
+        stack._assemble(plans, traffic, seed, mixes=mixes, quiet=quiet)
         return stack
 
     def _assemble(
-        self, plans: Sequence[tuple[DeploymentPlan, float]], traffic: TrafficPlan, seed: int, *, quiet: bool
+        self,
+        plans: Sequence[tuple[DeploymentPlan, float]],
+        traffic: TrafficPlan,
+        seed: int,
+        *,
+        mixes: Mapping[str, Mix] | None = None,
+        quiet: bool,
     ) -> None:
         block_tokens = _check_plans([plan for plan, _ in plans])
         self.clock = VirtualClock()
@@ -98,6 +108,7 @@ class EmulatedStack:
             block_tokens=block_tokens,
             sends={deployment.plan.identity.deployment_id: deployment.send for deployment in self.deployments},
             split={plan.identity.deployment_id: share for plan, share in plans},
+            mixes=mixes,
         )
         if not quiet:
             self.traffic.start()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM, name_document
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.requests import Send, WorkloadRequest
+from servescope.emulator.workload.split import Seat, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class _Conversation:
     population: _Population
     application: int
     turns_left: int
-    send: Send
+    seat: Seat
     shared_tokens: int = 0
     segments: list[tuple[int, int]] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
@@ -85,10 +88,10 @@ class _Conversation:
 class Conversations:
     """Conversations of a mix, each turn sent when the one before was answered and thought about.
 
-    A conversation stays with the deployment it started with, which `choose` gives; `number` counts requests. Streams of
-    text are numbered from `first_stream`. After a request that did not end well (where the answer is part of the next
-    prompt), and when its context is full, a client starts afresh for the turns it has left. The same seed and the same
-    answers make the same conversations.
+    `split` says which deployment serves a conversation, `sends` hands its requests to it; `number` counts requests.
+    Streams of text are numbered from `first_stream`. After a request that did not end well (where the answer is part of
+    the next prompt), and when its context is full, a client starts afresh for the turns it has left. The same seed and
+    the same answers make the same conversations.
     """
 
     def __init__(
@@ -98,38 +101,54 @@ class Conversations:
         clock: VirtualClock,
         seed: int,
         block_tokens: int,
-        choose: Callable[[], Send],
+        split: Split,
+        sends: Mapping[str, Send],
         number: Callable[[], int],
         first_stream: int = 0,
     ) -> None:
         self._clock = clock
         self._block_tokens = block_tokens
-        self._choose = choose
+        self._split = split
+        self._sends = sends
         self._number = number
         self._random = random.Random(f"workload-{seed}")
         self._streams = first_stream
         self._populations: dict[Mix, _Population] = {}
         self._bursting = False
         self._rate_factor = 0.0
-        self._abort_share = mix.abort_share
+        self._abort_share: float | None = None
         self._arrivals = 0  # goes up when the next arrival is cancelled
         self._mix = mix
         self._population = self._find_population(mix)
+        # Of the deployments whose conversations are of another mix.
+        self._populations_in: dict[str, _Population] = {}
+        self._abort_shares: dict[str, float | None] = {}
 
     def start(self) -> None:
         """Start the bursts; conversations arrive once `follow` sets their mix."""
         self._clock.schedule(self._random.expovariate(1 / self._mix.calm_seconds), self._toggle_burst)
 
-    def follow(self, mix: Mix, *, rate_factor: float = 1.0, abort_share: float | None = None) -> None:
+    def follow(
+        self,
+        mix: Mix,
+        *,
+        rate_factor: float = 1.0,
+        abort_share: float | None = None,
+        mixes: Mapping[str, Mix] | None = None,
+        abort_shares: Mapping[str, float | None] | None = None,
+    ) -> None:
         """Be of a mix from now on, arrive `rate_factor` times as often, and hang up by `abort_share` where it is given.
 
-        Conversations under way become new ones of the new mix when their next turn comes. A mix that comes back finds
-        its applications and documents again. Factor 0 ends all that is under way.
+        `mixes` and `abort_shares` are those of single deployments that have their own. Conversations under way become
+        new ones of the new mix when their next turn comes. A mix that comes back finds its applications and documents
+        again. Factor 0 ends all that is under way.
         """
         self._mix = mix
         self._population = self._find_population(mix)
+        self._populations_in = {name: self._find_population(own) for name, own in (mixes or {}).items()}
         self._rate_factor = rate_factor
-        self._abort_share = mix.abort_share if abort_share is None else abort_share
+        self._abort_share = abort_share
+        self._abort_shares = dict(abort_shares or {})
         self._await_arrival()
 
     def _find_population(self, mix: Mix) -> _Population:
@@ -182,14 +201,38 @@ class Conversations:
         self._clock.schedule(self._random.expovariate(1 / mean), self._toggle_burst)
 
     def _open_conversation(self) -> None:
+        seat, wait = self._split.seat(), 0.0
+        openings = self._draw_openings(seat.deployment)
+        if openings:
+            self._open_seated(seat)
+        for _ in range(openings - 1):
+            wait += self._random.expovariate(1 / self._mix.think_seconds)
+            self._clock.schedule(wait, partial(self._open_seated, copy(seat)))
+
+    def _draw_openings(self, deployment: str) -> int:
+        """How many conversations follow one another there in place of one.
+
+        A deployment gets as many requests whether its own mix has longer or shorter conversations than the others'.
+        """
+        turns = self._population_in(deployment).mix.turns
+        if turns == self._mix.turns:
+            return 1
+        wanted = self._mix.turns / turns
+        return int(wanted) + (self._random.random() < wanted % 1)
+
+    def _open_seated(self, seat: Seat) -> None:
+        population = self._population_in(seat.deployment)
         conversation = _Conversation(
-            population=self._population,
-            application=self._pick(self._population.application_weights),
-            turns_left=self._draw_turns(),
-            send=self._choose(),
+            population=population,
+            application=self._pick(population.application_weights),
+            turns_left=self._draw_turns(population.mix),
+            seat=seat,
         )
         self._start_afresh(conversation)
         self._send_turn(conversation)
+
+    def _population_in(self, deployment: str) -> _Population:
+        return self._populations_in.get(deployment, self._population)
 
     def _start_afresh(self, conversation: _Conversation) -> None:
         """Begin with the system prompt and documents again; what follows them is the conversation's own."""
@@ -222,20 +265,21 @@ class Conversations:
     def _pick(self, cumulative_weights: list[float]) -> int:
         return self._random.choices(range(len(cumulative_weights)), cum_weights=cumulative_weights)[0]
 
-    def _draw_turns(self) -> int:
+    def _draw_turns(self, mix: Mix) -> int:
         """Turns of a conversation, geometric with the mix's mean."""
-        if self._mix.turns == 1:
+        if mix.turns == 1:
             return 1
-        return 1 + int(math.log(1.0 - self._random.random()) / math.log(1 - 1 / self._mix.turns))
+        return 1 + int(math.log(1.0 - self._random.random()) / math.log(1 - 1 / mix.turns))
 
     def _send_turn(self, conversation: _Conversation) -> None:
         if self._rate_factor == 0:
             return
-        mix = self._mix
-        if conversation.population is not self._population:
-            conversation.population = self._population
-            conversation.application = self._pick(self._population.application_weights)
-            conversation.turns_left = self._draw_turns()
+        population = self._population_in(self._split.follow(conversation.seat))
+        mix = population.mix
+        if conversation.population is not population:
+            conversation.population = population
+            conversation.application = self._pick(population.application_weights)
+            conversation.turns_left = self._draw_turns(mix)
             self._start_afresh(conversation)
         conversation.turns_left -= 1
         if self._random.random() < mix.oversized_share:
@@ -246,15 +290,15 @@ class Conversations:
             self._start_afresh(conversation)
         output_tokens = self._draw(mix.output_tokens, mix.output_spread)
         output_tokens = min(max(output_tokens, mix.output_range[0]), mix.output_range[1])
-        self._rewrite_end(conversation)
+        self._rewrite_end(conversation, mix)
         input_tokens = min(conversation.tokens + message, mix.prompt_limit)
         conversation.extend(input_tokens)
         self._send(conversation, input_tokens, output_tokens, self._answer(conversation, output_tokens))
 
-    def _rewrite_end(self, conversation: _Conversation) -> None:
+    def _rewrite_end(self, conversation: _Conversation, mix: Mix) -> None:
         """Replace the last tokens by as many others, but nothing of what is shared."""
         tokens = conversation.tokens
-        kept = max(tokens - self._mix.rewritten_tokens, conversation.shared_tokens)
+        kept = max(tokens - mix.rewritten_tokens, conversation.shared_tokens)
         if kept < tokens:
             conversation.cut(kept, self._block_tokens)
             self._branch(conversation)
@@ -263,7 +307,7 @@ class Conversations:
     def _answer(self, conversation: _Conversation, output_tokens: int) -> tuple[int, ...]:
         """Let the answer follow the prompt, and forget it again unless it is kept; ids of the blocks of both."""
         input_tokens = conversation.tokens
-        if self._mix.keeps_output:
+        if conversation.population.mix.keeps_output:
             conversation.extend(input_tokens + output_tokens)
             return conversation.name_blocks(self._block_tokens)
         self._branch(conversation)
@@ -275,20 +319,23 @@ class Conversations:
     def _send(
         self, conversation: _Conversation, input_tokens: int, output_tokens: int, block_ids: tuple[int, ...]
     ) -> None:
-        request = WorkloadRequest(self._number(), input_tokens, output_tokens, block_ids, self._draw_patience())
-        conversation.send(request, lambda outcome: self._answered(conversation, outcome))
+        patience = self._draw_patience(conversation)
+        request = WorkloadRequest(self._number(), input_tokens, output_tokens, block_ids, patience)
+        self._sends[conversation.seat.deployment](request, lambda outcome: self._answered(conversation, outcome))
 
     def _answered(self, conversation: _Conversation, outcome: str) -> None:
         if outcome != "ok" and conversation.population.mix.keeps_output:
             self._start_afresh(conversation)
         if conversation.turns_left > 0:
-            think = self._random.expovariate(1 / self._mix.think_seconds)
+            think = self._random.expovariate(1 / conversation.population.mix.think_seconds)
             self._clock.schedule(think, lambda: self._send_turn(conversation))
 
-    def _draw_patience(self) -> float | None:
-        if self._random.random() >= self._abort_share:
+    def _draw_patience(self, conversation: _Conversation) -> float | None:
+        mix = conversation.population.mix
+        share = self._abort_shares.get(conversation.seat.deployment, self._abort_share)
+        if self._random.random() >= (mix.abort_share if share is None else share):
             return None
-        return self._random.expovariate(1 / self._mix.abort_seconds)
+        return self._random.expovariate(1 / mix.abort_seconds)
 
     def _draw(self, mean: float, spread: float) -> int:
         """A log-normal number of tokens, 1 or more."""

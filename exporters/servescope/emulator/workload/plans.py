@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.presets import PRESETS
 from servescope.emulator.workload.traces import TraceSurvey
-from servescope.errors import UsageError
+from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import Table, located
 
 
@@ -62,6 +62,10 @@ MOST_JITTER: Final = 3600.0
 TrafficPlan = GeneratedTraffic | ReplayedTraffic
 
 _MIX_FIELDS = tuple(each.name for each in fields(Mix))
+_ARRIVAL_FIELDS = (
+    "requests_per_second", "arrivals", "pareto_shape", "day_seconds", "day_amplitude", "burst_factor", "burst_seconds",
+    "calm_seconds",
+)  # fmt: skip
 _REPLAY_FIELDS = tuple(each.name for each in fields(ReplayedTraffic))
 
 
@@ -74,6 +78,28 @@ def parse_traffic(table: Table, *, folder: Path = Path()) -> TrafficPlan:
     table.check_keys(("preset", *_MIX_FIELDS, *_REPLAY_FIELDS))
     with located(f"{table.origin}: {table.path}"):
         return _parse_replay(table, folder) if "trace" in table.values else _parse_mix(table)
+
+
+def parse_own_mix(table: Table, shared: TrafficPlan) -> Mix:
+    """The mix of one deployment's conversations: a preset or the shared one, with what the table has otherwise.
+
+    Arrivals are those of all traffic. Raises ConfigurationError.
+    """
+    table.check_keys(("preset", *_MIX_FIELDS))
+    for name in _ARRIVAL_FIELDS:
+        if name in table.values:
+            raise table.wrong(name, "none: conversations arrive as [traffic] says, whatever deployment gets them")
+    if not isinstance(shared, GeneratedTraffic):
+        raise ConfigurationError(
+            f"{table.origin}: {table.path}: expected none beside a trace, whose prompts are its own"
+        )
+    with located(f"{table.origin}: {table.path}"):
+        usual = PRESETS[table.choice("preset", sorted(PRESETS), "")] if "preset" in table.values else shared.mix
+        own: dict[str, Any] = {
+            name: _read_like(table, name, getattr(usual, name)) for name in _MIX_FIELDS if name in table.values
+        }
+        arrivals: dict[str, Any] = {name: getattr(shared.mix, name) for name in _ARRIVAL_FIELDS}
+        return replace(usual, **arrivals, **own)
 
 
 def _parse_replay(table: Table, folder: Path) -> ReplayedTraffic:

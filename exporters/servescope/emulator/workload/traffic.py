@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import accumulate
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
@@ -17,6 +15,7 @@ from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
 from servescope.emulator.workload.presets import find_preset
 from servescope.emulator.workload.replays import Replay
 from servescope.emulator.workload.requests import Send
+from servescope.emulator.workload.split import Seat, Split
 from servescope.emulator.workload.traces import survey_trace
 from servescope.errors import UsageError
 
@@ -27,9 +26,9 @@ _MOST_FAMILIES = 100_000
 class Traffic:
     """The requests of all clients, split over deployments by share; nothing is sent before `start`.
 
-    `sends` hands a request to a deployment, by its id; `split` is the share of new conversations of each, in
-    the same order; together they need not be 1. `requests_sent` counts all requests. The same seed and the same answers
-    give the same traffic.
+    `sends` hands a request to a deployment, by its id; `split` is the share of conversations of each; together they
+    need not be 1. `mixes` are of the deployments whose conversations are of a mix of their own, but for its arrivals.
+    `requests_sent` counts all requests. The same seed and the same answers give the same traffic.
     """
 
     def __init__(
@@ -41,18 +40,22 @@ class Traffic:
         block_tokens: int,
         sends: Mapping[str, Send],
         split: Mapping[str, float],
+        mixes: Mapping[str, Mix] | None = None,
     ) -> None:
         self.plan = plan
         self.requests_sent = 0
+        self.split = Split(sends, split, clock=clock, seed=seed)
         self._sends = dict(sends)
-        self._random = random.Random(f"split-{seed}")
+        self._mixes = dict(mixes or {})
         self._effects = TrafficEffects()
+        self._effects_in: Mapping[str, TrafficEffects] = {}
         self._started = False
-        self._split = _divide(self._sends, split)
-        self._families: dict[int, str] = {}  # the one that came back longest ago first
+        self._families: dict[int, Seat] = {}  # the one that came back longest ago first
         self._replay: Replay | None = None
         first_stream = 0
         if isinstance(plan, ReplayedTraffic):
+            if self._mixes:
+                raise UsageError(f"deployment {next(iter(self._mixes))!r} has a mix of its own, expected none: a trace")
             survey = survey_trace(plan.trace)
             self._replay = Replay(
                 plan,
@@ -74,7 +77,8 @@ class Traffic:
             clock=clock,
             seed=seed,
             block_tokens=block_tokens,
-            choose=self._choose,
+            split=self.split,
+            sends=self._sends,
             number=self._count,
             first_stream=first_stream,
         )
@@ -84,11 +88,6 @@ class Traffic:
         """Whether nothing more will be sent: a trace has an end, generated traffic has none."""
         return self._replay is not None and self._replay.ended
 
-    @property
-    def split(self) -> dict[str, float]:
-        """The share of new conversations each deployment gets, by its id; together they are 1."""
-        return dict(self._split)
-
     def start(self) -> None:
         """Start the arrivals."""
         self._started = True
@@ -97,86 +96,65 @@ class Traffic:
             self._replay.start()
         self._follow()
 
-    def set_share(self, deployment_id: str, share: float) -> None:
-        """Give a deployment this share of the new conversations, and the rest to the others.
-
-        These keep their proportions, or get equal parts when they had nothing. Conversations stay where they began.
-        """
-        self._check_known(deployment_id)
-        if not 0 <= share <= 1:
-            raise UsageError(f"share of {deployment_id!r} is {share!r}, expected a share in [0, 1]")
-        others = {name: kept for name, kept in self._split.items() if name != deployment_id}
-        if not others and share != 1:
-            raise UsageError(f"share of {deployment_id!r} is {share!r}, expected 1: there is no other deployment")
-        total = sum(others.values())
-        for name, kept in others.items():
-            self._split[name] = (1 - share) * (kept / total if total > 0 else 1 / len(others))
-        self._split[deployment_id] = float(share)
-
-    def apply_effects(self, effects: TrafficEffects) -> None:
+    def apply_effects(self, effects: TrafficEffects, by_deployment: Mapping[str, TrafficEffects] | None = None) -> None:
         """Follow these effects from now on; raises UsageError, changing nothing, when they cannot be.
 
-        A preset replaces the mix but for its rate of requests, so that only what is asked shifts. In place of a trace
-        it comes at the trace's mean rate, while time passes in the trace.
+        A preset replaces the mix but for its arrivals, so that only what is asked shifts. In place of a trace it comes
+        at the trace's mean rate, while time passes in the trace. `by_deployment` are what a deployment's own
+        conversations are like, where that differs; the arrivals are those of all.
         """
-        if not 0 <= effects.rate_factor < math.inf:
-            raise UsageError(f"rate_factor is {effects.rate_factor!r}, expected 0 or more")
-        if effects.abort_share is not None and not 0 <= effects.abort_share <= 1:
-            raise UsageError(f"abort_share is {effects.abort_share!r}, expected a share in [0, 1]")
-        if effects.preset is not None:
-            find_preset(effects.preset)
+        for each in (effects, *(by_deployment or {}).values()):
+            _check(each)
         self._effects = effects
+        self._effects_in = dict(by_deployment or {})
         if self._started:
             self._follow()
 
     def _follow(self) -> None:
-        effects, mix = self._effects, self._mix
-        if effects.preset is not None:
-            mix = replace(find_preset(effects.preset), requests_per_second=mix.requests_per_second)
+        effects = self._effects
         generates = self._replay is None or effects.preset is not None
         self._conversations.follow(
-            mix, rate_factor=effects.rate_factor if generates else 0.0, abort_share=effects.abort_share
+            self._mix_of(effects, self._mix),
+            rate_factor=effects.rate_factor if generates else 0.0,
+            abort_share=effects.abort_share,
+            mixes={name: self._mix_in(name) for name in {*self._mixes, *self._effects_in}},
+            abort_shares={name: each.abort_share for name, each in self._effects_in.items()},
         )
         if self._replay is not None:
             self._replay.follow(
                 rate_factor=effects.rate_factor, abort_share=effects.abort_share or 0.0, sending=not generates
             )
 
+    def _mix_of(self, effects: TrafficEffects, mix: Mix) -> Mix:
+        """The mix under effects: another where they name a preset, arriving as all of the traffic does."""
+        if effects.preset is not None:
+            mix = find_preset(effects.preset)
+        return replace(mix, requests_per_second=self._mix.requests_per_second)
+
+    def _mix_in(self, deployment_id: str) -> Mix:
+        """The mix of one deployment's conversations."""
+        effects = self._effects_in.get(deployment_id, self._effects)
+        return self._mix_of(effects, self._mixes.get(deployment_id, self._mix))
+
     def _choose_for(self, family: int | None) -> Send:
         """The deployment of a recorded prompt: that of the last one of its family, as conversations stay, too."""
         if family is None:
-            return self._choose()
-        name = self._families.pop(family, None) or self._draw_name()
-        self._families[family] = name
+            return self._sends[self.split.seat().deployment]
+        seat = self._families.pop(family, None) or self.split.seat()
+        self._families[family] = seat
         if len(self._families) > _MOST_FAMILIES:
             del self._families[next(iter(self._families))]
-        return self._sends[name]
-
-    def _choose(self) -> Send:
-        return self._sends[self._draw_name()]
-
-    def _draw_name(self) -> str:
-        names = list(self._split)
-        return self._random.choices(names, cum_weights=list(accumulate(self._split.values())))[0]
+        return self._sends[self.split.follow(seat)]
 
     def _count(self) -> int:
         self.requests_sent += 1
         return self.requests_sent
 
-    def _check_known(self, deployment_id: str) -> None:
-        if deployment_id not in self._sends:
-            known = ", ".join(sorted(self._sends))
-            raise UsageError(f"unknown deployment {deployment_id!r}, known: {known}")
 
-
-def _divide(sends: Mapping[str, Send], split: Mapping[str, float]) -> dict[str, float]:
-    """The split as shares that add up to 1."""
-    if sends.keys() != split.keys():
-        raise UsageError(f"the traffic split is of {sorted(split)}, expected of {sorted(sends)}")
-    for name, share in split.items():
-        if not 0 <= share < math.inf:
-            raise UsageError(f"share of {name!r} is {share!r}, expected 0 or more")
-    total = sum(split.values())
-    if not total > 0:
-        raise UsageError("the shares of the traffic split are all 0, expected one above 0")
-    return {name: split[name] / total for name in sends}
+def _check(effects: TrafficEffects) -> None:
+    if not 0 <= effects.rate_factor < math.inf:
+        raise UsageError(f"rate_factor is {effects.rate_factor!r}, expected 0 or more")
+    if effects.abort_share is not None and not 0 <= effects.abort_share <= 1:
+        raise UsageError(f"abort_share is {effects.abort_share!r}, expected a share in [0, 1]")
+    if effects.preset is not None:
+        find_preset(effects.preset)

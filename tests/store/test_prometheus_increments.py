@@ -88,7 +88,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     make_blocks(folder / "past.om", promtool, folder / "prometheus")
     write_blocks([*_bare(start_ms), *_by_two_collectors(start_ms)], promtool, folder / "prometheus")
     with remembering(prometheus, folder / "prometheus") as running:
-        history = PrometheusHistory(Prometheus(f"http://127.0.0.1:{running.port}"), clock=lambda: end_ms / 1000)
+        history = PrometheusHistory(Prometheus(f"http://127.0.0.1:{running.port}"), clock=lambda: end_ms / 1000 + 60)
         yield Past(folder / "s.db", history, start_ms, end_ms)
 
 

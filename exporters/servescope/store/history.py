@@ -47,3 +47,6 @@ class History(Protocol):
 
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """How the figures of a time were derived; None when that is not known."""
+
+    def remarks(self) -> tuple[str, ...]:
+        """What it does not hold of increments and events, and what its answers warned of, for those who judge by it."""

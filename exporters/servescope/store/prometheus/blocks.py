@@ -7,7 +7,7 @@ every version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -16,18 +16,15 @@ from numpy.typing import NDArray
 from servescope.contract.identity import IDENTITY_LABELS, Deployment
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Labels, make_labels, pick_labels
-from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError, Track
+from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
+from servescope.store.prometheus.steps import read_steps
 
 Key = tuple[Labels, Labels]
 """The identity labels of a target's series, and the `job` and `instance` that Prometheus scraped them at."""
 
 WITHIN: Final = f"[{BLOCK_MS - 1}ms]"
 _GROUP: Final = ", ".join((*IDENTITY_LABELS, "job", "instance"))
-
-_POINTS = 400_000
-_FIRST_STEPS, _MOST_STEPS = 12, 288
-_PATIENCE = 2
 
 
 def key_of(labels: Labels) -> Key:
@@ -96,23 +93,4 @@ class Blocks:
         return (track.times - self.first_ms) // BLOCK_MS
 
     def _ask(self, expression: str) -> Iterator[Track]:
-        """The expression at every edge, in queries that grow or shrink with the number of series."""
-        first_ms, steps, patience = self.first_ms, _FIRST_STEPS, _PATIENCE
-        while first_ms <= self.last_ms:
-            end_ms = min(first_ms + (steps - 1) * BLOCK_MS, self.last_ms)
-            try:
-                tracks = self._prometheus.query_range(expression, start_ms=first_ms, end_ms=end_ms, step_ms=BLOCK_MS)
-            except TooMuchError as error:
-                patience -= isinstance(error, LateError)
-                if steps == 1 or patience < 0:
-                    raise
-                steps = max(1, steps // 4)
-                continue
-            yield from tracks
-            first_ms = end_ms + BLOCK_MS
-            steps = min(_MOST_STEPS, max(1, _POINTS // max(1, len(tracks))))
-
-
-def block_range(start_ms: int, end_ms: int) -> Sequence[int]:
-    """The starts of the blocks that lie between start and end."""
-    return range(-(-start_ms // BLOCK_MS) * BLOCK_MS, end_ms - BLOCK_MS + 1, BLOCK_MS)
+        return read_steps(self._prometheus, expression, self.first_ms, self.last_ms, BLOCK_MS)

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from servescope.contract.events import Event
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.increments import TargetIncrements
@@ -18,6 +19,7 @@ from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import MAX_STEPS, Prometheus, TooMuchError, Track
+from servescope.store.prometheus.events import read_events
 from servescope.store.prometheus.figure_queries import figures_query, matchers
 from servescope.store.prometheus.increments import read_increments
 from servescope.store.prometheus.scrapes import read_scrape_times, read_scrapes
@@ -51,6 +53,11 @@ _LIST_SECONDS, _PAGE_SECONDS = 30.0, 4.0
 _PAGES_KEPT = 64
 # Up to this much time one query reads the figures of all deployments, as for a table of them.
 _SHORT_MS = 600_000
+# A scrape is stored with the time it began, when it is over.
+_SETTLED_MS = 30_000
+_UNHELD = (
+    "a Prometheus holds no deploys that were reported to a collector, and other events with a time to within a minute"
+)
 _EXPOSED: Mapping[str, str] = {figure.exposed: figure.name for figure in FIGURES.values() if figure.exposed}
 _RECORDED: Mapping[str, str] = {figure.record(): figure.name for figure in FIGURES.values()}
 _IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
@@ -304,9 +311,19 @@ class PrometheusHistory:
     ) -> list[TargetIncrements]:
         """The increments of a deployment's targets in the blocks that lie between start and end.
 
-        Raises PartialError where a part of the samples could not be read.
+        A block is there once it ended a little while ago, as Prometheus stores a scrape when that is over. Raises
+        PartialError where a part of the samples could not be read.
         """
-        return read_increments(self._whole, deployment, names, start_ms, end_ms)
+        settled_ms = min(end_ms, self._now_ms - _SETTLED_MS)
+        return read_increments(self._whole, deployment, names, start_ms, settled_ms)
+
+    def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
+        """The events after start up to end that its series show, without deploys. Raises PartialError."""
+        return read_events(self._whole, start_ms, end_ms)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What is not in a Prometheus, and what it warned of while increments and events were read."""
+        return _UNHELD, *self._whole.warnings
 
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """None: a Prometheus holds the figures, not how they were derived."""

@@ -349,8 +349,7 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest
     def open_(name: str, url: str, **parameters: str) -> AppTest:
         monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
         page: AppTest = testing.AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=30)
-        if name != "fleet":
-            page.switch_page(f"views/{name}.py")
+        page.switch_page(f"views/{name}.py")
         for key, value in parameters.items():
             page.query_params[key] = value
         page.run()

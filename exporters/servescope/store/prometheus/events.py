@@ -30,9 +30,9 @@ STEP_MS: Final = 60_000
 _FIRING = 'alertstate="firing",severity!="none"'
 # Of other alerts of the same Prometheus nothing says that they have to do with a deployment.
 _ALERTS = f'ALERTS{{{_FIRING},inference_stack!=""}} or ALERTS{{{_FIRING},alertname=~"Servescope.+"}}'
-_COLLECTED_ALERTS = 'max by (alertname) (servescope_alerts{alertstate="firing",alertname!="ServescopeWatchdog"}) > 0'
-_SPLIT = "max by (model_name, environment, inference_stack) (servescope_configured_traffic_ratio)"
-_PAGES = "group by (job, instance) (servescope_build_info)"
+_COUNTED, _SHARES, _BUILD = "servescope_alerts", "servescope_configured_traffic_ratio", "servescope_build_info"
+_COLLECTED_ALERTS = f'{_COUNTED}{{alertstate="firing",alertname!="ServescopeWatchdog"}} > 0'
+_PAGES = f"group by (job, instance) ({_BUILD})"
 _STARTS = f"group by ({', '.join(IDENTITY_LABELS)}, job, instance) ({START_TIME})"
 
 Flags = NDArray[np.bool_]
@@ -98,7 +98,9 @@ def _alerts(steps: _Steps, scraping: Flags, collecting: Flags) -> Iterator[Event
     names = {dict(labels)["alertname"] for labels in evaluated}
     collected = {
         labels: present
-        for labels, present in steps.presence(_COLLECTED_ALERTS, lambda labels: labels).items()
+        for labels, present in steps.presence(
+            _COLLECTED_ALERTS, lambda labels: pick_labels(labels, ("alertname",))
+        ).items()
         if dict(labels).get("alertname", "") not in names
     }
     for found, known in ((evaluated, scraping), (collected, collecting)):
@@ -177,8 +179,10 @@ def _title(labels: Labels) -> str:
 def _splits(steps: _Steps, collecting: Flags) -> Iterator[Event]:
     """Configured shares that were set, changed, or removed."""
     shares: dict[Labels, NDArray[np.float64]] = {}
-    for labels, at, values in steps.ask(_SPLIT):
-        shares.setdefault(labels, np.full(len(steps.times), np.nan))[at] = values
+    for labels, at, values in steps.ask(_SHARES):
+        # Of two collectors either has it.
+        model = pick_labels(labels, ("model_name", "environment", "inference_stack"))
+        shares.setdefault(model, np.full(len(steps.times), np.nan))[at] = values
     for labels, ratios in shares.items():
         at = np.flatnonzero(~np.isnan(ratios) | collecting)
         for before, after in pairwise(at.tolist()):

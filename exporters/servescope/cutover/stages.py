@@ -1,0 +1,77 @@
+"""What people decided, as spans of time: which stage was when, what is left out, what was acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.evidence import Decision
+from servescope.cutover.plan import CutoverPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpan:
+    """A stage that has begun: its index in the plan, and from when to when it is judged, in milliseconds."""
+
+    index: int
+    since_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The course of a cutover up to a time.
+
+    `stages` are those that have begun, each up to the next or to the end; `excluded` are spans with why they are left
+    out; `acknowledged_ms` when harm was acknowledged; `rolled_back` the decision that ended it.
+    """
+
+    stages: tuple[StageSpan, ...]
+    excluded: tuple[tuple[int, int, str], ...]
+    acknowledged_ms: tuple[int, ...]
+    rolled_back: Decision | None
+
+    @property
+    def since_ms(self) -> int:
+        """When the first stage began."""
+        return self.stages[0].since_ms
+
+    @property
+    def end_ms(self) -> int:
+        """Up to when it is judged."""
+        return self.stages[-1].until_ms
+
+    def usable(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the blocks no excluded span touches, (B,)."""
+        kept = np.ones(blocks.shape, dtype=np.bool_)
+        for start_ms, end_ms, _ in self.excluded:
+            kept &= (blocks >= end_ms) | (blocks + BLOCK_MS <= start_ms)
+        return kept
+
+
+def course_of(plan: CutoverPlan, started_ms: int, decisions: Sequence[Decision], at_ms: int) -> Course:
+    """The course up to `at_ms`: the stage is that of the last `advance`, stage 0 before any; a rollback ends it."""
+    made = sorted((each for each in decisions if each.at_ms <= at_ms), key=lambda each: each.at_ms)
+    starts = [each.at_ms for each in made if each.kind == "start"]
+    since_ms = min(starts[0] if starts else started_ms, at_ms)
+    rolled_back = next((each for each in made if each.kind == "rollback"), None)
+    end_ms = at_ms if rolled_back is None else max(since_ms, rolled_back.at_ms)
+    begun = [(0, since_ms)]
+    for each in made:
+        if each.kind == "advance" and each.stage is not None and since_ms <= each.at_ms <= end_ms:
+            begun.append((min(max(each.stage, 0), len(plan.stages) - 1), each.at_ms))
+    ends = [*(since for _, since in begun[1:]), end_ms]
+    return Course(
+        stages=tuple(StageSpan(index, since, until) for (index, since), until in zip(begun, ends, strict=True)),
+        excluded=tuple(
+            (each.start_ms, each.end_ms, each.reason)
+            for each in made
+            if each.kind == "exclude" and each.start_ms is not None and each.end_ms is not None
+        ),
+        acknowledged_ms=tuple(each.at_ms for each in made if each.kind == "acknowledge"),
+        rolled_back=rolled_back,
+    )

@@ -1,0 +1,164 @@
+"""Evidence of a cutover made up: two arms of pods whose requests, latencies and errors are drawn block by block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.identity import Identity
+from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
+from servescope.contract.metrics import METRICS, OUTCOMES
+from servescope.contract.samples import Series, format_edge, make_labels
+from servescope.cutover.evidence import Evidence
+from servescope.cutover.plan import Arm, CutoverPlan, Stage
+from servescope.cutover.plan_files import preset_metrics
+
+Floats = NDArray[np.float64]
+START_MS = 1_800_000_000_000 // BLOCK_MS * BLOCK_MS
+INTERVAL_MS = 15_000
+SCRAPES = BLOCK_MS // INTERVAL_MS
+HOUR = 12
+"""Blocks of an hour."""
+
+_CDF = np.vectorize(NormalDist().cdf, otypes=[np.float64])
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one arm does: its pods, and how its requests turn out, as factors of the usual."""
+
+    pods: int = 4
+    slower: float = 1.0
+    first_token: float = 1.0
+    errors: float = 0.002
+    rejected: float = 0.0
+    prompts: float = 1.0
+    layer: str = "process"
+    source: str = "servescope"
+    role: str = "aggregated"
+
+
+@dataclass(frozen=True)
+class Story:
+    """A cutover: hours of v1 alone, then hours with the share of requests that v2 has."""
+
+    past_hours: int = 24
+    hours: int = 12
+    share: float = 0.25
+    requests_per_minute: float = 600.0
+    v1: Side = field(default_factory=Side)
+    v2: Side = field(default_factory=Side)
+    seed: int = 1
+
+    @property
+    def started_ms(self) -> int:
+        """When the cutover starts."""
+        return START_MS + self.past_hours * HOUR * BLOCK_MS
+
+    @property
+    def end_ms(self) -> int:
+        """When the last block ends."""
+        return self.started_ms + self.hours * HOUR * BLOCK_MS
+
+
+def plan_of(*shares: float, required: tuple[str, ...] | None = None) -> CutoverPlan:
+    """The least plan with stages of these shares; with `required`, of these of its metrics only."""
+    metrics = tuple(each for each in preset_metrics() if required is None or each.name in required)
+    return CutoverPlan(
+        "chat",
+        Arm("v1", ({"deployment_id": "chat-v1"},)),
+        Arm("v2", ({"deployment_id": "chat-v2"},)),
+        tuple(Stage(share) for share in shares or (0.25,)),
+        metrics,
+    )
+
+
+def evidence_of(story: Story) -> Evidence:
+    """The increments of both arms, scraped without a failure until the story ends."""
+    random = np.random.default_rng(story.seed)
+    past, during = story.past_hours * HOUR, story.hours * HOUR
+    per_block = np.full(past + during, story.requests_per_minute * BLOCK_MS / 60_000)
+    share = np.concatenate([np.zeros(past), np.full(during, story.share)])
+    targets = []
+    for name, side, part in (("v1", story.v1, 1.0 - share), ("v2", story.v2, share)):
+        for pod in range(side.pods):
+            expected = per_block * part / side.pods
+            first = 0 if name == "v1" else past - 1
+            targets.append(_target(random, name, pod, side, expected[first:], first))
+    last = {target.target_id: story.end_ms for target in targets}
+    return Evidence(tuple(targets), story.end_ms, INTERVAL_MS, last)
+
+
+def _target(
+    random: np.random.Generator, name: str, pod: int, side: Side, expected: Floats, first: int
+) -> TargetIncrements:
+    identity = Identity("llama", f"chat-{name}", name, replica=f"{name}-{pod}", role=side.role)
+    blocks = START_MS + BLOCK_MS * (first + np.arange(expected.size))
+    requests = random.poisson(expected).astype(float)
+    rows: dict[Series, Floats] = {}
+    failed = random.binomial(requests.astype(int), side.errors).astype(float)
+    rejected = random.binomial(requests.astype(int), side.rejected).astype(float)
+    ok = np.maximum(requests - failed - rejected, 0.0)
+    outcomes = dict.fromkeys(OUTCOMES, np.zeros(expected.size)) | {"ok": ok, "error": failed, "rejected": rejected}
+    for outcome, values in outcomes.items():
+        rows[Series("requests_total", make_labels({"outcome": outcome}))] = values
+    rows[Series("requests_started_total", ())] = requests
+    slower = side.slower
+    for histogram, median, spread in (
+        ("time_to_first_token_seconds", 0.35 * slower * side.first_token, 0.7),
+        ("time_per_output_token_seconds", 0.03 * slower, 0.3),
+        ("request_duration_seconds", 6.0 * slower, 0.6),
+        ("tps_per_request", 33.0 / slower, 0.3),
+        ("input_tokens_per_request", 900.0 * side.prompts, 1.0),
+        ("output_tokens_per_request", 200.0, 0.6),
+    ):
+        rows |= _histogram(random, histogram, ok, median, spread)
+    outputs = rows[Series("output_tokens_per_request_sum", ())]
+    rows[Series("output_tokens_total", ())] = outputs
+    rows[Series("decode_seconds_total", ())] = (outputs - ok) * 0.03 * slower
+    rows[Series("preemptions_total", ())] = np.zeros(expected.size)
+    zeros = np.zeros(expected.size, dtype=np.int64)
+    gauges = (Series("queued_requests", ()), Series("kv_cache_usage", ()), Series("concurrent_requests", ()))
+    levels = np.array([np.zeros(expected.size), np.full(expected.size, 0.4), requests / 50.0])
+    return TargetIncrements(
+        target_id=identity.target_id,
+        identity=identity,
+        blocks=blocks,
+        series=tuple(rows),
+        gains=np.array(list(rows.values())),
+        gauges=gauges,
+        levels=levels,
+        above=np.array([np.zeros(expected.size), np.zeros(expected.size), np.full(expected.size, np.nan)]),
+        started_ms=np.full(expected.size, float(START_MS - 7 * 24 * 3_600_000 if name == "v1" else blocks[0] - 1000)),
+        tallies=Tallies(np.full(expected.size, SCRAPES, dtype=np.int64), zeros, zeros, zeros, zeros),
+        source=side.source,
+        layer=side.layer,
+    )
+
+
+def _histogram(
+    random: np.random.Generator, name: str, count: Floats, median: float, spread: float
+) -> Mapping[Series, Floats]:
+    """Observations that are log-normal: their counts by edge, and their sum."""
+    edges = METRICS[name].edges
+    assert edges is not None
+    shares = np.diff(np.concatenate([[0.0], _CDF((np.log(edges) - math.log(median)) / spread), [1.0]]))
+    counts = np.array(
+        [random.multinomial(int(each), np.maximum(shares, 0.0) / shares.sum()) for each in count], dtype=float
+    )
+    cumulative = np.cumsum(counts, axis=1).T if count.size else np.zeros((len(edges) + 1, 0))
+    mean = median * math.exp(spread**2 / 2)
+    deviation = mean * math.sqrt(math.exp(spread**2) - 1.0)
+    total = np.maximum(
+        count * mean + np.sqrt(count) * deviation * random.standard_normal(count.size), count * median / 10
+    )
+    rows = {
+        Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})): cumulative[index]
+        for index, edge in enumerate((*edges, math.inf))
+    }
+    return {**rows, Series(f"{name}_sum", ()): np.where(count > 0, total, 0.0), Series(f"{name}_count", ()): count}

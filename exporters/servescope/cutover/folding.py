@@ -255,7 +255,7 @@ def _fold_arm(
             name: Counted(unknown(), unknown())
             for name, side in (*reading.counters, *reading.gauges)
             if side == "above"
-        } | {f"{SPEED} histogram": Counted(unknown(), unknown())},
+        } | {name: Counted(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
         slow={name: np.full((len(targets), len(edges), blocks.size), np.nan) for name, edges in reading.edges.items()},
         distributions={},
         traffic={name: unknown() for name in TRAFFIC},

@@ -89,6 +89,7 @@ class Noise:
     between pods that lasts; `cv2` the squared coefficient of variation of one observation; `information_wanted` the
     information expected when one most wants to decide. `calibrated` is False where there was too little past, so that
     the noise is estimated while the cutover runs. `spread` is 1/P1 + 1/P2 of the groups of pods that `tau2` is of.
+    `dispersion` is by how much events vary more than independent ones.
     """
 
     tau2: float
@@ -98,6 +99,21 @@ class Noise:
     blocks: int
     calibrated: bool
     spread: float = 0.0
+    dispersion: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedEdge:
+    """A bucket edge that both arms have, above which the shares of observations are compared.
+
+    `tau2` is the excess variance of a block's difference, `floor` the difference below which it is immaterial, and
+    `wanted` the variance at which its bounds are narrowest.
+    """
+
+    edge: float
+    tau2: float
+    floor: float
+    wanted: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +123,8 @@ class FrozenPlan:
     `layers` are by family of series the layer of v1 and of v2 that it is taken from, "" where an arm does not show it
     yet; `slopes` by metric what one unit of the mix feature moves it by (`mix.feature`); `edges` by metric the shared
     bucket edges that are compared; `histograms` are the metrics that are judged by their histogram's mean and would be
-    token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report.
+    token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report;
+    `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded.
     """
 
     plan: CutoverPlan
@@ -115,9 +132,10 @@ class FrozenPlan:
     noise: Mapping[str, Noise]
     layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     slopes: Mapping[str, float] = field(default_factory=dict)
-    edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    edges: Mapping[str, tuple[ComparedEdge, ...]] = field(default_factory=dict)
     histograms: tuple[str, ...] = ()
     unobservable: Mapping[str, str] = field(default_factory=dict)
+    top_load: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values, with its hash; `from_json` makes the same of it."""
@@ -167,9 +185,10 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         noise={name: Noise(**each) for name, each in values["noise"].items()},
         layers={name: (v1, v2) for name, (v1, v2) in values["layers"].items()},
         slopes=dict(values["slopes"]),
-        edges={name: tuple(each) for name, each in values["edges"].items()},
+        edges={name: tuple(ComparedEdge(**edge) for edge in each) for name, each in values["edges"].items()},
         histograms=tuple(values["histograms"]),
         unobservable=dict(values["unobservable"]),
+        top_load=values["top_load"],
     )
 
 

@@ -61,9 +61,11 @@ def course_of(plan: CutoverPlan, started_ms: int, decisions: Sequence[Decision],
     rolled_back = next((each for each in made if each.kind == "rollback"), None)
     end_ms = at_ms if rolled_back is None else max(since_ms, rolled_back.at_ms)
     begun = [(0, since_ms)]
-    for each in made:
-        if each.kind == "advance" and each.stage is not None and since_ms <= each.at_ms <= end_ms:
-            begun.append((min(max(each.stage, 0), len(plan.stages) - 1), each.at_ms))
+    begun.extend(
+        (min(max(each.stage, 0), len(plan.stages) - 1), each.at_ms)
+        for each in made
+        if each.kind == "advance" and each.stage is not None and since_ms <= each.at_ms <= end_ms
+    )
     ends = [*(since for _, since in begun[1:]), end_ms]
     return Course(
         stages=tuple(StageSpan(index, since, until) for (index, since), until in zip(begun, ends, strict=True)),

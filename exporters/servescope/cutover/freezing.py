@@ -1,0 +1,268 @@
+"""A plan frozen at its start: everything that the past decides is chosen once, from v1 alone, and never after."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED
+from servescope.contract.objectives import OBJECTIVES
+from servescope.cutover.calibration import (
+    LAG_BLOCKS,
+    calibrate_means,
+    coefficient2_from_buckets,
+    excess_variance,
+    long_run_variance,
+    pod_groups,
+    upper_of,
+)
+from servescope.cutover.comparability import shared_edges, unreported
+from servescope.cutover.counts import dispersion
+from servescope.cutover.effects import BlockEffects, ratio_effects
+from servescope.cutover.evidence import Evidence
+from servescope.cutover.folding import ArmFold, Counted, Distribution, Folded, fold, judged_metric
+from servescope.cutover.mix import feature, learn_slope
+from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise
+from servescope.cutover.plan_files import check_arms
+from servescope.cutover.sequences import Floats
+from servescope.cutover.slow_fractions import choose_edges, slow_fractions
+
+_PLANNED: Final = 4.04
+"""What the bound is of the standard error at 5 % plus the quantile of 90 % power (CUTOVER.md 4.3)."""
+_LEAST_DECODING: Final = 60.0
+"""Seconds of decoding in a block below which its ratio is too rough."""
+_LEAST_EXPLAINED: Final = 0.02
+_SURE_SLOPE: Final = 3.0
+_MOST_DISPERSION_PODS: Final = 2
+
+
+def freeze(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> FrozenPlan:
+    """The plan with its noise, layers, edges and slopes, from what was observed before `started_ms`.
+
+    Raises UsageError when an arm selects nothing, or both the same target.
+    """
+    check_arms(plan, (target.identity for target in evidence.targets))
+    return freeze_from(plan, evidence, started_ms)
+
+
+def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> FrozenPlan:
+    """The same whatever the arms select: what cannot be observed yet is chosen when it is seen first."""
+    end_ms = min(started_ms, evidence.observed_until_ms)
+    start_ms = end_ms - round(plan.calibration_hours * 3_600_000)
+    past = fold(plan, evidence.targets, start_ms, end_ms)
+    chosen = {metric.name: _choose_edges(metric, past) for metric in plan.metrics if metric.kind == "mean"}
+    edges = {name: each for name, each in chosen.items() if each}
+    if edges:
+        past = fold(plan, evidence.targets, start_ms, end_ms, edges=edges)
+    histograms = (SPEED,) if all(SPEED in arm.places for arm in (past.v1, past.v2)) else ()
+    families = {*past.v1.places, *past.v2.places}
+    metrics = [judged_metric(metric.name, histograms) for metric in plan.metrics]
+    calibrated = [metric for metric in plan.metrics if metric.kind != "band"]
+    noise = {metric.name: _noise(metric, past, histograms) for metric in calibrated}
+    return FrozenPlan(
+        plan=plan,
+        started_ms=started_ms,
+        noise=noise,
+        layers={family: (_layer(past.v1, family), _layer(past.v2, family)) for family in sorted(families)},
+        slopes=_slopes(plan, past, histograms),
+        edges={
+            metric.name: _compared_edges(metric, past, noise[metric.name])
+            for metric in calibrated
+            if metric.name in edges
+        },
+        histograms=histograms,
+        unobservable=dict(unreported(metrics, past)),
+        top_load=_top_load(past.v1),
+    )
+
+
+def _layer(arm: ArmFold, family: str) -> str:
+    place = arm.places.get(family)
+    return place.name if place is not None else ""
+
+
+# --- Noise ------------------------------------------------------------------------------------------------------------
+
+
+def _noise(metric: MetricPlan, past: Folded, histograms: tuple[str, ...]) -> Noise:
+    wanted = (_PLANNED / math.log1p(metric.margin or 1.0)) ** 2
+    judged = judged_metric(metric.name, histograms)
+    counted = counted_of(past.v1, judged.name, histograms)
+    if judged.kind == "events":
+        return Noise(0.0, 0.0, 0.0, wanted, counted.below.shape[1], calibrated=True, dispersion=_dispersion(counted))
+    if judged.kind == "ratio":
+        return _ratio_noise(counted, wanted)
+    cv2 = _coefficient2(past, judged.histogram)
+    found = calibrate_means(np.nan_to_num(counted.below), np.nan_to_num(counted.above), cv2)
+    if found is None:
+        seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
+        return Noise(0.0, 0.0, cv2, wanted, seen, calibrated=False)
+    return found.noise(wanted)
+
+
+def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> Counted:
+    """What an arm counted of a metric: of token speed, by its histogram where that was frozen."""
+    return arm.metrics[f"{SPEED} histogram" if name == SPEED and name in histograms else name]
+
+
+def _coefficient2(past: Folded, histogram: str) -> float:
+    found = past.v1.distributions.get(histogram)
+    if found is None or not found.edges:
+        return 1.0
+    value = coefficient2_from_buckets(found.counts.sum(axis=1), np.array(found.edges))
+    return 1.0 if value is None else max(value, 0.01)
+
+
+def _ratio_noise(counted: Counted, wanted: float) -> Noise:
+    above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
+    pods = np.flatnonzero(below.sum(axis=1) > 0.0)
+    seen = int((below.sum(axis=0) > 0.0).sum()) if below.size else 0
+    if pods.size < 2 or seen < _LEAST_BLOCKS:
+        return Noise(0.0, 0.0, 1.0, wanted, seen, calibrated=False)
+    above, below = above[pods], below[pods]
+    excess, sizes = [], []
+    for group in pod_groups(pods.size):
+        blocks = _split(above, below, group)
+        excess.append(excess_variance(blocks))
+        sizes.append(int(group.sum()))
+    size = sizes[0]
+    finite = np.array([each for each in excess if math.isfinite(each)])
+    if not finite.size:
+        return Noise(0.0, 0.0, 1.0, wanted, seen, calibrated=False)
+    return Noise(
+        tau2=upper_of(finite), pod_tau2=_lasting(above, below), cv2=1.0, information_wanted=wanted, blocks=seen,
+        calibrated=True, spread=1.0 / size + 1.0 / (pods.size - size),
+    )  # fmt: skip
+
+
+_LEAST_BLOCKS: Final = 24 * 12
+
+
+def _split(above: Floats, below: Floats, group: np.ndarray) -> BlockEffects:
+    return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=_LEAST_DECODING)
+
+
+def _lasting(above: Floats, below: Floats) -> float:
+    """The variance between the pods' ratios over the whole past, beyond that of their halves against each other."""
+    half = above.shape[1] // 2
+    logs = []
+    for part in (slice(0, half), slice(half, None)):
+        whole = below[:, part].sum(axis=1)
+        total = above[:, part].sum(axis=1)
+        if not ((whole > 0.0) & (total > 0.0)).all():
+            return 0.0
+        logs.append(np.log(total / whole))
+    centred = [each - each.mean() for each in logs]
+    # What differs in both halves lasts; their own noise is independent and cancels in the product.
+    return max(0.0, float(centred[0] @ centred[1]) / (above.shape[0] - 1))
+
+
+def _dispersion(counted: Counted) -> float:
+    events, requests = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
+    pods = np.flatnonzero(requests.sum(axis=1) > 0.0) if requests.size else np.array([], dtype=np.int64)
+    if pods.size < _MOST_DISPERSION_PODS:
+        return 1.0
+    found = [dispersion(events[pods], requests[pods], group)[-1] for group in pod_groups(pods.size)]
+    return float(max(1.0, upper_of(np.array(found))))
+
+
+# --- Edges, slopes, load ----------------------------------------------------------------------------------------------
+
+_WANTED_SLOW: Final = 200.0
+"""The variance of v2's slow requests, about their number, at which a change of their share is wanted to be seen."""
+_PODS_SPREAD: Final = 2.0
+"""Standard deviations between pods that a share may differ by without harm."""
+
+
+def _choose_edges(metric: MetricPlan, past: Folded) -> tuple[float, ...]:
+    """The edges of the plan, or those that say most of v1's distribution, which v2 has as far as it is seen."""
+    histogram = JUDGED[metric.name].histogram
+    found = past.v1.distributions.get(histogram)
+    if metric.better == "higher" or found is None or found.counts.sum() <= 0.0:
+        return ()
+    edges, above = _shares_above(found)
+    usable = np.isin(edges, shared_edges(histogram, past) or found.edges) & (edges > 0.0)
+    chosen = metric.edges or choose_edges(edges[usable], above[usable], _objective_edge(metric.name))
+    return tuple(edge for edge in chosen if edge in found.edges)
+
+
+def _shares_above(found: Distribution) -> tuple[Floats, Floats]:
+    total = found.counts.sum(axis=1)
+    return np.array(found.edges), 1.0 - np.cumsum(total)[:-1] / total.sum()
+
+
+def _objective_edge(name: str) -> float | None:
+    edges = (each.edge_seconds for each in OBJECTIVES.values() if f"{each.name}_seconds" == name)
+    return next(edges, None)
+
+
+def _compared_edges(metric: MetricPlan, past: Folded, noise: Noise) -> tuple[ComparedEdge, ...]:
+    chosen = past.edges.get(metric.name, ())
+    if not chosen:
+        return ()
+    edges, above = _shares_above(past.v1.distributions[JUDGED[metric.name].histogram])
+    requests = np.nan_to_num(past.v1.metrics[metric.name].below)
+    pods = np.flatnonzero(requests.sum(axis=1) > 0.0)
+    spread = 1.0 + 1.0 / max(1, pods.size)
+    slowed = math.log1p(metric.floor or 0.0) + _PODS_SPREAD * math.sqrt(noise.pod_tau2 * spread)
+    slow = np.nan_to_num(past.v1.slow[metric.name])
+    return tuple(
+        ComparedEdge(
+            edge, _edge_tau2(requests[pods], slow[pods, index]), _moved(edges, above, edge, slowed), _WANTED_SLOW
+        )
+        for index, edge in enumerate(chosen)
+    )
+
+
+def _moved(edges: Floats, above: Floats, edge: float, slowed: float) -> float:
+    """By how much the share above an edge rises when everything is slower by the factor exp(slowed)."""
+    positive = edges > 0.0
+    shifted = np.interp(math.log(edge) - slowed, np.log(edges[positive]), above[positive])
+    return max(0.0, float(shifted) - float(above[np.flatnonzero(edges == edge)[0]]))
+
+
+def _edge_tau2(requests: Floats, slow: Floats) -> float:
+    """The excess variance of the difference of two groups of pods, autocorrelation included."""
+    if requests.shape[0] < 2:
+        return 0.0
+    found = []
+    for group in pod_groups(requests.shape[0]):
+        strata = slow_fractions(
+            requests[~group].sum(axis=0), slow[~group].sum(axis=0), requests[group].sum(axis=0), slow[group].sum(axis=0)
+        )
+        known = strata.weight > 0.0
+        if known.sum() > LAG_BLOCKS:
+            weight = np.where(known, strata.weight, 1.0)
+            differences = np.where(known, strata.excess / weight, np.nan)
+            sampled = float((strata.variance[known] / np.square(weight[known])).mean())
+            found.append(long_run_variance(differences, LAG_BLOCKS) - sampled)
+    return upper_of(np.array(found)) if found else 0.0
+
+
+def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dict[str, float]:
+    """What the mix feature moves each timed metric by within v1, where its past shows it beyond doubt."""
+    tokens = past.v1.metrics.get(PROMPT_SIZES)
+    if tokens is None:
+        return {}
+    features = feature(np.nan_to_num(tokens.above), np.nan_to_num(tokens.below))
+    slopes = {}
+    for metric in plan.metrics:
+        if metric.kind in {"mean", "ratio"}:
+            counted = counted_of(past.v1, metric.name, histograms)
+            means = feature(np.nan_to_num(counted.above), np.nan_to_num(counted.below))
+            found = learn_slope(means, features, np.nan_to_num(tokens.below))
+            if found and abs(found.slope) > _SURE_SLOPE * found.error and found.explained >= _LEAST_EXPLAINED:
+                slopes[metric.name] = found.slope
+    return slopes
+
+
+def _top_load(v1: ArmFold) -> float | None:
+    """The requests per replica and second of the upper third of v1's blocks begin here."""
+    requests = np.nan_to_num(v1.traffic["requests"])
+    pods = (requests > 0.0).sum(axis=0)
+    if not pods.any():
+        return None
+    loads = requests.sum(axis=0)[pods > 0] / pods[pods > 0] / 300.0
+    return float(np.quantile(loads, 2.0 / 3.0))

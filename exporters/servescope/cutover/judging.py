@@ -1,0 +1,403 @@
+"""The judge: a pure function of the evidence, a frozen plan and what people decided.
+
+Every verdict is found after each block of the whole run, so that it is the same whether blocks are judged as they come,
+all at once, or replayed a year later; and so that harm stays known until somebody acknowledges it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.cutover import wording
+from servescope.cutover.coverage import HOUR_BLOCKS, STALE_INTERVALS
+from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.folding import ArmFold, Folded, fold
+from servescope.cutover.judgement import (
+    Advice,
+    ArmFigures,
+    ArmState,
+    EdgeJudgement,
+    Judgement,
+    MetricJudgement,
+    StageState,
+    Verdict,
+    VerdictChange,
+)
+from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.slow_fractions import difference_path, slow_fractions
+from servescope.cutover.stages import Course, course_of
+from servescope.cutover.staging import StageTrack, judge_stage
+from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, Track
+
+_BEFORE_MS = 3_600_000
+"""How much before the start is folded: pods that were there already are warm."""
+
+
+def judge(frozen: FrozenPlan, evidence: Evidence, decisions: Sequence[Decision], at_ms: int) -> Judgement:
+    """The judgement of a cutover at `at_ms`, from everything that was observed and decided until then."""
+    return judge_folded(frozen, fold_evidence(frozen, evidence, decisions, at_ms), evidence, decisions, at_ms)
+
+
+def fold_evidence(
+    frozen: FrozenPlan,
+    evidence: Evidence,
+    decisions: Sequence[Decision],
+    at_ms: int,
+    former: Folded | None = None,
+) -> Folded:
+    """The evidence as arrays, from an hour before the start to the last block that is closed.
+
+    With `former`, the same of an earlier time, the evidence need only have the blocks since then.
+    """
+    course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
+    end_ms = min(course.end_ms, evidence.observed_until_ms)
+    return fold(
+        frozen.plan, _distinct(evidence), course.since_ms - _BEFORE_MS, end_ms,
+        places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
+        former=former,
+    )  # fmt: skip
+
+
+def _distinct(evidence: Evidence) -> list[TargetIncrements]:
+    return list({target.target_id: target for target in evidence.targets}.values())
+
+
+def judge_folded(
+    frozen: FrozenPlan, folded: Folded, evidence: Evidence, decisions: Sequence[Decision], at_ms: int
+) -> Judgement:
+    """The judgement from evidence that is folded already (`fold_evidence`)."""
+    course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
+    evidence = replace(evidence, problems=(*evidence.problems, *_problems(frozen, evidence)))
+    run = _judge_run(frozen, folded, evidence, course)
+    stage = run.stages[-1]
+    stale = _stale(frozen, folded, evidence, course, at_ms)
+    metrics = tuple(_metric(frozen, stage, track, stale) for track in stage.tracks.values())
+    live, reason = _overall(stage, metrics, stale)
+    latched_ms = run.latched_ms
+    verdict: Verdict = "DEGRADED" if latched_ms is not None else live
+    if latched_ms is not None and live != "DEGRADED":
+        reason = (
+            f"harm was proven and nobody has acknowledged it: {run.latched_reason}; now it would be {live}: {reason}"
+        )
+    return Judgement(
+        verdict=verdict,
+        reason=reason,
+        at_ms=at_ms,
+        plan=frozen.plan.name,
+        plan_hash=frozen.hash(),
+        stage=_stage(frozen, stage),
+        metrics=metrics,
+        advice=_advice(verdict, metrics),
+        severity=_severity(verdict, metrics, stage),
+        live=live,
+        latched_since_ms=latched_ms,
+        v1=_arm(folded.v1, stage, 0),
+        v2=_arm(folded.v2, stage, 1),
+        changes=run.changes,
+        missed=_missed(folded, course),
+        incomparable={
+            track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
+        },
+        notes=_notes(frozen, stage, evidence, course),
+    )
+
+
+def _problems(frozen: FrozenPlan, evidence: Evidence) -> list[str]:
+    """What makes the evidence itself unusable."""
+    counted = Counter(target.target_id for target in evidence.targets)
+    return [
+        *(f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1),
+        *(
+            f"target {target.target_id!r} is in both arms"
+            for target in evidence.targets
+            if frozen.plan.v1.selects(target.identity) and frozen.plan.v2.selects(target.identity)
+        ),
+    ]
+
+
+# --- The whole run ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    stages: tuple[StageTrack, ...]
+    changes: tuple[VerdictChange, ...]
+    latched_ms: int | None
+    latched_reason: str
+
+
+def _judge_run(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course) -> _Run:
+    stages = tuple(judge_stage(frozen, folded, evidence, course, span) for span in course.stages)
+    changes: list[VerdictChange] = []
+    began: int | None = None
+    latched: int | None = None
+    latched_reason = ""
+    acknowledged = list(course.acknowledged_ms)
+    for stage in stages:
+        for block, code in enumerate(stage.codes.tolist()):
+            end_ms = int(stage.blocks[block]) + BLOCK_MS
+            if latched is not None and any(latched <= each < end_ms for each in acknowledged):
+                latched = None
+            if code != DEGRADED:
+                began = None
+            elif began is None:
+                began = end_ms
+                if latched is None:
+                    latched, latched_reason = end_ms, _reason_at(stage, block)
+            shown = "DEGRADED" if latched is not None else CODES[code]
+            if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
+                changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
+    if latched is not None and any(latched <= each for each in acknowledged):
+        latched = None
+    return _Run(stages, tuple(changes), latched, latched_reason)
+
+
+def _reason_at(stage: StageTrack, block: int) -> str:
+    """Why the verdict over all metrics is what it is after a block."""
+    if stage.outage[block]:
+        return "v2 was offered requests and none of them succeeded"
+    code = int(stage.codes[block])
+    required = [track for track in stage.tracks.values() if track.plan.required]
+    deciding = [track for track in required if int(track.codes[block]) == code]
+    if code == HEALTHY:
+        return f"all {len(required)} required metrics are proven within their margins"
+    if not deciding:
+        return "all required metrics are proven within their margins, and the stage has to last longer"
+    first = max(deciding, key=lambda track: _weight(track, block))
+    more = len(deciding) - 1
+    others = f" (and {more} more)" if more else ""
+    return f"{wording.explain(first, block)}{others}"
+
+
+def _weight(track: Track, block: int) -> float:
+    """How much a metric has to do with a verdict: the one with the strongest evidence is named."""
+    if track.causes[block] == "objective":
+        return math.inf
+    return float(track.path.harm[block]) if track.path is not None else 0.0
+
+
+# --- The present ------------------------------------------------------------------------------------------------------
+
+
+def _stale(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, at_ms: int) -> str:
+    """Which arm was not scraped any more, as a sentence; "" where both were, or the run is over."""
+    if course.rolled_back is not None:
+        return ""
+    limit = STALE_INTERVALS * evidence.scrape_interval_ms
+    whole = frozen.plan.stages[course.stages[-1].index].share >= 1.0
+    for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
+        if not arm.pods or (whole and name == "v1"):
+            continue
+        times = [evidence.last_scrape_ms[pod] for pod in arm.pods if pod in evidence.last_scrape_ms]
+        last = max(times, default=evidence.observed_until_ms)
+        if at_ms - last > limit:
+            return f"{name} was last scraped {wording.span((at_ms - last) / 1000)} ago"
+    if at_ms - evidence.observed_until_ms > BLOCK_MS + limit:
+        return f"nothing was scraped for {wording.span((at_ms - evidence.observed_until_ms) / 1000)}"
+    return ""
+
+
+def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) -> tuple[Verdict, str]:
+    if not stage.blocks.size:
+        return ("NO DATA", f"{stale}") if stale else (
+            "INCONCLUSIVE", "the stage has only begun: its first block of five minutes is not complete yet"
+        )  # fmt: skip
+    block = stage.blocks.size - 1
+    code = int(stage.codes[block])
+    if stale and code != DEGRADED:
+        return "NO DATA", stale
+    if code not in {HEALTHY, DEGRADED, NO_DATA}:
+        waiting = [each for each in metrics if each.required and each.verdict == "INCONCLUSIVE"]
+        if waiting:
+            longest = max(waiting, key=lambda each: each.eta_seconds if each.eta_seconds is not None else math.inf)
+            others = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+            return "INCONCLUSIVE", f"{longest.reason}{others}"
+    return CODES[code], _reason_at(stage, block)
+
+
+def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement]) -> Advice:
+    if verdict == "HEALTHY":
+        return "go on"
+    severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
+    return "roll back" if verdict == "DEGRADED" and severe else "hold"
+
+
+def _severity(
+    verdict: Verdict, metrics: Sequence[MetricJudgement], stage: StageTrack
+) -> Literal["beyond margin", "probable"] | None:
+    if verdict != "DEGRADED":
+        return None
+    severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
+    outage = bool(stage.outage.size and stage.outage[-1])
+    return "beyond margin" if severe or outage else "probable"
+
+
+def _metric(frozen: FrozenPlan, stage: StageTrack, track: Track, stale: str) -> MetricJudgement:
+    plan, judged = track.plan, track.judged
+    band = (plan.low, plan.high) if judged.kind == "band" else None
+    shared: dict[str, Any] = {
+        "name": plan.name, "title": judged.title, "unit": judged.unit, "better": judged.better,
+        "required": plan.required, "margin": plan.margin, "floor": plan.floor, "band": band,
+    }  # fmt: skip
+    if not stage.blocks.size:
+        reason = f"{judged.title}: no block of this stage is complete yet"
+        return MetricJudgement(verdict="INCONCLUSIVE", cause="needs data", reason=reason, **shared)
+    block = stage.blocks.size - 1
+    verdict, cause = CODES[int(track.codes[block])], track.causes[block]
+    eta, wanted = _eta(track, block)
+    path = track.path
+    if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
+        cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
+    track = replace(track, causes=np.append(track.causes[:-1], [cause]))
+    reason = wording.explain(track, block, eta)
+    if stale and verdict != "DEGRADED":
+        verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
+    ratio, low, high = _ratios(track, block)
+    return MetricJudgement(
+        verdict=verdict, cause=cause, reason=reason, ratio=ratio, low=low, high=high,
+        information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
+        eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
+        v1=None if judged.kind == "band" else _figures(track, "v1"), v2=_figures(track, "v2"),
+        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta), notes=track.notes, **shared,
+    )  # fmt: skip
+
+
+def _ratios(track: Track, block: int) -> tuple[float | None, float | None, float | None]:
+    """v2 ÷ v1 with its limits, whichever direction is good."""
+    if track.path is None:
+        return None, None, None
+    costs = (track.path.cost[block], track.path.low[block], track.path.high[block])
+    if track.plan.better == "higher":
+        costs = (-costs[0], -costs[2], -costs[1])
+    ratio, low, high = (float(math.exp(each)) if math.isfinite(each) and abs(each) < 700 else None for each in costs)
+    return ratio, (0.0 if costs[1] == -math.inf and ratio is not None else low), high
+
+
+def _eta(track: Track, block: int) -> tuple[float | None, float | None]:
+    """Seconds until the metric is settled at the rate of the last hour, and the information that settles it."""
+    path = track.path
+    if path is None or not math.isfinite(path.wanted[block]):
+        return None, None
+    wanted, now = float(path.wanted[block]), float(path.information[block])
+    before = max(0, block - HOUR_BLOCKS)
+    gained = now - (float(path.information[before]) if block >= HOUR_BLOCKS else 0.0)
+    blocks = min(block + 1, HOUR_BLOCKS)
+    if wanted <= now:
+        return 0.0, wanted
+    return ((wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else None), wanted
+
+
+def _figures(track: Track, arm: str) -> ArmFigures:
+    sums = track.v1 if arm == "v1" else track.v2
+    above, below = float(sums.above.sum()), float(sums.below.sum())
+    value = above / below if below > 0.0 else None
+    if track.judged.kind == "band" and track.value.size:
+        value = float(track.value[-1]) if math.isfinite(track.value[-1]) else None
+    return ArmFigures(value, below, above if track.judged.kind == "events" else None)
+
+
+def _edges(frozen: FrozenPlan, track: Track) -> tuple[EdgeJudgement, ...]:
+    if track.v1.slow is None or track.v2.slow is None:
+        return ()
+    found = []
+    n1, n2 = track.v1.below.sum(axis=0), track.v2.below.sum(axis=0)
+    for index, edge in enumerate(frozen.edges.get(track.plan.name, ())):
+        slow1, slow2 = track.v1.slow[:, index].sum(axis=0), track.v2.slow[:, index].sum(axis=0)
+        if n1.sum() <= 0.0 or n2.sum() <= 0.0:
+            continue
+        strata = slow_fractions(n1, slow1, n2, slow2)
+        difference, low, high = difference_path(
+            strata, edge.tau2, alpha=frozen.plan.alpha_health / 2, wanted=edge.wanted
+        )
+        if math.isfinite(low[-1]):
+            found.append(
+                EdgeJudgement(
+                    edge.edge, float(slow1.sum() / n1.sum()), float(slow2.sum() / n2.sum()), float(difference[-1]),
+                    float(low[-1]), float(high[-1]), bool(low[-1] > edge.floor),
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _stage(frozen: FrozenPlan, stage: StageTrack) -> StageState:
+    planned = frozen.plan.stages[stage.span.index]
+    requests = [float(each.requests.sum()) for each in stage.loads]
+    observed = requests[1] / sum(requests) if sum(requests) > 0.0 else None
+    return StageState(
+        index=stage.span.index, count=len(frozen.plan.stages), share=planned.share, observed_share=observed,
+        differs=observed is not None and abs(observed - planned.share) > 0.2 * min(planned.share, 1.0 - planned.share),
+        since_ms=stage.span.since_ms,
+        earliest_end_ms=stage.span.since_ms + round(planned.least_hours * 3_600_000),
+    )  # fmt: skip
+
+
+def _arm(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
+    within = stage.within
+    carried, coverage = stage.loads[index], stage.coverage[index]
+    counts = {
+        name: float(getattr(arm, name)[:, within].sum()) for name in ("scrapes", "failed", "torn", "resets", "gaps")
+    }
+    scraped = np.flatnonzero((arm.scrapes > 0.0).any(axis=0))
+    loads = carried.per_replica[np.isfinite(carried.per_replica)]
+    return ArmState(
+        deployments=tuple(sorted(set(arm.deployments))),
+        replicas=int((arm.present[:, within].any(axis=1)).sum()),
+        scrapes=int(counts["scrapes"]),
+        expected=round(float(coverage.expected[-1])) if coverage.expected.size else 0,
+        failed=int(counts["failed"]), torn=int(counts["torn"]), resets=int(counts["resets"]), gaps=int(counts["gaps"]),
+        requests=float(carried.requests.sum()),
+        warm=True,
+        cold_start_seconds=None,
+        saturated_share=float(carried.saturated.mean()) if carried.saturated.size else 0.0,
+        requests_per_replica_second=float(loads.mean()) if loads.size else None,
+        last_scrape_ms=int(arm.blocks[scraped[-1]]) + BLOCK_MS if scraped.size else None,
+    )  # fmt: skip
+
+
+def _missed(folded: Folded, course: Course) -> tuple[tuple[int, int, str], ...]:
+    """The spans of the run in which nothing was scraped, and those that were excluded."""
+    found = list(course.excluded)
+    for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
+        if not arm.pods:
+            continue
+        scraped = np.asarray((arm.scrapes > 0.0).any(axis=0))
+        began = False
+        start: int | None = None
+        for block, here in zip(arm.blocks.tolist(), scraped.tolist(), strict=True):
+            if block + BLOCK_MS <= course.since_ms:
+                continue
+            began = began or here
+            if began and not here and start is None:
+                start = block
+            if here and start is not None:
+                found.append((start, block, f"{name} was not scraped"))
+                start = None
+        if start is not None:
+            found.append((start, folded.v1.end_ms(), f"{name} was not scraped"))
+    return tuple(sorted(found))
+
+
+def _notes(frozen: FrozenPlan, stage: StageTrack, evidence: Evidence, course: Course) -> tuple[str, ...]:
+    notes = [*evidence.problems, *evidence.warnings]
+    if course.rolled_back is not None:
+        notes.append(f"rolled back by {course.rolled_back.by}: {course.rolled_back.reason}")
+    uncalibrated = [name for name, noise in frozen.noise.items() if not noise.calibrated]
+    if uncalibrated:
+        notes.append(
+            "uncalibrated: v1's past was too short, or has one replica only, so that the noise is estimated while the "
+            f"cutover runs, and how replicas differ for good is not known ({', '.join(uncalibrated)})"
+        )
+    later = [each.share for each in frozen.plan.stages[stage.span.index + 1 :]]
+    if later and later[0] > 1.0 - frozen.plan.holdback:
+        notes.append(
+            f"the next stage leaves v1 less than {frozen.plan.holdback:.0%} of the requests: without that holdback "
+            "there is no control, and nothing can be proven any more"
+        )
+    return tuple(notes)

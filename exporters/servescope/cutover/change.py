@@ -8,7 +8,7 @@ an e-value. It exceeds what splitting alpha by the same weights would find.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from servescope.cutover.effects import BlockEffects
 from servescope.cutover.sequences import Floats, log_evidence, tuned
@@ -51,7 +51,8 @@ def log_mixed(parts: Floats, weights: Floats) -> Floats:
 
 
 def log_evidence_of_harm(blocks: BlockEffects, variances: Floats, *, bound: float, alpha: float, wanted: float,
-                         starts: NDArray[np.int64], weights: Floats, persistent: float = 0.0) -> Floats:  # fmt: skip
+                         starts: NDArray[np.int64], weights: Floats,
+                         persistent: ArrayLike = 0.0) -> Floats:  # fmt: skip
     """The evidence after each block that effects exceed `bound`, from any of the starts on: (K,) logarithms.
 
     `variances` are those of the blocks, (K,), infinite where one is left out; `starts`, (J,), are indices of five

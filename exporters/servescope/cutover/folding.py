@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Counted:
+class PodSums:
     """What a metric counts, and among how much, by pod and block, (P, B); NaN where it is not known."""
 
     above: Floats
@@ -66,7 +66,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distribution:
+class BucketCounts:
     """Observations of an arm per bucket and block, (E + 1, B): up to each of `edges`, and above the last."""
 
     edges: tuple[float, ...]
@@ -93,9 +93,9 @@ class ArmFold:
     torn: Floats
     resets: Floats
     gaps: Floats
-    metrics: Mapping[str, Counted]
+    metrics: Mapping[str, PodSums]
     slow: Mapping[str, Floats]
-    distributions: Mapping[str, Distribution]
+    distributions: Mapping[str, BucketCounts]
     traffic: Mapping[str, Floats]
     levels: Mapping[str, Floats]
     above_level: Mapping[str, Floats]
@@ -252,10 +252,10 @@ def _fold_arm(
         started=unknown(),
         scrapes=nothing(), failed=nothing(), torn=nothing(), resets=nothing(), gaps=nothing(),
         metrics={
-            name: Counted(unknown(), unknown())
+            name: PodSums(unknown(), unknown())
             for name, side in (*reading.counters, *reading.gauges)
             if side == "above"
-        } | {name: Counted(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
+        } | {name: PodSums(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
         slow={name: np.full((len(targets), len(edges), blocks.size), np.nan) for name, edges in reading.edges.items()},
         distributions={},
         traffic={name: unknown() for name in TRAFFIC},
@@ -458,16 +458,16 @@ class _Sums:
             counts = by_edges[edges] = np.zeros((len(edges) + 1, self._blocks))
         counts[:, columns] += cumulative
 
-    def distributions(self) -> dict[str, Distribution]:
+    def distributions(self) -> dict[str, BucketCounts]:
         return {name: _distribution(self._blocks, by_edges) for name, by_edges in self._found.items()}
 
 
-def _distribution(blocks: int, by_edges: Mapping[tuple[float, ...], Floats]) -> Distribution:
+def _distribution(blocks: int, by_edges: Mapping[tuple[float, ...], Floats]) -> BucketCounts:
     shared = tuple(sorted(set.intersection(*(set(edges) for edges in by_edges))))
     total = np.zeros((len(shared) + 1, blocks))
     for edges, counts in by_edges.items():
         total += counts[[*(edges.index(edge) for edge in shared), len(edges)]]
-    return Distribution(shared, np.diff(total, axis=0, prepend=0.0))
+    return BucketCounts(shared, np.diff(total, axis=0, prepend=0.0))
 
 
 def _choose_places(
@@ -529,7 +529,7 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
         present=join(before.present.astype(float), after.present.astype(float), 0.0) > 0.0,
         started=join(before.started, after.started, np.nan),
         metrics={
-            name: Counted(
+            name: PodSums(
                 join(one.above, after.metrics[name].above, np.nan), join(one.below, after.metrics[name].below, np.nan)
             )
             for name, one in before.metrics.items()
@@ -550,17 +550,17 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
 _COUNTS: Final = ("scrapes", "failed", "torn", "resets", "gaps", "gpus")
 
 
-def _joined_distributions(before: ArmFold, after: ArmFold) -> dict[str, Distribution]:
+def _joined_distributions(before: ArmFold, after: ArmFold) -> dict[str, BucketCounts]:
     joined = {}
     for name in {*before.distributions, *after.distributions}:
         parts = [(arm.distributions.get(name), arm.blocks.size) for arm in (before, after)]
         edges = tuple(sorted(set.intersection(*(set(each.edges) for each, _ in parts if each is not None))))
         counts = [np.zeros((len(edges) + 1, size)) if each is None else _at(each, edges) for each, size in parts]
-        joined[name] = Distribution(edges, np.concatenate(counts, axis=1))
+        joined[name] = BucketCounts(edges, np.concatenate(counts, axis=1))
     return joined
 
 
-def _at(distribution: Distribution, edges: tuple[float, ...]) -> Floats:
+def _at(distribution: BucketCounts, edges: tuple[float, ...]) -> Floats:
     cumulative = np.cumsum(distribution.counts, axis=0)
     chosen = cumulative[[*(distribution.edges.index(edge) for edge in edges), len(distribution.edges)]]
     return np.diff(chosen, axis=0, prepend=0.0)

@@ -14,6 +14,7 @@ from servescope.cutover.calibration import (
     calibrate_means,
     coefficient2_from_buckets,
     excess_variance,
+    few_pods_factor,
     long_run_variance,
     pod_groups,
     upper_of,
@@ -22,7 +23,7 @@ from servescope.cutover.comparability import shared_edges, unreported
 from servescope.cutover.counts import dispersion
 from servescope.cutover.effects import BlockEffects, ratio_effects
 from servescope.cutover.evidence import Evidence
-from servescope.cutover.folding import ArmFold, Counted, Distribution, Folded, fold, judged_metric
+from servescope.cutover.folding import ArmFold, BucketCounts, Folded, PodSums, fold, judged_metric
 from servescope.cutover.mix import feature, learn_slope
 from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise
 from servescope.cutover.plan_files import check_arms
@@ -94,7 +95,7 @@ def _noise(metric: MetricPlan, past: Folded, histograms: tuple[str, ...]) -> Noi
         return Noise(0.0, 0.0, 0.0, wanted, counted.below.shape[1], calibrated=True, dispersion=_dispersion(counted))
     if judged.kind == "ratio":
         return _ratio_noise(counted, wanted)
-    cv2 = _coefficient2(past, judged.histogram)
+    cv2 = _coefficient2(past, judged.histogram, counted)
     found = calibrate_means(np.nan_to_num(counted.below), np.nan_to_num(counted.above), cv2)
     if found is None:
         seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
@@ -102,20 +103,25 @@ def _noise(metric: MetricPlan, past: Folded, histograms: tuple[str, ...]) -> Noi
     return found.noise(wanted)
 
 
-def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> Counted:
+def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> PodSums:
     """What an arm counted of a metric: of token speed, by its histogram where that was frozen."""
     return arm.metrics[f"{SPEED} histogram" if name == SPEED and name in histograms else name]
 
 
-def _coefficient2(past: Folded, histogram: str) -> float:
+def _coefficient2(past: Folded, histogram: str, counted: PodSums) -> float:
+    """The variation of one observation; 1, that of an exponential distribution, where no past shows it."""
     found = past.v1.distributions.get(histogram)
-    if found is None or not found.edges:
+    total, count = float(np.nansum(counted.above)), float(np.nansum(counted.below))
+    if found is None or not found.edges or count <= 0.0:
         return 1.0
-    value = coefficient2_from_buckets(found.counts.sum(axis=1), np.array(found.edges))
-    return 1.0 if value is None else max(value, 0.01)
+    value = coefficient2_from_buckets(found.counts.sum(axis=1), np.array(found.edges), total / count)
+    return 1.0 if value is None else max(value, _LEAST_VARIATION)
 
 
-def _ratio_noise(counted: Counted, wanted: float) -> Noise:
+_LEAST_VARIATION: Final = 0.01
+
+
+def _ratio_noise(counted: PodSums, wanted: float) -> Noise:
     above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
     pods = np.flatnonzero(below.sum(axis=1) > 0.0)
     seen = int((below.sum(axis=0) > 0.0).sum()) if below.size else 0
@@ -156,10 +162,11 @@ def _lasting(above: Floats, below: Floats) -> float:
         logs.append(np.log(total / whole))
     centred = [each - each.mean() for each in logs]
     # What differs in both halves lasts; their own noise is independent and cancels in the product.
-    return max(0.0, float(centred[0] @ centred[1]) / (above.shape[0] - 1))
+    shared = float(centred[0] @ centred[1]) / (above.shape[0] - 1)
+    return float(max(0.0, shared)) * few_pods_factor(above.shape[0] - 1)
 
 
-def _dispersion(counted: Counted) -> float:
+def _dispersion(counted: PodSums) -> float:
     events, requests = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
     pods = np.flatnonzero(requests.sum(axis=1) > 0.0) if requests.size else np.array([], dtype=np.int64)
     if pods.size < _MOST_DISPERSION_PODS:
@@ -188,7 +195,7 @@ def _choose_edges(metric: MetricPlan, past: Folded) -> tuple[float, ...]:
     return tuple(edge for edge in chosen if edge in found.edges)
 
 
-def _shares_above(found: Distribution) -> tuple[Floats, Floats]:
+def _shares_above(found: BucketCounts) -> tuple[Floats, Floats]:
     total = found.counts.sum(axis=1)
     return np.array(found.edges), 1.0 - np.cumsum(total)[:-1] / total.sum()
 

@@ -34,7 +34,7 @@ from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.slow_fractions import difference_path, slow_fractions
 from servescope.cutover.stages import Course, course_of
 from servescope.cutover.staging import StageTrack, judge_stage
-from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, Track
+from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, MetricTrack
 
 _BEFORE_MS = 3_600_000
 """How much before the start is folded: pods that were there already are warm."""
@@ -151,7 +151,7 @@ def _judge_run(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: C
                 began = end_ms
                 if latched is None:
                     latched, latched_reason = end_ms, _reason_at(stage, block)
-            shown = "DEGRADED" if latched is not None else CODES[code]
+            shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
             if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
                 changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
     if latched is not None and any(latched <= each for each in acknowledged):
@@ -176,7 +176,7 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     return f"{wording.explain(first, block)}{others}"
 
 
-def _weight(track: Track, block: int) -> float:
+def _weight(track: MetricTrack, block: int) -> float:
     """How much a metric has to do with a verdict: the one with the strongest evidence is named."""
     if track.causes[block] == "objective":
         return math.inf
@@ -239,7 +239,7 @@ def _severity(
     return "beyond margin" if severe or outage else "probable"
 
 
-def _metric(frozen: FrozenPlan, stage: StageTrack, track: Track, stale: str) -> MetricJudgement:
+def _metric(frozen: FrozenPlan, stage: StageTrack, track: MetricTrack, stale: str) -> MetricJudgement:
     plan, judged = track.plan, track.judged
     band = (plan.low, plan.high) if judged.kind == "band" else None
     shared: dict[str, Any] = {
@@ -269,7 +269,7 @@ def _metric(frozen: FrozenPlan, stage: StageTrack, track: Track, stale: str) -> 
     )  # fmt: skip
 
 
-def _ratios(track: Track, block: int) -> tuple[float | None, float | None, float | None]:
+def _ratios(track: MetricTrack, block: int) -> tuple[float | None, float | None, float | None]:
     """v2 ÷ v1 with its limits, whichever direction is good."""
     if track.path is None:
         return None, None, None
@@ -280,7 +280,7 @@ def _ratios(track: Track, block: int) -> tuple[float | None, float | None, float
     return ratio, (0.0 if costs[1] == -math.inf and ratio is not None else low), high
 
 
-def _eta(track: Track, block: int) -> tuple[float | None, float | None]:
+def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     """Seconds until the metric is settled at the rate of the last hour, and the information that settles it."""
     path = track.path
     if path is None or not math.isfinite(path.wanted[block]):
@@ -294,7 +294,7 @@ def _eta(track: Track, block: int) -> tuple[float | None, float | None]:
     return ((wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else None), wanted
 
 
-def _figures(track: Track, arm: str) -> ArmFigures:
+def _figures(track: MetricTrack, arm: str) -> ArmFigures:
     sums = track.v1 if arm == "v1" else track.v2
     above, below = float(sums.above.sum()), float(sums.below.sum())
     value = above / below if below > 0.0 else None
@@ -303,7 +303,7 @@ def _figures(track: Track, arm: str) -> ArmFigures:
     return ArmFigures(value, below, above if track.judged.kind == "events" else None)
 
 
-def _edges(frozen: FrozenPlan, track: Track) -> tuple[EdgeJudgement, ...]:
+def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
     if track.v1.slow is None or track.v2.slow is None:
         return ()
     found = []

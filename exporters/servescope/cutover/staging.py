@@ -26,7 +26,7 @@ from servescope.cutover.tracks import (
     INCONCLUSIVE,
     LEAST_COUNT,
     Conditions,
-    Track,
+    MetricTrack,
     combine,
     missing,
     track_band,
@@ -57,7 +57,7 @@ class StageTrack:
     span: StageSpan
     blocks: NDArray[np.int64]
     usable: NDArray[np.bool_]
-    tracks: Mapping[str, Track]
+    tracks: Mapping[str, MetricTrack]
     codes: NDArray[np.int64]
     outage: NDArray[np.bool_]
     settled: NDArray[np.bool_]
@@ -147,7 +147,7 @@ class _Candidate:
     path: MetricPath
 
 
-def _judge_metrics(context: _Context) -> dict[str, Track]:
+def _judge_metrics(context: _Context) -> dict[str, MetricTrack]:
     plan = context.frozen.plan
     conditions = _conditions(context)
     candidates, tracks = {}, {}

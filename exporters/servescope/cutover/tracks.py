@@ -44,7 +44,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Track:
+class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
     `path` is None of a band and where nothing can be compared. `v1` and `v2` are what the arms counted, over all blocks
@@ -70,7 +70,7 @@ class Track:
 
 def track_band(
     plan: MetricPlan, judged: JudgedMetric, v2: ArmSums, conditions: Conditions, found: Comparability | None
-) -> Track:
+) -> MetricTrack:
     """The track of a level that has to lie within a band: the ratio of sums over the last hour."""
     above, below = (_trailing(each.sum(axis=0)) for each in (v2.above, v2.below))
     value = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0.0)
@@ -87,7 +87,7 @@ def track_band(
         absent = np.ones(value.shape, dtype=np.bool_)
     _set(codes, causes, absent, NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
-    return Track(plan, judged, None, v2, v2, found, codes, causes, value)
+    return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value)
 
 
 def _trailing(values: Floats) -> Floats:
@@ -108,7 +108,7 @@ def track_metric(
     conditions: Conditions,
     absent: NDArray[np.object_],
     found: Comparability | None,
-) -> Track:
+) -> MetricTrack:
     """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together."""
     size = path.harm.size
     margin = math.log1p(plan.margin or 0.0)
@@ -136,7 +136,7 @@ def track_metric(
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     if judged.kind == "events":
         _set(codes, causes, burst(v2), DEGRADED, "objective")
-    return Track(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan))
+    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan))
 
 
 def burst(v2: ArmSums) -> NDArray[np.bool_]:
@@ -187,7 +187,7 @@ def _set_each(codes: NDArray[np.int64], causes: NDArray[np.object_], found: NDAr
     causes[where] = found[where]
 
 
-def combine(tracks: Mapping[str, Track], size: int) -> NDArray[np.int64]:
+def combine(tracks: Mapping[str, MetricTrack], size: int) -> NDArray[np.int64]:
     """The verdict over all required metrics after each block, (B,): harm first, then missing data, then doubt."""
     codes = np.full(size, HEALTHY)
     required = [track.codes for track in tracks.values() if track.plan.required]

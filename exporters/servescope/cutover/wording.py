@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from servescope.cutover.judgement import Cause, Verdict
-from servescope.cutover.tracks import Track
+from servescope.cutover.tracks import MetricTrack
 
 
 def percent(cost: float) -> str:
@@ -24,7 +24,7 @@ def span(seconds: float) -> str:
     return f"{round(seconds / 3_600)} h" if seconds < 129_600 else f"{round(seconds / 86_400)} days"
 
 
-def _interval(track: Track, block: int) -> str:
+def _interval(track: MetricTrack, block: int) -> str:
     path = track.path
     if path is None:
         return ""
@@ -47,7 +47,7 @@ def _times(cost: float) -> str:
     return f"{math.exp(cost):.2g}" if cost > -math.inf else "0"
 
 
-def _change(track: Track, block: int) -> str:
+def _change(track: MetricTrack, block: int) -> str:
     """The estimate with its interval, worse as a plus: `worse by 12 % (+4 % to +20 %)`."""
     path = track.path
     if path is None:
@@ -61,12 +61,12 @@ def _change(track: Track, block: int) -> str:
     return f"is {word} by {size} ({_interval(track, block)})"
 
 
-def _margin(track: Track) -> str:
+def _margin(track: MetricTrack) -> str:
     margin = track.plan.margin or 0.0
     return f"{1 + margin:g} times v1's rate" if track.judged.kind == "events" else f"{margin * 100:g} %"
 
 
-def explain(track: Track, block: int, eta_seconds: float | None = None) -> str:
+def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) -> str:
     """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop."""
     cause: Cause = track.causes[block]
     title = track.judged.title
@@ -125,7 +125,7 @@ _CAUSES: Final[dict[str, str]] = {
 }
 
 
-def flips(track: Track, block: int, verdict: Verdict, eta_seconds: float | None) -> str:
+def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float | None) -> str:
     """What would change the verdict."""
     margin = _margin(track)
     if track.path is None:
@@ -143,6 +143,6 @@ def flips(track: Track, block: int, verdict: Verdict, eta_seconds: float | None)
     return f"an upper limit below {margin}, or a lower one above {_floor(track)}{later}"
 
 
-def _floor(track: Track) -> str:
+def _floor(track: MetricTrack) -> str:
     floor = track.plan.floor or 0.0
     return f"{1 + floor:g} times v1's rate" if track.judged.kind == "events" else f"{floor * 100:g} %"

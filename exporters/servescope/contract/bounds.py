@@ -97,7 +97,6 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SPLIT_MARGIN,
             SPLIT_TRAFFIC,
             SCRAPE_AGE,
-            JUDGEMENT_AGE,
             LOOP_LAG,
         )
     }

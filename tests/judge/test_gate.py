@@ -75,10 +75,10 @@ def test_an_old_judgement_is_no_health(tmp_path: Path) -> None:
 
     async def act(scene: JudgeScene) -> tuple[Any, ...]:
         scene.latest.succeed(judgement("HEALTHY"), scene.run)
-        scene.wait(JUDGEMENT_AGE.value - 6)
+        scene.pass_time(JUDGEMENT_AGE.value - 6)
         young = await ask_both(scene)
         scene.latest.fail("the Prometheus did not answer within 30 s")
-        scene.wait(60)
+        scene.pass_time(60)
         return young, await ask_both(scene), await scene.ask_json("/judgement")
 
     young, old, (status, shown) = play_judge(tmp_path, act)
@@ -95,7 +95,7 @@ def test_proven_harm_does_not_grow_old(tmp_path: Path) -> None:
 
     async def act(scene: JudgeScene) -> tuple[int, int]:
         scene.latest.succeed(judgement("DEGRADED"), scene.run)
-        scene.wait(86_400)
+        scene.pass_time(86_400)
         return await ask_both(scene)
 
     assert play_judge(tmp_path, act) == (409, 200)

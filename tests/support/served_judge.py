@@ -45,7 +45,7 @@ class JudgeScene:
         self.url = ""
         self.session: aiohttp.ClientSession
 
-    def wait(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         """Let time pass."""
         SetClock.now_is_ms += round(seconds * 1000)
 

@@ -10,8 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.collector.api.settings import ApiSettings
-from servescope.contract.bounds import JUDGEMENT_AGE
-from servescope.contract.own_metrics import OWN_METRICS
+from servescope.contract.own_metrics import JUDGEMENT_AGE_SECONDS, OWN_METRICS
 from servescope.cutover.judgement import VERDICTS, Verdict
 from servescope.judge.schema import judgement_schema
 from tests.support.judgements import judgement
@@ -75,7 +74,7 @@ def test_an_old_judgement_is_no_health(tmp_path: Path) -> None:
 
     async def act(scene: JudgeScene) -> tuple[Any, ...]:
         scene.latest.succeed(judgement("HEALTHY"), scene.run)
-        scene.pass_time(JUDGEMENT_AGE.value - 6)
+        scene.pass_time(JUDGEMENT_AGE_SECONDS - 6)
         young = await ask_both(scene)
         scene.latest.fail("the Prometheus did not answer within 30 s")
         scene.pass_time(60)

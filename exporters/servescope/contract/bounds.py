@@ -70,9 +70,6 @@ SPLIT_MARGIN = Bound(
 )
 SPLIT_TRAFFIC = Bound("split_traffic", 1.0, "requests/s", "the split of fewer requests differs by chance")
 SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape is out of date")
-JUDGEMENT_AGE = Bound(
-    "judgement_age", 600.0, "seconds", "an older judgement does not say whether the cutover is healthy"
-)
 LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average is overloaded")
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from servescope.contract.bounds import JUDGEMENT_AGE
+from servescope.contract.own_metrics import JUDGEMENT_AGE_SECONDS
 from servescope.cutover.judgement import Judgement, StageState
 from servescope.judge.runs import CutoverRun
 from servescope.judge.text import duration
@@ -40,7 +40,7 @@ class Latest:
         if self._judgement is None:
             return self._blank(now_ms)
         age = self.age_seconds(now_ms)
-        if age <= JUDGEMENT_AGE.value or self._judgement.verdict == "DEGRADED":
+        if age <= JUDGEMENT_AGE_SECONDS or self._judgement.verdict == "DEGRADED":
             return self._judgement
         reason = f"The last judgement is {duration(age)} old{self._because()}."
         return replace(

@@ -28,6 +28,7 @@ from servescope.cutover.evidence import Evidence
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 HarmKind = Literal["none", "mean", "tail", "bimodal", "one pod", "drift", "step", "errors", "tps"]
 
@@ -126,11 +127,12 @@ class Past:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cutover:
-    """One stage of a cutover of known truth: v1's increments, and the requests of v2 that a harm is applied to."""
+    """One stage of a cutover of known truth: v1's requests and increments, and v2's requests, unharmed."""
 
     past: Past
     stage_ms: int
-    v1: tuple[TargetIncrements, ...]
+    v1: Requests
+    v1_targets: tuple[TargetIncrements, ...]
     v2: Requests
     confounder: Confounder
 
@@ -152,6 +154,7 @@ class Requests:
     per_token: Floats
     prompt: Floats
     output: Floats
+    failed: Flags
     surprise: Floats
     chance: Floats
 
@@ -188,25 +191,52 @@ def draw_cutover(past: Past, seed: int, confounder: Confounder | None = None) ->
         v2_levels = v2_levels + np.log1p(0.8 * np.exp(-minutes / confounder.warm_up_minutes))
     shift = 2 * setting.prompt_sigma * NormalDist().inv_cdf((1 + confounder.mix_distance) / 2)
     v2 = _draw_requests(rng, setting, "v2", fresh, share, v2_levels, prompt_shift=shift)
-    return Cutover(past, stage_ms, _count(v1, setting, saturated="v1" in confounder.saturated), v2, confounder)
+    counted = _count(v1, setting, saturated="v1" in confounder.saturated)
+    return Cutover(past, stage_ms, v1, counted, v2, confounder)
 
 
 def show(cutover: Cutover, harm: Harm | None = None, *, until_block: int = BLOCKS_PER_DAY) -> Evidence:
     """What a judge reads `until_block` blocks into the stage, the past included, when v2 has this harm."""
-    setting = cutover.past.setting
     v2 = _count(
-        _apply(harm or Harm(), cutover.v2, cutover.stage_ms, setting),
-        setting,
-        error_factor=1 + harm.size if harm is not None and harm.kind == "errors" else 1.0,
+        suffer(cutover, harm or Harm()),
+        cutover.past.setting,
         started_ms=cutover.stage_ms - (0 if cutover.confounder.warm_up_minutes else LEAD_BLOCKS * BLOCK_MS),
         saturated="v2" in cutover.confounder.saturated,
     )
     until = cutover.stage_ms + until_block * BLOCK_MS
     targets = tuple(
-        truncate(each, until) for each in (*join(cutover.past.targets, cutover.v1), *v2, _autoscaler(cutover))
+        truncate(each, until) for each in (*join(cutover.past.targets, cutover.v1_targets), *v2, _autoscaler(cutover))
     )
     last = {each.target_id: until for each in targets if len(each.blocks) and each.blocks[-1] == until - BLOCK_MS}
     return Evidence(targets, until, SCRAPE_INTERVAL_MS, last)
+
+
+def suffer(cutover: Cutover, harm: Harm) -> Requests:
+    """v2's requests as they are under a harm, which begins with the stage."""
+    requests, setting = cutover.v2, cutover.past.setting
+    if harm.kind == "none":
+        return requests
+    hours = (requests.blocks - cutover.stage_ms) / 3_600_000
+    during = (hours >= harm.hour)[requests.block]
+    if harm.kind == "errors":
+        return replace(requests, failed=requests.chance < setting.error_share * (1 + harm.size * during))
+    if harm.kind == "tps":
+        slower = np.where(during, requests.per_token / (1 - harm.size), requests.per_token)
+        return replace(requests, per_token=slower)
+    if harm.kind in ("mean", "step"):
+        factor = 1 + harm.size * during
+    elif harm.kind == "drift":
+        factor = 1 + harm.size * np.maximum(0.0, hours)[requests.block]
+    elif harm.kind == "one pod":
+        factor = 1 + harm.size * requests.pods * (during & (requests.pod == 0))
+    elif harm.kind == "bimodal":
+        factor = 1 + harm.size / 0.1 * (during & (np.mod(requests.chance, 0.1) < 0.01))
+    else:
+        slow = requests.surprise > NormalDist().inv_cdf(0.95)
+        # What the slowest 5 % of a lognormal hold of its mean.
+        weight = NormalDist().cdf(_own_sigma(setting) - NormalDist().inv_cdf(0.95))
+        factor = 1 + harm.size / weight * (during & slow)
+    return replace(requests, first_token=requests.first_token * factor)
 
 
 def truncate(target: TargetIncrements, until_ms: int) -> TargetIncrements:
@@ -287,7 +317,7 @@ def _draw_requests(
     pod, block = np.divmod(cell, len(blocks))
     draws = rng.standard_normal((4, n), dtype=np.float32).astype(np.float64)
     ln_prompt = setting.prompt_sigma * draws[0] + prompt_shift
-    own = math.sqrt(setting.first_token_sigma**2 - (setting.prompt_slope * setting.prompt_sigma) ** 2)
+    own = _own_sigma(setting)
     busy = load / (setting.requests_per_minute * BLOCK_MS / 60_000) - 1
     level = levels + setting.load_slope * busy * np.array([1.0, 0.4])[:, np.newaxis, np.newaxis]
     flat = level.reshape(2, -1)
@@ -296,32 +326,13 @@ def _draw_requests(
     prompt = np.maximum(1.0, np.rint(setting.prompt_median * np.exp(ln_prompt)))
     output = np.clip(np.rint(setting.output_median * np.exp(setting.output_sigma * draws[3])), 2, 8192)
     chance = rng.random(n)
-    return Requests(stack, pods, blocks, pod, block, first, per_token, prompt, output, draws[1], chance)
+    failed = chance < setting.error_share
+    return Requests(stack, pods, blocks, pod, block, first, per_token, prompt, output, failed, draws[1], chance)
 
 
-def _apply(harm: Harm, requests: Requests, stage_ms: int, setting: Setting) -> Requests:
-    """The requests as they are under a harm, which begins with the stage."""
-    if harm.kind in ("none", "errors"):
-        return requests
-    hours = (requests.blocks - stage_ms) / 3_600_000
-    during = (hours >= harm.hour)[requests.block]
-    if harm.kind == "tps":
-        slower = np.where(during, requests.per_token / (1 - harm.size), requests.per_token)
-        return replace(requests, per_token=slower)
-    if harm.kind in ("mean", "step"):
-        factor = 1 + harm.size * during
-    elif harm.kind == "drift":
-        factor = 1 + harm.size * np.maximum(0.0, hours)[requests.block]
-    elif harm.kind == "one pod":
-        factor = 1 + harm.size * requests.pods * (during & (requests.pod == 0))
-    elif harm.kind == "bimodal":
-        factor = 1 + harm.size / 0.1 * (during & (np.mod(requests.chance, 0.1) < 0.01))
-    else:
-        slow = requests.surprise > NormalDist().inv_cdf(0.95)
-        own = math.sqrt(setting.first_token_sigma**2 - (setting.prompt_slope * setting.prompt_sigma) ** 2)
-        weight = 1 - NormalDist().cdf(NormalDist().inv_cdf(0.95) - own)
-        factor = 1 + harm.size / weight * (during & slow)
-    return replace(requests, first_token=requests.first_token * factor)
+def _own_sigma(setting: Setting) -> float:
+    """What of the first token's spread the prompt's length does not explain."""
+    return math.sqrt(setting.first_token_sigma**2 - (setting.prompt_slope * setting.prompt_sigma) ** 2)
 
 
 # --- Counting them ----------------------------------------------------------------------------------------------------
@@ -331,14 +342,13 @@ def _count(
     requests: Requests,
     setting: Setting,
     *,
-    error_factor: float = 1.0,
     started_ms: int = EPOCH_MS - 7 * BLOCKS_PER_DAY * BLOCK_MS,
     saturated: bool = False,
 ) -> tuple[TargetIncrements, ...]:
     """The increments of each pod."""
     pods, blocks = requests.pods, len(requests.blocks)
     cell = requests.pod * blocks + requests.block
-    failed = requests.chance < setting.error_share * error_factor
+    failed = requests.failed
     aborted = requests.chance > 1 - setting.abort_share
     served = ~failed
     done = cell[served]

@@ -40,7 +40,8 @@ EPOCH_MS: Final = 1_772_409_600_000
 
 PAST_BLOCKS: Final = 2 * BLOCKS_PER_DAY
 LEAD_BLOCKS: Final = 2 * BLOCKS_PER_HOUR
-"""v2 has served its share for two hours when the stage begins, so that it is warm unless a cutover says otherwise."""
+"""v2 has served its share for two hours when the stage begins, and its processes for six: they are warm unless a
+cutover says otherwise."""
 
 PODS: Final[Mapping[float, tuple[int, int]]] = {0.01: (198, 2), 0.05: (57, 3), 0.25: (9, 3), 0.5: (6, 6)}
 """Pods of v1 and v2 by v2's share: as many as leave each pod of both stacks the same load, and v2 at least two."""
@@ -200,7 +201,7 @@ def show(cutover: Cutover, harm: Harm | None = None, *, until_block: int = BLOCK
     v2 = _count(
         suffer(cutover, harm or Harm()),
         cutover.past.setting,
-        started_ms=cutover.stage_ms - (0 if cutover.confounder.warm_up_minutes else LEAD_BLOCKS * BLOCK_MS),
+        started_ms=cutover.stage_ms - (0 if cutover.confounder.warm_up_minutes else 3 * LEAD_BLOCKS * BLOCK_MS),
         saturated="v2" in cutover.confounder.saturated,
     )
     until = cutover.stage_ms + until_block * BLOCK_MS

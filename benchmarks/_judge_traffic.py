@@ -164,7 +164,8 @@ def draw_past(seed: int, share: float, setting: Setting | None = None) -> Past:
     """v1 alone for two days, with as many pods as both stacks have later, and less the share that v2 then takes."""
     setting = setting or Setting()
     rng = np.random.Generator(np.random.SFC64([1, seed, round(share * 1000)]))
-    start = EPOCH_MS + int(rng.integers(BLOCKS_PER_DAY)) * BLOCK_MS
+    # Stages of consecutive seeds begin at hours that are spread over the day.
+    start = EPOCH_MS + (7 * seed % 24) * BLOCKS_PER_HOUR * BLOCK_MS
     pods = sum(PODS[share])
     blocks = start + BLOCK_MS * np.arange(PAST_BLOCKS, dtype=np.int64)
     effects = setting.pod_spread * rng.standard_normal(pods)
@@ -197,19 +198,32 @@ def draw_cutover(past: Past, seed: int, confounder: Confounder | None = None) ->
 
 
 def show(cutover: Cutover, harm: Harm | None = None, *, until_block: int = BLOCKS_PER_DAY) -> Evidence:
-    """What a judge reads `until_block` blocks into the stage, the past included, when v2 has this harm."""
-    v2 = _count(
-        suffer(cutover, harm or Harm()),
+    """What a judge reads `until_block` blocks into the stage when v2 has this harm: from when v2 gets requests on."""
+    until = cutover.stage_ms + until_block * BLOCK_MS
+    v2 = _show_v2(cutover, harm or Harm())
+    return _evidence((*cutover.v1_targets, *v2, _autoscaler(cutover)), until)
+
+
+def show_past(cutover: Cutover) -> Evidence:
+    """What is known when the stage begins, v1's past included: what a plan is frozen from."""
+    v2 = _show_v2(cutover, Harm())
+    targets = (*join(cutover.past.targets, cutover.v1_targets), *v2, _autoscaler(cutover))
+    return _evidence(targets, cutover.stage_ms)
+
+
+def _show_v2(cutover: Cutover, harm: Harm) -> tuple[TargetIncrements, ...]:
+    return _count(
+        suffer(cutover, harm),
         cutover.past.setting,
         started_ms=cutover.stage_ms - (0 if cutover.confounder.warm_up_minutes else 3 * LEAD_BLOCKS * BLOCK_MS),
         saturated="v2" in cutover.confounder.saturated,
     )
-    until = cutover.stage_ms + until_block * BLOCK_MS
-    targets = tuple(
-        truncate(each, until) for each in (*join(cutover.past.targets, cutover.v1_targets), *v2, _autoscaler(cutover))
-    )
-    last = {each.target_id: until for each in targets if len(each.blocks) and each.blocks[-1] == until - BLOCK_MS}
-    return Evidence(targets, until, SCRAPE_INTERVAL_MS, last)
+
+
+def _evidence(targets: tuple[TargetIncrements, ...], until_ms: int) -> Evidence:
+    kept = tuple(truncate(each, until_ms) for each in targets)
+    last = {each.target_id: until_ms for each in kept if len(each.blocks) and each.blocks[-1] == until_ms - BLOCK_MS}
+    return Evidence(kept, until_ms, SCRAPE_INTERVAL_MS, last)
 
 
 def suffer(cutover: Cutover, harm: Harm) -> Requests:

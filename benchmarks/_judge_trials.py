@@ -1,0 +1,233 @@
+"""Trials of the judge on synthetic cutovers, kept under `.cache` so that a run of hours can be resumed.
+
+A trial is one day of one stage: what the judge says of it after every block, and what its rivals say. Trials are kept
+by the text of the judge and of the generator: a change to any of them begins anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from servescope.cutover.folding import Folded
+from servescope.cutover.freezing import freeze
+from servescope.cutover.judging import fold_evidence
+from servescope.cutover.stages import course_of
+from servescope.cutover.staging import StageTrack, judge_stage
+from servescope.cutover.tracks import DEGRADED, HEALTHY, Track
+
+import servescope.cutover
+from benchmarks import _judge_rivals, _judge_traffic
+from benchmarks._judge_rivals import judge_by_rivals, observe, usual_p95
+from benchmarks._judge_traffic import (
+    BLOCKS_PER_DAY,
+    LEAD_BLOCKS,
+    PAST_BLOCKS,
+    Confounder,
+    Harm,
+    draw_cutover,
+    draw_past,
+    show,
+    show_past,
+)
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.plan import CutoverPlan, FrozenPlan
+from servescope.cutover.plan_files import parse_plan
+
+CACHE: Final = Path(__file__).parent.parent / ".cache" / "judge"
+BLOCK_MINUTES: Final = BLOCK_MS // 60_000
+PLAIN: Final = Confounder()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTrial:
+    """When a metric was DEGRADED and HEALTHY first, in minutes, None where it never was.
+
+    `missed` is when its interval did not hold the truth first, below (`low`) or above it; `known` is whether the truth
+    is one number that an interval can hold.
+    """
+
+    degraded: float | None
+    healthy: float | None
+    missed_low: float | None
+    missed_high: float | None
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One day of one stage. Times are minutes since the stage began, None where something never happened.
+
+    `hour` is the hour of the day at which it began, `cause` why it was DEGRADED first, or is what it is at the end.
+    """
+
+    share: float
+    past: int
+    seed: int
+    hour: int
+    harm: Harm
+    confounder: Confounder
+    degraded: float | None
+    healthy: float | None
+    cause: str
+    metrics: Mapping[str, MetricTrial]
+    rivals: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Trials wanted of each past: so many days, each with every one of these harms; rivals where asked for."""
+
+    days: int
+    harms: tuple[Harm, ...]
+    confounder: Confounder = PLAIN
+    rivals: bool = False
+
+
+def one_stage(share: float) -> CutoverPlan:
+    """The least plan there is, with everything else as documented."""
+    arms = {"v1": {"deployment_id": "chat-v1"}, "v2": {"deployment_id": "chat-v2"}}
+    return parse_plan({"arms": arms, "stages": [{"share": share}]}, "trial")
+
+
+def run_trials(share: float, past_seed: int, orders: Sequence[Order]) -> Iterator[Trial]:
+    """The trials of one past; those that were made before are read, the others made and kept."""
+    path = CACHE / _version() / f"{share:g}-{past_seed}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = {_key(trial): trial for trial in _read(path)}
+    wanted = [
+        (order, seed, harm) for order in orders for seed in range(order.days) for harm in order.harms
+    ]  # fmt: skip
+    missing = [each for each in wanted if (each[1], each[2], each[0].confounder) not in known]
+    if missing:
+        with path.open("a", encoding="utf-8") as file:
+            for trial in _make(share, past_seed, missing):
+                known[_key(trial)] = trial
+                file.write(json.dumps(asdict(trial)) + "\n")
+                file.flush()
+    for order, seed, harm in wanted:
+        yield known[seed, harm, order.confounder]
+
+
+def _key(trial: Trial) -> tuple[int, Harm, Confounder]:
+    return trial.seed, trial.harm, trial.confounder
+
+
+def _version() -> str:
+    """A digest of everything that a trial depends on."""
+    folder = Path(servescope.cutover.__file__).parent
+    texts = [*sorted(folder.glob("*.py")), folder.parent / "contract" / "judged.py"]
+    modules = [Path(module.__file__) for module in (_judge_rivals, _judge_traffic)]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*texts, *modules, Path(__file__))))
+    return digest.hexdigest()[:12]
+
+
+def _read(path: Path) -> Iterator[Trial]:
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        values: dict[str, Any] = json.loads(line)
+        confounder = values["confounder"]
+        yield Trial(
+            **{
+                **values,
+                "harm": Harm(**values["harm"]),
+                "confounder": Confounder(**{**confounder, "saturated": tuple(confounder["saturated"])}),
+                "metrics": {name: MetricTrial(**each) for name, each in values["metrics"].items()},
+            }
+        )
+
+
+def _make(share: float, past_seed: int, wanted: Sequence[tuple[Order, int, Harm]]) -> Iterator[Trial]:
+    past = draw_past(past_seed, share)
+    started_ms = past.start_ms + (PAST_BLOCKS + LEAD_BLOCKS) * BLOCK_MS
+    frozen: FrozenPlan | None = None
+    usual: float | None = None
+    for order, seed in dict.fromkeys((order, seed) for order, seed, _ in wanted):
+        cutover = draw_cutover(past, seed, order.confounder)
+        if frozen is None:
+            # The noise is v1's alone, so that any day of this past freezes the same plan.
+            frozen = freeze(one_stage(share), show_past(cutover), started_ms)
+            usual = usual_p95(past)
+        minutes = observe(cutover, cutover.v1) if order.rivals else None
+        folded: Folded | None = None
+        for harm in [each for made, at, each in wanted if made == order and at == seed]:
+            evidence = show(cutover, harm)
+            # A harm is in v2 alone: v1 is folded once.
+            folded, track = _judge(frozen, evidence, folded)
+            rivals = {} if minutes is None or usual is None else judge_by_rivals(cutover, harm, minutes, usual)
+            yield _trial(track, share, past_seed, seed, harm, order.confounder, rivals)
+
+
+def _judge(frozen: FrozenPlan, evidence: Evidence, former: Folded | None) -> tuple[Folded, StageTrack]:
+    decisions = [Decision("start", frozen.started_ms, stage=0)]
+    at_ms = evidence.observed_until_ms
+    if former is not None:
+        v2 = tuple(each for each in evidence.targets if frozen.plan.v2.selects(each.identity))
+        fresh = fold_evidence(frozen, replace(evidence, targets=v2), decisions, at_ms)
+        folded = Folded(former.v1, fresh.v2, former.edges)
+    else:
+        folded = fold_evidence(frozen, evidence, decisions, at_ms)
+    course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
+    return folded, judge_stage(frozen, folded, evidence, course, course.stages[-1])
+
+
+def _trial(
+    stage: StageTrack,
+    share: float,
+    past_seed: int,
+    seed: int,
+    harm: Harm,
+    confounder: Confounder,
+    rivals: Mapping[str, float | None],
+) -> Trial:
+    degraded = _first(stage.codes == DEGRADED)
+    block = BLOCKS_PER_DAY - 1 if degraded is None else int(degraded // BLOCK_MINUTES) - 1
+    named = [
+        f"{name}: {track.causes[block]}"
+        for name, track in stage.tracks.items()
+        if track.plan.required and track.codes[block] == stage.codes[block]
+    ]
+    return Trial(
+        share=share, past=past_seed, seed=seed, hour=int(stage.blocks[0] // 3_600_000 % 24), harm=harm,
+        confounder=confounder, degraded=degraded, healthy=_first(stage.codes == HEALTHY), cause="; ".join(named),
+        metrics={name: _metric(track, harm, name) for name, track in stage.tracks.items() if track.path is not None},
+        rivals=rivals,
+    )  # fmt: skip
+
+
+def _metric(track: Track, harm: Harm, name: str) -> MetricTrial:
+    truth = true_cost(harm, name)
+    path = track.path
+    low = high = None
+    if truth is not None and path is not None:
+        low, high = _first(path.low > truth), _first(path.high < truth)
+    return MetricTrial(
+        _first(track.codes == DEGRADED), _first(track.codes == HEALTHY), low, high, known=truth is not None
+    )
+
+
+def true_cost(harm: Harm, metric: str) -> float | None:
+    """The logarithm by which a harm makes a metric worse, None where that is not one number all day."""
+    speed = ("tps_per_request", "time_per_output_token_seconds")
+    touched = {
+        "errors": ("request_error_share",), "tps": (*speed, "request_duration_seconds"),
+    }.get(harm.kind, ("time_to_first_token_seconds", "request_duration_seconds"))  # fmt: skip
+    if harm.kind == "none" or metric not in touched:
+        return 0.0
+    if harm.kind in ("drift", "step") or metric == "request_duration_seconds":
+        return None
+    return -math.log1p(-harm.size) if harm.kind == "tps" else math.log1p(harm.size)
+
+
+def _first(found: NDArray[np.bool_]) -> float | None:
+    """Minutes until the end of the first block that has it."""
+    return float((int(np.argmax(found)) + 1) * BLOCK_MINUTES) if found.any() else None

@@ -18,6 +18,7 @@ from benchmarks._judge_traffic import (
     draw_cutover,
     draw_past,
     show,
+    show_past,
 )
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Evidence
@@ -85,14 +86,15 @@ def test_counters_agree_with_each_other(past: Past) -> None:
 
 
 def test_the_past_is_v1_alone_and_both_have_their_share_after(past: Past) -> None:
-    """v2 has no block before its lead; then the shares are the planned ones and pods bear like loads."""
+    """v2 has no block before its lead; then the shares are the planned ones, and pods are as many as bear like loads."""
     cutover = draw_cutover(past, 5)
-    shown = show(cutover)
 
-    v2 = [each for each in shown.targets if each.identity.inference_stack == "v2"]
+    before = show_past(cutover)
+    v2 = [each for each in before.targets if each.identity.inference_stack == "v2"]
     assert min(each.blocks[0] for each in v2) == cutover.stage_ms - LEAD_BLOCKS * BLOCK_MS
-    assert sum(len(each.blocks) >= PAST_BLOCKS for each in shown.targets) == sum(PODS[SHARE])
-    requests = {stack: _sums(shown, stack)[1].sum() for stack in ("v1", "v2")}
+    assert sum(len(each.blocks) >= PAST_BLOCKS for each in before.targets) == sum(PODS[SHARE])
+    assert max(each.blocks[-1] for each in before.targets) == cutover.stage_ms - BLOCK_MS
+    requests = {stack: _sums(show(cutover), stack)[1].sum() for stack in ("v1", "v2")}
     assert requests["v2"] / sum(requests.values()) == pytest.approx(SHARE, rel=0.02)
 
 

@@ -21,7 +21,7 @@ from servescope.cutover.freezing import freeze
 from servescope.cutover.judging import fold_evidence
 from servescope.cutover.stages import course_of
 from servescope.cutover.staging import StageTrack, judge_stage
-from servescope.cutover.tracks import DEGRADED, HEALTHY, Track
+from servescope.cutover.tracks import DEGRADED, HEALTHY, MetricTrack
 
 import servescope.cutover
 from benchmarks import _judge_rivals, _judge_traffic
@@ -204,7 +204,7 @@ def _trial(
     )  # fmt: skip
 
 
-def _metric(track: Track, harm: Harm, name: str) -> MetricTrial:
+def _metric(track: MetricTrack, harm: Harm, name: str) -> MetricTrial:
     truth = true_cost(harm, name)
     path = track.path
     low = high = None

@@ -86,7 +86,7 @@ def test_counters_agree_with_each_other(past: Past) -> None:
 
 
 def test_the_past_is_v1_alone_and_both_have_their_share_after(past: Past) -> None:
-    """v2 has no block before its lead; then the shares are the planned ones, and pods are as many as bear like loads."""
+    """v2 has no block before its lead; then the shares are the planned ones, of as many pods as bear like loads."""
     cutover = draw_cutover(past, 5)
 
     before = show_past(cutover)

@@ -16,15 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from servescope.cutover.folding import Folded
-from servescope.cutover.freezing import freeze
-from servescope.cutover.judging import fold_evidence
-from servescope.cutover.stages import course_of
-from servescope.cutover.staging import StageTrack, judge_stage
-from servescope.cutover.tracks import DEGRADED, HEALTHY, MetricTrack
 
-import servescope.cutover
-from benchmarks import _judge_rivals, _judge_traffic
 from benchmarks._judge_rivals import judge_by_rivals, observe, usual_p95
 from benchmarks._judge_traffic import (
     BLOCKS_PER_DAY,
@@ -38,9 +30,16 @@ from benchmarks._judge_traffic import (
     show_past,
 )
 from servescope.contract.increments import BLOCK_MS
+from servescope.cutover import staging
 from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.folding import Folded
+from servescope.cutover.freezing import freeze
+from servescope.cutover.judging import fold_evidence
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.plan_files import parse_plan
+from servescope.cutover.stages import course_of
+from servescope.cutover.staging import StageTrack, judge_stage
+from servescope.cutover.tracks import DEGRADED, HEALTHY, MetricTrack
 
 CACHE: Final = Path(__file__).parent.parent / ".cache" / "judge"
 BLOCK_MINUTES: Final = BLOCK_MS // 60_000
@@ -123,10 +122,10 @@ def _key(trial: Trial) -> tuple[int, Harm, Confounder]:
 
 def _version() -> str:
     """A digest of everything that a trial depends on."""
-    folder = Path(servescope.cutover.__file__).parent
+    folder = Path(staging.__file__).parent
     texts = [*sorted(folder.glob("*.py")), folder.parent / "contract" / "judged.py"]
-    modules = [Path(module.__file__) for module in (_judge_rivals, _judge_traffic)]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*texts, *modules, Path(__file__))))
+    own = [Path(__file__).with_name(f"_judge_{name}.py") for name in ("trials", "traffic", "rivals")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*texts, *own)))
     return digest.hexdigest()[:12]
 
 

@@ -33,7 +33,11 @@ _SEGMENT_BLOCKS = 6 * BLOCKS_PER_HOUR
 ONLINE_BURN_IN = 12
 """Blocks of fifteen minutes that have to be seen before noise that is estimated meanwhile may decide."""
 ONLINE_MERGED = 3
-_ONLINE_LAGS = 12
+_ONLINE_LAGS = 8
+_CROSSING = 3.0
+"""About the score at which a sequence crosses its bound."""
+_SINGLE_LOOK = 1.645
+"""The score of a bound that is looked at once, one-sided 5 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,10 @@ def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | 
         return None
     counts, sums = counts[pods], sums[pods]
     groups = pod_groups(pods.size, v2_pods)
+    size = int(groups[0].sum())
+    # Groups of the same pods are no independent divisions: as many as there are disjoint groups, less one.
+    freedom = _freedom(int(seen.sum()), LAG_BLOCKS) * max(1.0, pods.size / size - 1.0)
+    few = student_factor(freedom, _CROSSING)
     excess = []
     for group in groups:
         blocks = mean_effects(
@@ -88,8 +96,7 @@ def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | 
             sums[group].sum(axis=0),
             cv2,
         )
-        excess.append(excess_variance(blocks))
-    size = int(groups[0].sum())
+        excess.append(excess_variance(blocks, few))
     return PastNoise(
         tau2=upper_of(np.array(excess)), pod_tau2=lasting_pod_variance(counts, sums, cv2), cv2=cv2,
         spread=1.0 / size + 1.0 / (pods.size - size), blocks=int(seen.sum()), splits=len(groups),
@@ -117,14 +124,23 @@ def upper_of(values: Floats) -> float:
     return max(0.0, float(np.quantile(values, 0.75)))
 
 
-def excess_variance(blocks: BlockEffects, lags: int = LAG_BLOCKS) -> float:
-    """The long-run variance of effects beyond their sampling, for a five-minute block; below 0 where there is none."""
+def excess_variance(blocks: BlockEffects, few: float = 1.0) -> float:
+    """The long-run variance of effects beyond their sampling, for a five-minute block; below 0 where there is none.
+
+    `few` enlarges what was estimated from few blocks (`student_factor`).
+    """
     known = np.isfinite(blocks.sampling)
     if known.sum() < 3:
         return math.inf
     merged = float(blocks.merged[known].mean())
     effects = np.where(known, blocks.effects, np.nan)
-    return merged * (long_run_variance(effects, max(1, round(lags / merged))) - float(blocks.sampling[known].mean()))
+    whole = long_run_variance(effects, max(1, round(LAG_BLOCKS / merged)))
+    return float(merged * (few * whole - blocks.sampling[known].mean()))
+
+
+def _freedom(blocks: int, lags: int) -> float:
+    """The degrees of freedom of a long-run variance with Bartlett's weights."""
+    return 1.5 * blocks / lags
 
 
 def long_run_variance(values: Floats, lags: int) -> float:
@@ -169,19 +185,16 @@ def lasting_pod_variance(counts: Floats, sums: Floats, cv2: float) -> float:
         return 0.0
     # A pod against the mean of all others differs by its own variance and a share of theirs.
     own = (float(np.mean(np.square(effects))) - float(np.mean(variances))) * (pods - 1) / pods
-    return float(max(0.0, own) * few_pods_factor(pods - 1))
+    return float(max(0.0, own) * student_factor(pods - 1, _SINGLE_LOOK))
 
 
-def few_pods_factor(freedom: int) -> float:
-    """By how much a variance of few degrees of freedom is enlarged: (t ÷ z)² of the one-sided 95 % quantiles."""
-    normal = 1.6448536269514722
-    if freedom == 1:
-        return (math.tan(0.45 * math.pi) / normal) ** 2
-    if freedom == 2:
-        return (0.9 * math.sqrt(2.0 / (1.0 - 0.81)) / normal) ** 2
-    cube, fifth = normal**3, normal**5
-    student = normal + (cube + normal) / (4 * freedom) + (5 * fifth + 16 * cube + 3 * normal) / (96 * freedom**2)
-    return (student / normal) ** 2
+def student_factor(freedom: float, score: float) -> float:
+    """By how much a variance of few degrees of freedom is enlarged: (t ÷ z)² of the same quantile, z the `score`.
+
+    Wallace's approximation of Student's quantiles, within 4 % from two degrees on and larger below.
+    """
+    corrected = score * (8.0 * freedom + 3.0) / (8.0 * freedom + 1.0)
+    return freedom * math.expm1(corrected**2 / freedom) / score**2
 
 
 def coefficient2_from_buckets(counts: Floats, edges: Floats, mean: float) -> float | None:
@@ -232,13 +245,15 @@ def online_path(blocks: BlockEffects, *, persistent: float = 0.0) -> EffectPath:
     information = np.zeros_like(plain.information)
     factor = math.inf
     for position, block in enumerate(known):
-        if position + 1 >= ONLINE_BURN_IN:
-            so_far = known[: position + 1]
+        seen = position + 1
+        if seen >= ONLINE_BURN_IN:
+            so_far = known[:seen]
             scores = (blocks.effects[so_far] - plain.estimate[block]) / np.sqrt(blocks.sampling[so_far])
-            lags = min(_ONLINE_LAGS, (position + 1) // 3)
+            lags = min(_ONLINE_LAGS, seen // 3)
             # Bartlett's weights and the fitted mean take away about (lags + 1) ÷ n of the variance.
-            fitted = (position + 1) / (position + 1 - lags - 1)
-            factor = max(1.0, long_run_variance(scores, lags) * fitted)
+            fitted = seen / (seen - lags - 1)
+            few = student_factor(_freedom(seen, lags), _CROSSING)
+            factor = max(1.0, long_run_variance(scores, lags) * fitted * few)
         information[block:] = plain.information[block] / factor
     lasting = information / (1.0 + information * persistent)
     return EffectPath(np.where(lasting > 0.0, plain.estimate, 0.0), lasting)

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from servescope.cutover.change import log_mixed
 from servescope.cutover.sequences import Floats
 
-WORSE_RATIOS = (1.3, 2.0, 3.0, 5.0, 10.0, 20.0)
-"""The multiples of a bound that evidence of harm is mixed over."""
-BETTER_RATIOS = (0.125, 0.25, 0.5, 0.77)
+WORSE_RATIOS = (2.0, 5.0)
+"""The multiples of a bound that evidence of harm is mixed over: more of them find no size of harm sooner."""
+BETTER_RATIOS = (0.2, 0.5)
 """The multiples of a bound that evidence of health is mixed over."""
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""

@@ -8,12 +8,14 @@ between pods for hours is kept apart, since waiting does not average it out.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.cutover.effects import BlockEffects, mean_effects
+from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import Noise
 from servescope.cutover.sequences import EffectPath, Floats, accumulate
 
@@ -23,6 +25,10 @@ LAG_BLOCKS = 36
 LEAST_BLOCKS = 24 * BLOCKS_PER_HOUR
 """A day of past is the least that shows the noise."""
 _MOST_SPLITS = 12
+_LEAST_SPLIT = 3 * LAG_BLOCKS
+"""Blocks with an effect below which a division shows no autocorrelation."""
+_MOST_PODS = 48
+"""Of these pods the lasting differences are taken, if there are more."""
 _NODES = 12
 """Of the quadrature within a bucket."""
 _STEEPEST = 8.0
@@ -70,37 +76,59 @@ def scaled_tau2(noise: Noise, v1_pods: float, v2_pods: float) -> float:
     return noise.tau2 * max(1.0, (1.0 / v1_pods + 1.0 / v2_pods) / noise.spread)
 
 
-def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | None = None) -> PastNoise | None:
+def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | None = None,
+                    prompts: Prompts | None = None, slope: PromptSlope | None = None) -> PastNoise | None:  # fmt: skip
     """The noise of a histogram's mean from v1's past; None where one pod, or less than a day, cannot show it.
 
-    `counts` and `sums` are per pod and consecutive five-minute block, (P, B), 0 where a pod was not seen. The groups
-    are as large as v2 is to be, half of the pods at most.
+    `counts` and `sums` are per pod and consecutive five-minute block, (P, B), 0 where a pod was not seen; so are the
+    `prompts` that effects are adjusted by with a `slope`. `v2_pods` is as in `calibrate`.
     """
     counts, sums = np.nan_to_num(counts), np.nan_to_num(sums)
-    seen = counts.sum(axis=0) > 0.0
-    pods = np.flatnonzero(counts.sum(axis=1) > 0.0)
-    if pods.size < 2 or int(seen.sum()) < LEAST_BLOCKS:
+
+    def split(group: NDArray[np.bool_]) -> BlockEffects:
+        rest = ~group
+        blocks = mean_effects(
+            counts[rest].sum(axis=0), sums[rest].sum(axis=0), counts[group].sum(axis=0), sums[group].sum(axis=0), cv2
+        )
+        if prompts is None or slope is None:
+            return blocks
+        return adjusted_effects(blocks, slope, prompts.of(rest), prompts.of(group))
+
+    return calibrate(split, counts, cv2, v2_pods=v2_pods)
+
+
+def calibrate(split: Callable[[NDArray[np.bool_]], BlockEffects], observed: Floats, cv2: float, *,
+              v2_pods: int | None = None) -> PastNoise | None:  # fmt: skip
+    """The noise of any effect from v1's past; None where one pod, or less than a day, cannot show it.
+
+    `split` gives the effects of a group of pods, (P,), against all others; `observed` is what each pod was observed
+    with per consecutive five-minute block, (P, B), 0 where it was not. The groups are as large as v2 is to be, half of
+    the pods at most.
+    """
+    seen = int((observed.sum(axis=0) > 0.0).sum())
+    pods = np.flatnonzero(observed.sum(axis=1) > 0.0)
+    if pods.size < 2 or seen < LEAST_BLOCKS:
         return None
-    counts, sums = counts[pods], sums[pods]
     groups = pod_groups(pods.size, v2_pods)
     size = int(groups[0].sum())
     # Groups of the same pods are no independent divisions: as many as there are disjoint groups, less one.
-    freedom = _freedom(int(seen.sum()), LAG_BLOCKS) * max(1.0, pods.size / size - 1.0)
-    few = student_factor(freedom, _CROSSING)
-    excess = []
-    for group in groups:
-        blocks = mean_effects(
-            counts[~group].sum(axis=0),
-            sums[~group].sum(axis=0),
-            counts[group].sum(axis=0),
-            sums[group].sum(axis=0),
-            cv2,
-        )
-        excess.append(excess_variance(blocks, few))
+    few = student_factor(_freedom(seen, LAG_BLOCKS) * max(1.0, pods.size / size - 1.0), _CROSSING)
+    excess = [excess_variance(split(_among(pods[group], observed.shape[0])), few) for group in groups]
+    finite = np.array([each for each in excess if math.isfinite(each)])
+    if not finite.size:
+        return None
+    chosen = pods if pods.size <= _MOST_PODS else pods[:: -(-pods.size // _MOST_PODS)]
     return PastNoise(
-        tau2=upper_of(np.array(excess)), pod_tau2=lasting_pod_variance(counts, sums, cv2), cv2=cv2,
-        spread=1.0 / size + 1.0 / (pods.size - size), blocks=int(seen.sum()), splits=len(groups),
+        tau2=upper_of(finite),
+        pod_tau2=_lasting_variance([split(_among(pods[pods == pod], observed.shape[0])) for pod in chosen]),
+        cv2=cv2, spread=1.0 / size + 1.0 / (pods.size - size), blocks=seen, splits=len(groups),
     )  # fmt: skip
+
+
+def _among(pods: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    group = np.zeros(count, dtype=np.bool_)
+    group[pods] = True
+    return group
 
 
 def pod_groups(pods: int, size: int | None = None) -> list[NDArray[np.bool_]]:
@@ -120,8 +148,9 @@ def pod_groups(pods: int, size: int | None = None) -> list[NDArray[np.bool_]]:
 
 
 def upper_of(values: Floats) -> float:
-    """The upper quartile of what several divisions showed, at least 0: one division alone may have been a quiet one."""
-    return max(0.0, float(np.quantile(values, 0.75)))
+    """What several divisions showed plus one standard error, at least 0: all of them may have been quiet ones."""
+    error = float(np.std(values, ddof=1)) / math.sqrt(values.size) if values.size > 1 else 0.0
+    return max(0.0, float(np.mean(values)) + error)
 
 
 def excess_variance(blocks: BlockEffects, few: float = 1.0) -> float:
@@ -130,7 +159,7 @@ def excess_variance(blocks: BlockEffects, few: float = 1.0) -> float:
     `few` enlarges what was estimated from few blocks (`student_factor`).
     """
     known = np.isfinite(blocks.sampling)
-    if known.sum() < 3:
+    if known.sum() < _LEAST_SPLIT:
         return math.inf
     merged = float(blocks.merged[known].mean())
     effects = np.where(known, blocks.effects, np.nan)
@@ -156,36 +185,31 @@ def long_run_variance(values: Floats, lags: int) -> float:
     return float(total / known.sum())
 
 
-def lasting_pod_variance(counts: Floats, sums: Floats, cv2: float) -> float:
-    """The variance between pods of their effect over six hours beyond its own noise, at least 0.
+def _lasting_variance(each_pod: Sequence[BlockEffects]) -> float:
+    """The variance between pods of their effects over six hours beyond their noise, at least 0.
 
-    Each pod is compared with all others. What few pods show is enlarged by Student's quantile over the normal one,
-    squared.
+    Each pod is compared with all others. What few pods show is enlarged by Student's factor.
     """
-    pods = counts.shape[0]
     effects, variances = [], []
-    for pod in range(pods):
-        others = np.arange(pods) != pod
-        blocks = mean_effects(counts[others].sum(axis=0), sums[others].sum(axis=0), counts[pod], sums[pod], cv2)
-        noise = (
-            float(blocks.sampling[np.isfinite(blocks.sampling)].mean()) if np.isfinite(blocks.sampling).any() else 0.0
-        )
+    for blocks in each_pod:
+        known = np.isfinite(blocks.sampling)
         excess = excess_variance(blocks)
-        if not np.isfinite(excess):
+        if not math.isfinite(excess):
             continue
-        per_block = max(0.0, excess) + noise * float(blocks.merged.mean())
-        segment = blocks.last // _SEGMENT_BLOCKS
-        for number in np.unique(segment):
-            within = (segment == number) & np.isfinite(blocks.sampling)
+        per_block = max(0.0, excess) + float((blocks.sampling * blocks.merged)[known].mean())
+        segments = blocks.last // _SEGMENT_BLOCKS
+        for segment in np.unique(segments):
+            within = (segments == segment) & known
             size = int(blocks.merged[within].sum())
             if size >= _SEGMENT_BLOCKS // 2:
                 effects.append(float(blocks.effects[within] @ blocks.merged[within]) / size)
                 variances.append(per_block / size)
-    if len(effects) < 2:
+    pods = len(each_pod)
+    if len(effects) < 2 or pods < 2:
         return 0.0
     # A pod against the mean of all others differs by its own variance and a share of theirs.
     own = (float(np.mean(np.square(effects))) - float(np.mean(variances))) * (pods - 1) / pods
-    return float(max(0.0, own) * student_factor(pods - 1, _SINGLE_LOOK))
+    return max(0.0, own) * student_factor(pods - 1.0, _SINGLE_LOOK)
 
 
 def student_factor(freedom: float, score: float) -> float:

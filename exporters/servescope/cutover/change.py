@@ -67,6 +67,6 @@ def log_evidence_of_harm(blocks: BlockEffects, variances: Floats, *, bound: floa
     before = np.searchsorted(blocks.last - blocks.merged + 1, starts, side="left")
     gathered = np.maximum(information[None, 1:] - information[before][:, None], 0.0)
     drift = np.where(gathered > 0.0, total[None, 1:] - total[before][:, None], 0.0)
-    kept = 1.0 / (1.0 + gathered * persistent)
+    kept = 1.0 / (1.0 + gathered * np.asarray(persistent, dtype=float))
     rhos = tuned(wanted, alpha) * np.where(np.arange(starts.size) == 0, 1.0, 1.0 / 3.0)
     return log_mixed(log_evidence(drift * kept, gathered * kept, rhos[:, None]), weights)

@@ -17,6 +17,8 @@ SATURATED_SCRAPES = 0.2
 """The share of a block's scrapes above a gauge's level from which a replica counts as saturated."""
 MATCHED_RATIO = 1.5
 """The ratio of the loads per replica, either way, up to which they are comparable."""
+_SMOOTHED = 12
+"""Blocks, an hour, over which loads are compared."""
 _TERCILE = 2.0 / 3.0
 
 
@@ -53,14 +55,25 @@ def saturated(above: Floats, preemptions: Floats) -> NDArray[np.bool_]:
 
 def relate(v1_load: Floats, v2_load: Floats, v1_saturated: NDArray[np.bool_],
            v2_saturated: NDArray[np.bool_]) -> LoadRelation:  # fmt: skip
-    """How the arms' loads relate, from offered requests per ready replica and second, (B,) each, NaN where unknown."""
+    """How the arms' loads relate, from offered requests per ready replica and second, (B,) each, NaN where unknown.
+
+    Loads are compared as means of the hour up to each block: the few requests of a small arm vary by chance.
+    """
     present = (np.nan_to_num(v1_load) > 0.0) & (np.nan_to_num(v2_load) > 0.0)
-    ratio = np.where(present, v2_load, 1.0) / np.where(present, v1_load, 1.0)
+    ratio = _trailing_sum(np.where(present, v2_load, 0.0)) / np.maximum(
+        _trailing_sum(np.where(present, v1_load, 0.0)), 1e-12
+    )
     similar = present & (ratio <= MATCHED_RATIO) & (ratio >= 1.0 / MATCHED_RATIO)
     both = present & v1_saturated & v2_saturated
     free = similar & ~v1_saturated & ~v2_saturated
     overloaded = present & v2_saturated & ~v1_saturated & (ratio <= 1.0 + 1e-9)
     return LoadRelation(free, overloaded, both, present & ~free & ~overloaded & ~both)
+
+
+def _trailing_sum(values: Floats) -> Floats:
+    """The sum of each block and those of the hour before it: (B,)."""
+    running = np.concatenate([np.zeros(_SMOOTHED), np.cumsum(values)])
+    return np.asarray(running[_SMOOTHED:] - running[:-_SMOOTHED])
 
 
 def top_tercile(loads: Floats) -> float | None:

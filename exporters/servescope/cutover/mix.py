@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from servescope.cutover.effects import BlockEffects
+from servescope.cutover.effects import BlockEffects, merged_sums
 from servescope.cutover.sequences import Floats
 
 MOST_DISTANCE = 0.10
@@ -21,16 +22,34 @@ _PRIOR = 2.0
 _SCALES = (0.25, 0.5, 1.0)
 """The parts of the difference seen so far that evidence is mixed over."""
 _LEAST_ROWS = 48
+_SURE = 3.0
+_MOST_EXPLAINED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Slope:
-    """What one unit of the feature moves the logarithm of a metric's mean by, its standard error, and how much of the
-    variance between pods within a block it explains, 0 … 1."""
+class PromptSlope:
+    """What one unit of the feature moves the logarithm of a metric's mean by, and its standard error.
+
+    `tokens_cv2` is the squared coefficient of variation of one prompt's tokens; `explained` the share of the metric's
+    sampling variance that goes with prompts, 0 … 1, so that adjusting takes it away even where both arms get the same.
+    """
 
     slope: float
     error: float
+    tokens_cv2: float
     explained: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompts:
+    """The prompt tokens of one arm and over how many requests, per five-minute block, (B,), or per pod, (P, B)."""
+
+    tokens: Floats
+    requests: Floats
+
+    def of(self, group: NDArray[np.bool_]) -> Prompts:
+        """Those of a group of pods together."""
+        return Prompts(self.tokens[group].sum(axis=0), self.requests[group].sum(axis=0))
 
 
 def log_evidence_of_difference(v1: Floats, v2: Floats) -> Floats:
@@ -74,30 +93,34 @@ def distance(v1: Floats, v2: Floats) -> tuple[float, float] | None:
     return float(0.5 * np.abs(v1 / n1 - v2 / n2).sum()), float(chance)
 
 
-def learn_slope(means: Floats, features: Floats, requests: Floats) -> Slope | None:
+def learn_slope(means: Floats, prompts: Prompts, cv2: float, tokens_cv2: float) -> PromptSlope | None:
     """The slope of a metric on the feature, from v1's pods before the cutover; None where they show none.
 
-    `means` are the logarithms of the metric's mean and `features` those of the mean prompt tokens per pod and block,
-    (P, B), NaN where there were no requests; `requests` weigh them. Each block's own mean is taken out of both, so that
-    load and trend explain nothing. The error allows for pods that differ, one cluster each (Liang and Zeger 1986).
+    `means` are the logarithms of the metric's mean per pod and block, (P, B), NaN where it has none, as `prompts` are;
+    `cv2` and `tokens_cv2` the squared coefficients of variation of one observation and of one prompt's tokens. Each
+    block's own mean is taken out of both, so that load and trend explain nothing. The error allows for pods that
+    differ, one cluster each (Liang and Zeger 1986); a slope of less than `_SURE` errors is none.
     """
-    known = np.isfinite(means) & np.isfinite(features) & (requests > 0.0)
-    weights = np.where(known, requests, 0.0)
-    whole = weights.sum(axis=0)
-    usable = (known.sum(axis=0) >= 2) & (whole > 0.0)
-    weights = np.where(usable, weights, 0.0)
+    features = feature(prompts)
+    known = np.isfinite(means) & np.isfinite(features)
+    weights = np.where(known, prompts.requests, 0.0)
+    weights = np.where(known.sum(axis=0) >= 2, weights, 0.0)
     pods = int((weights.sum(axis=1) > 0.0).sum())
     if pods < 2 or int((weights > 0.0).sum()) < _LEAST_ROWS:
         return None
+    whole = weights.sum(axis=0)
     y, x = _within(means, weights, whole), _within(features, weights, whole)
     base = float((weights * x * x).sum())
-    total = float((weights * y * y).sum())
-    if base <= 0.0 or total <= 0.0:
+    if base <= 0.0:
         return None
     slope = float((weights * x * y).sum()) / base
     scores = (weights * x * (y - slope * x)).sum(axis=1)
     error = float(np.sqrt(pods / (pods - 1) * np.square(scores).sum())) / base
-    return Slope(slope, error, min(1.0, slope**2 * base / total))
+    if abs(slope) <= _SURE * error:
+        return None
+    # A slope that is off by its error leaves as much of the prompts' variance in.
+    explained = (slope**2 - error**2) * tokens_cv2 / cv2
+    return PromptSlope(slope, error, tokens_cv2, min(_MOST_EXPLAINED, explained))
 
 
 def _within(values: Floats, weights: Floats, whole: Floats) -> Floats:
@@ -107,24 +130,33 @@ def _within(values: Floats, weights: Floats, whole: Floats) -> Floats:
     return np.where(weights > 0.0, present - centre, 0.0)
 
 
-def feature(tokens: Floats, requests: Floats) -> Floats:
+def feature(prompts: Prompts) -> Floats:
     """The logarithm of the mean prompt tokens, NaN where there were no requests."""
-    known = (requests > 0.0) & (tokens > 0.0)
-    return np.where(known, np.log(np.where(known, tokens, 1.0) / np.where(known, requests, 1.0)), np.nan)
+    known = (prompts.requests > 0.0) & (prompts.tokens > 0.0)
+    means = np.where(known, prompts.tokens, 1.0) / np.where(known, prompts.requests, 1.0)
+    return np.where(known, np.log(means), np.nan)
 
 
-def adjusted_effects(blocks: BlockEffects, slope: float, v1_feature: Floats, v2_feature: Floats) -> BlockEffects:
+def adjusted_effects(blocks: BlockEffects, slope: PromptSlope, v1: Prompts, v2: Prompts) -> BlockEffects:
     """The effects less what the arms' different prompts explain: y − slope · (z2 − z1).
 
-    The features are those of the same merged blocks, (K,). A slope that was frozen before the cutover leaves the
-    sequences valid. A block without a feature in either arm is left out.
+    The prompts are per five-minute block, (B,). Where both arms get the same mix, this takes the chance differences of
+    their prompts out of the effect, and their part out of its sampling variance (Deng, Xu, Kohavi and Walker 2013). A
+    slope that was frozen before the cutover leaves the sequences valid. A block whose prompts are not known in an arm
+    is left out.
     """
-    moved = slope * (v2_feature - v1_feature)
-    known = np.isfinite(moved)
+    merged = [
+        Prompts(*(merged_sums(values, blocks.last - blocks.merged + 1, blocks.last) for values in each))
+        for each in ((v1.tokens, v1.requests), (v2.tokens, v2.requests))
+    ]
+    known = np.all([(each.requests > 0.0) & (each.tokens > 0.0) for each in merged], axis=0)
+    first, second = (feature(each) for each in merged)
+    inverse = [1.0 / np.where(known, each.requests, 1.0) for each in merged]
+    moved = slope.slope * (second - first + 0.5 * slope.tokens_cv2 * (inverse[1] - inverse[0]))
     return replace(
         blocks,
         effects=np.where(known, blocks.effects - np.where(known, moved, 0.0), 0.0),
-        sampling=np.where(known, blocks.sampling, np.inf),
+        sampling=np.where(known, blocks.sampling * (1.0 - slope.explained), np.inf),
     )
 
 

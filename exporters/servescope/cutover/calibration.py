@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from servescope.cutover.effects import BlockEffects, mean_effects
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
@@ -46,38 +45,21 @@ _SINGLE_LOOK = 1.645
 """The score of a bound that is looked at once, one-sided 5 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastNoise:
-    """What the past of v1 showed of one metric, and of how much of it.
+def scaled_tau2(noise: Noise, spread: ArrayLike) -> Floats:
+    """The excess variance of arms of P1 and P2 pods with `spread` = 1/P1 + 1/P2, () or (K,).
 
-    `tau2` is the excess variance of a five-minute block between groups of pods with `spread` = 1/P1 + 1/P2; `pod_tau2`
-    that of one pod's lasting difference from the others; `splits` how many divisions were compared, over `blocks`.
+    Between those of the two sizes of groups that were calibrated it is in proportion; with fewer pods than the smaller
+    ones it grows with the spread, and with more than the larger ones it stays.
     """
-
-    tau2: float
-    pod_tau2: float
-    cv2: float
-    spread: float
-    blocks: int
-    splits: int
-
-    def noise(self, information_wanted: float) -> Noise:
-        """The same as the plan freezes it."""
-        return Noise(
-            tau2=self.tau2, pod_tau2=self.pod_tau2, cv2=self.cv2, information_wanted=information_wanted,
-            blocks=self.blocks, calibrated=True, spread=self.spread,
-        )  # fmt: skip
-
-
-def scaled_tau2(noise: Noise, v1_pods: float, v2_pods: float) -> float:
-    """The excess variance for arms of so many pods: more where they are fewer than those of the past, never less."""
+    wide = np.asarray(spread, dtype=float)
     if noise.spread <= 0.0:
-        return noise.tau2
-    return noise.tau2 * max(1.0, (1.0 / v1_pods + 1.0 / v2_pods) / noise.spread)
+        return np.full(wide.shape, noise.tau2)
+    between = np.interp(wide, [noise.least_spread, noise.spread], [noise.least_tau2, noise.tau2])
+    return np.asarray(np.where(wide > noise.spread, noise.tau2 * wide / noise.spread, between))
 
 
-def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | None = None,
-                    prompts: Prompts | None = None, slope: PromptSlope | None = None) -> PastNoise | None:  # fmt: skip
+def calibrate_means(counts: Floats, sums: Floats, cv2: float, wanted: float, *, v2_pods: int | None = None,
+                    prompts: Prompts | None = None, slope: PromptSlope | None = None) -> Noise | None:  # fmt: skip
     """The noise of a histogram's mean from v1's past; None where one pod, or less than a day, cannot show it.
 
     `counts` and `sums` are per pod and consecutive five-minute block, (P, B), 0 where a pod was not seen; so are the
@@ -94,35 +76,43 @@ def calibrate_means(counts: Floats, sums: Floats, cv2: float, *, v2_pods: int | 
             return blocks
         return adjusted_effects(blocks, slope, prompts.of(rest), prompts.of(group))
 
-    return calibrate(split, counts, cv2, v2_pods=v2_pods)
+    return calibrate(split, counts, cv2, wanted, v2_pods=v2_pods)
 
 
-def calibrate(split: Callable[[NDArray[np.bool_]], BlockEffects], observed: Floats, cv2: float, *,
-              v2_pods: int | None = None) -> PastNoise | None:  # fmt: skip
+def calibrate(split: Callable[[NDArray[np.bool_]], BlockEffects], observed: Floats, cv2: float, wanted: float, *,
+              v2_pods: int | None = None) -> Noise | None:  # fmt: skip
     """The noise of any effect from v1's past; None where one pod, or less than a day, cannot show it.
 
     `split` gives the effects of a group of pods, (P,), against all others; `observed` is what each pod was observed
-    with per consecutive five-minute block, (P, B), 0 where it was not. The groups are as large as v2 is to be, half of
-    the pods at most.
+    with per consecutive five-minute block, (P, B), 0 where it was not. Groups are as large as v2 is to be, `v2_pods`,
+    and again half of the pods. `wanted` is the information that bounds are tuned to.
     """
     seen = int((observed.sum(axis=0) > 0.0).sum())
     pods = np.flatnonzero(observed.sum(axis=1) > 0.0)
     if pods.size < 2 or seen < LEAST_BLOCKS:
         return None
-    groups = pod_groups(pods.size, v2_pods)
-    size = int(groups[0].sum())
-    # Groups of the same pods are no independent divisions: as many as there are disjoint groups, less one.
-    few = student_factor(_freedom(seen, LAG_BLOCKS) * max(1.0, pods.size / size - 1.0), _CROSSING)
-    excess = [excess_variance(split(_among(pods[group], observed.shape[0])), few) for group in groups]
-    finite = np.array([each for each in excess if math.isfinite(each)])
-    if not finite.size:
+    small = _split_noise(split, pods, observed.shape[0], seen, v2_pods)
+    large = _split_noise(split, pods, observed.shape[0], seen, None)
+    if small is None or large is None:
         return None
     chosen = pods if pods.size <= _MOST_PODS else pods[:: -(-pods.size // _MOST_PODS)]
-    return PastNoise(
-        tau2=upper_of(finite),
-        pod_tau2=_lasting_variance([split(_among(pods[pods == pod], observed.shape[0])) for pod in chosen]),
-        cv2=cv2, spread=1.0 / size + 1.0 / (pods.size - size), blocks=seen, splits=len(groups),
+    lasting = _lasting_variance([split(_among(pods[pods == pod], observed.shape[0])) for pod in chosen])
+    return Noise(
+        tau2=max(small[0], large[0]), pod_tau2=lasting, cv2=cv2, information_wanted=wanted, blocks=seen,
+        calibrated=True, spread=small[1], least_tau2=large[0], least_spread=large[1],
     )  # fmt: skip
+
+
+def _split_noise(split: Callable[[NDArray[np.bool_]], BlockEffects], pods: NDArray[np.int64], count: int, seen: int,
+                 size: int | None) -> tuple[float, float] | None:  # fmt: skip
+    """The excess variance of groups of so many pods, and their spread; None where their effects are too few."""
+    groups = pod_groups(pods.size, size)
+    chosen = int(groups[0].sum())
+    # Groups of the same pods are no independent divisions: as many as there are disjoint groups, less one.
+    few = student_factor(_freedom(seen, LAG_BLOCKS) * max(1.0, pods.size / chosen - 1.0), _CROSSING)
+    excess = np.array([excess_variance(split(_among(pods[group], count)), few) for group in groups])
+    excess = excess[np.isfinite(excess)]
+    return (upper_of(excess), 1.0 / chosen + 1.0 / (pods.size - chosen)) if excess.size else None
 
 
 def _among(pods: NDArray[np.int64], count: int) -> NDArray[np.bool_]:

@@ -6,15 +6,15 @@ import math
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED
 from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover.calibration import (
     LAG_BLOCKS,
+    calibrate,
     calibrate_means,
     coefficient2_from_buckets,
-    excess_variance,
-    few_pods_factor,
     long_run_variance,
     pod_groups,
     upper_of,
@@ -24,18 +24,14 @@ from servescope.cutover.counts import dispersion
 from servescope.cutover.effects import BlockEffects, ratio_effects
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, BucketCounts, Folded, PodSums, fold, judged_metric
-from servescope.cutover.mix import feature, learn_slope
+from servescope.cutover.mix import Prompts, PromptSlope, feature, learn_slope
 from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise
 from servescope.cutover.plan_files import check_arms
-from servescope.cutover.sequences import Floats
+from servescope.cutover.sequences import Floats, information_wanted
 from servescope.cutover.slow_fractions import choose_edges, slow_fractions
 
-_PLANNED: Final = 4.04
-"""What the bound is of the standard error at 5 % plus the quantile of 90 % power (CUTOVER.md 4.3)."""
 _LEAST_DECODING: Final = 60.0
 """Seconds of decoding in a block below which its ratio is too rough."""
-_LEAST_EXPLAINED: Final = 0.02
-_SURE_SLOPE: Final = 3.0
 _MOST_DISPERSION_PODS: Final = 2
 
 
@@ -61,13 +57,15 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
     families = {*past.v1.places, *past.v2.places}
     metrics = [judged_metric(metric.name, histograms) for metric in plan.metrics]
     calibrated = [metric for metric in plan.metrics if metric.kind != "band"]
-    noise = {metric.name: _noise(metric, past, histograms) for metric in calibrated}
+    slopes = _slopes(plan, past, histograms)
+    v2_pods = _v2_pods(plan, past)
+    noise = {metric.name: _noise(metric, past, histograms, slopes.get(metric.name), v2_pods) for metric in calibrated}
     return FrozenPlan(
         plan=plan,
         started_ms=started_ms,
         noise=noise,
         layers={family: (_layer(past.v1, family), _layer(past.v2, family)) for family in sorted(families)},
-        slopes=_slopes(plan, past, histograms),
+        slopes=slopes,
         edges={
             metric.name: _compared_edges(metric, past, noise[metric.name])
             for metric in calibrated
@@ -87,20 +85,32 @@ def _layer(arm: ArmFold, family: str) -> str:
 # --- Noise ------------------------------------------------------------------------------------------------------------
 
 
-def _noise(metric: MetricPlan, past: Folded, histograms: tuple[str, ...]) -> Noise:
-    wanted = (_PLANNED / math.log1p(metric.margin or 1.0)) ** 2
+def _noise(
+    metric: MetricPlan, past: Folded, histograms: tuple[str, ...], slope: PromptSlope | None, v2_pods: int
+) -> Noise:
+    wanted = information_wanted(metric.margin or 1.0)
     judged = judged_metric(metric.name, histograms)
     counted = counted_of(past.v1, judged.name, histograms)
     if judged.kind == "events":
         return Noise(0.0, 0.0, 0.0, wanted, counted.below.shape[1], calibrated=True, dispersion=_dispersion(counted))
     if judged.kind == "ratio":
-        return _ratio_noise(counted, wanted)
-    cv2 = _coefficient2(past, judged.histogram, counted)
-    found = calibrate_means(np.nan_to_num(counted.below), np.nan_to_num(counted.above), cv2)
-    if found is None:
-        seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
-        return Noise(0.0, 0.0, cv2, wanted, seen, calibrated=False)
-    return found.noise(wanted)
+        cv2, found = 1.0, _ratio_noise(counted, wanted, v2_pods)
+    else:
+        cv2 = _coefficient2(past, judged.histogram, counted)
+        found = calibrate_means(
+            counted.below, counted.above, cv2, wanted, v2_pods=v2_pods, prompts=prompts_of(past.v1), slope=slope
+        )
+    if found is not None:
+        return found
+    seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
+    return Noise(0.0, 0.0, cv2, wanted, seen, calibrated=False)
+
+
+def _v2_pods(plan: CutoverPlan, past: Folded) -> int:
+    """How many pods v2 begins with: those that are seen already, or as many as its first share has of v1's."""
+    if past.v2.pods:
+        return len(past.v2.pods)
+    return max(1, round(len(past.v1.pods) * plan.stages[0].share)) if plan.stages else 1
 
 
 def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> PodSums:
@@ -121,49 +131,13 @@ def _coefficient2(past: Folded, histogram: str, counted: PodSums) -> float:
 _LEAST_VARIATION: Final = 0.01
 
 
-def _ratio_noise(counted: PodSums, wanted: float) -> Noise:
+def _ratio_noise(counted: PodSums, wanted: float, v2_pods: int) -> Noise | None:
     above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
-    pods = np.flatnonzero(below.sum(axis=1) > 0.0)
-    seen = int((below.sum(axis=0) > 0.0).sum()) if below.size else 0
-    if pods.size < 2 or seen < _LEAST_BLOCKS:
-        return Noise(0.0, 0.0, 1.0, wanted, seen, calibrated=False)
-    above, below = above[pods], below[pods]
-    excess, sizes = [], []
-    for group in pod_groups(pods.size):
-        blocks = _split(above, below, group)
-        excess.append(excess_variance(blocks))
-        sizes.append(int(group.sum()))
-    size = sizes[0]
-    finite = np.array([each for each in excess if math.isfinite(each)])
-    if not finite.size:
-        return Noise(0.0, 0.0, 1.0, wanted, seen, calibrated=False)
-    return Noise(
-        tau2=upper_of(finite), pod_tau2=_lasting(above, below), cv2=1.0, information_wanted=wanted, blocks=seen,
-        calibrated=True, spread=1.0 / size + 1.0 / (pods.size - size),
-    )  # fmt: skip
 
+    def split(group: NDArray[np.bool_]) -> BlockEffects:
+        return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=_LEAST_DECODING)
 
-_LEAST_BLOCKS: Final = 24 * 12
-
-
-def _split(above: Floats, below: Floats, group: np.ndarray) -> BlockEffects:
-    return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=_LEAST_DECODING)
-
-
-def _lasting(above: Floats, below: Floats) -> float:
-    """The variance between the pods' ratios over the whole past, beyond that of their halves against each other."""
-    half = above.shape[1] // 2
-    logs = []
-    for part in (slice(0, half), slice(half, None)):
-        whole = below[:, part].sum(axis=1)
-        total = above[:, part].sum(axis=1)
-        if not ((whole > 0.0) & (total > 0.0)).all():
-            return 0.0
-        logs.append(np.log(total / whole))
-    centred = [each - each.mean() for each in logs]
-    # What differs in both halves lasts; their own noise is independent and cancels in the product.
-    shared = float(centred[0] @ centred[1]) / (above.shape[0] - 1)
-    return float(max(0.0, shared)) * few_pods_factor(above.shape[0] - 1)
+    return calibrate(split, below, 1.0, wanted, v2_pods=v2_pods)
 
 
 def _dispersion(counted: PodSums) -> float:
@@ -213,11 +187,15 @@ def _compared_edges(metric: MetricPlan, past: Folded, noise: Noise) -> tuple[Com
     requests = np.nan_to_num(past.v1.metrics[metric.name].below)
     pods = np.flatnonzero(requests.sum(axis=1) > 0.0)
     spread = 1.0 + 1.0 / max(1, pods.size)
-    slowed = math.log1p(metric.floor or 0.0) + _PODS_SPREAD * math.sqrt(noise.pod_tau2 * spread)
+    pods_differ = _PODS_SPREAD * math.sqrt(noise.pod_tau2 * spread)
     slow = np.nan_to_num(past.v1.slow[metric.name])
     return tuple(
         ComparedEdge(
-            edge, _edge_tau2(requests[pods], slow[pods, index]), _moved(edges, above, edge, slowed), _WANTED_SLOW
+            edge,
+            tau2=_edge_tau2(requests[pods], slow[pods, index]),
+            floor=_moved(edges, above, edge, math.log1p(metric.floor or 0.0) + pods_differ),
+            lasting=_moved(edges, above, edge, pods_differ),
+            wanted=_WANTED_SLOW,
         )
         for index, edge in enumerate(chosen)
     )
@@ -248,20 +226,30 @@ def _edge_tau2(requests: Floats, slow: Floats) -> float:
     return upper_of(np.array(found)) if found else 0.0
 
 
-def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dict[str, float]:
-    """What the mix feature moves each timed metric by within v1, where its past shows it beyond doubt."""
-    tokens = past.v1.metrics.get(PROMPT_SIZES)
-    if tokens is None:
+def prompts_of(arm: ArmFold) -> Prompts | None:
+    """The prompt tokens of an arm's pods, (P, B), 0 where not known; None where none reports them."""
+    found = arm.metrics.get(PROMPT_SIZES)
+    if found is None or not np.isfinite(found.below).any():
+        return None
+    return Prompts(np.nan_to_num(found.above), np.nan_to_num(found.below))
+
+
+def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dict[str, PromptSlope]:
+    """How prompts move each timed metric within v1, where its past shows it beyond doubt."""
+    prompts, tokens = prompts_of(past.v1), past.v1.metrics.get(PROMPT_SIZES)
+    if prompts is None or tokens is None:
         return {}
-    features = feature(np.nan_to_num(tokens.above), np.nan_to_num(tokens.below))
+    tokens_cv2 = _coefficient2(past, PROMPT_SIZES, tokens)
     slopes = {}
     for metric in plan.metrics:
-        if metric.kind in {"mean", "ratio"}:
+        judged = judged_metric(metric.name, histograms)
+        if judged.kind in {"mean", "ratio"}:
             counted = counted_of(past.v1, metric.name, histograms)
-            means = feature(np.nan_to_num(counted.above), np.nan_to_num(counted.below))
-            found = learn_slope(means, features, np.nan_to_num(tokens.below))
-            if found and abs(found.slope) > _SURE_SLOPE * found.error and found.explained >= _LEAST_EXPLAINED:
-                slopes[metric.name] = found.slope
+            means = feature(Prompts(np.nan_to_num(counted.above), np.nan_to_num(counted.below)))
+            cv2 = _coefficient2(past, judged.histogram, counted) if judged.kind == "mean" else math.inf
+            found = learn_slope(means, prompts, cv2, tokens_cv2)
+            if found is not None:
+                slopes[metric.name] = found
     return slopes
 
 

@@ -47,6 +47,10 @@ class Prompts:
     tokens: Floats
     requests: Floats
 
+    def together(self) -> Prompts:
+        """Those of all pods."""
+        return Prompts(self.tokens.sum(axis=0), self.requests.sum(axis=0))
+
     def of(self, group: NDArray[np.bool_]) -> Prompts:
         """Those of a group of pods together."""
         return Prompts(self.tokens[group].sum(axis=0), self.requests[group].sum(axis=0))

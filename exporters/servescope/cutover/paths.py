@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover import calibration, change, counts, effects, slow_fractions
 from servescope.cutover.effects import BlockEffects
+from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import ComparedEdge, MetricPlan, Noise
 from servescope.cutover.sequences import EffectPath, Floats, accumulate, information_to_settle
 
@@ -40,13 +41,14 @@ class Levels:
 class MetricPath:
     """The path over the B blocks of a stage, (B,) each.
 
-    `harm` and `beyond` are the evidence, as logarithms of e-values, that the cost exceeds the floor and the margin.
-    `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low` and `high`,
-    `recent` that of the last two to four hours; NaN, or infinite, where there is none. `information` has been gathered
-    of `wanted` (NaN where waiting does not settle it).
+    `harm`, `material` and `beyond` are the evidence, as logarithms of e-values, that the cost exceeds zero, the floor
+    and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
+    and `high`, `recent` that of the last two to four hours; NaN, or infinite, where there is none. `information` has
+    been gathered of `wanted` (NaN where waiting does not settle it).
     """
 
     harm: Floats
+    material: Floats
     beyond: Floats
     bounded: NDArray[np.bool_]
     cost: Floats
@@ -60,11 +62,14 @@ class MetricPath:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmSums:
-    """What one arm counted of a metric, per pod and block, (P, B): 0 where not known; `slow` is (P, K, B)."""
+    """What one arm counted of a metric, per pod and block, (P, B): 0 where not known; `slow` is (P, K, B).
+
+    `prompts` are those of its pods, (P, B); None where they are not reported."""
 
     above: Floats
     below: Floats
     slow: Floats | None = None
+    prompts: Prompts | None = None
 
     def pods(self) -> Floats:
         """How many pods it effectively had up to each block, (B,): fewer than there are where a few did most."""
@@ -75,34 +80,43 @@ class ArmSums:
 
 
 def mean_path(
-    metric: MetricPlan, noise: Noise, edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels
-) -> MetricPath:
+    metric: MetricPlan, noise: Noise, edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels,
+    *, slope: PromptSlope | None = None,
+) -> MetricPath:  # fmt: skip
     """The path of a histogram's mean, with the shares of observations above its edges."""
     n1, s1, n2, s2 = v1.below.sum(axis=0), v1.above.sum(axis=0), v2.below.sum(axis=0), v2.above.sum(axis=0)
     merged = effects.MOST_MERGED if noise.calibrated else calibration.ONLINE_MERGED
     enough = effects.ENOUGH_REQUESTS if noise.calibrated else math.inf
     blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2, enough=enough, most=merged)
-    path = _effect_path(metric, noise, blocks, v1, v2, levels)
-    slow = [
-        slow_fractions.log_evidence_of_harm(
-            slow_fractions.slow_fractions(n1, _slow(v1, index), n2, _slow(v2, index)),
-            edge.tau2,
-            floor=edge.floor,
-            alpha=levels.harm,
-            wanted=edge.wanted,
-            starts=change.schedule(n1.size)[0],
-            weights=change.schedule(n1.size, stage_weight=levels.weight)[1],
-        )
-        for index, edge in enumerate(edges)
-        if metric.better == "lower"
-    ]
-    if not slow:
+    path = _effect_path(metric, noise, _adjusted(blocks, v1, v2, slope), v1, v2, levels)
+    if metric.better != "lower" or not edges:
         return path
-    weights = np.array([1.0 - EDGES_WEIGHT, *([EDGES_WEIGHT / len(slow)] * len(slow))])
-    return MetricPath(
-        change.log_mixed(np.array([path.harm, *slow]), weights), path.beyond, path.bounded, path.cost, path.low,
-        path.high, path.recent, path.information, path.wanted, path.calibrated,
-    )  # fmt: skip
+    weights = np.array([1.0 - EDGES_WEIGHT, *([EDGES_WEIGHT / len(edges)] * len(edges))])
+    slow = _slow_evidence(edges, v1, v2, levels)
+    return replace(
+        path,
+        harm=change.log_mixed(np.array([path.harm, *(each for each, _ in slow)]), weights),
+        material=change.log_mixed(np.array([path.material, *(each for _, each in slow)]), weights),
+    )
+
+
+def _slow_evidence(
+    edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels
+) -> list[tuple[Floats, Floats]]:
+    """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more."""
+    n1, n2 = v1.below.sum(axis=0), v2.below.sum(axis=0)
+    starts, weights = change.schedule(n1.size, stage_weight=levels.weight)
+    found = []
+    for index, edge in enumerate(edges):
+        strata = slow_fractions.slow_fractions(n1, _slow(v1, index), n2, _slow(v2, index))
+        harm, material = (
+            slow_fractions.log_evidence_of_harm(
+                strata, edge.tau2, floor=floor, alpha=levels.harm, wanted=edge.wanted, starts=starts, weights=weights
+            )
+            for floor in (edge.lasting, edge.floor)
+        )
+        found.append((harm, material))
+    return found
 
 
 def _slow(arm: ArmSums, index: int) -> Floats:
@@ -112,11 +126,18 @@ def _slow(arm: ArmSums, index: int) -> Floats:
 
 
 def ratio_path(
-    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, least_below: float
-) -> MetricPath:
+    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, least_below: float,
+    slope: PromptSlope | None = None,
+) -> MetricPath:  # fmt: skip
     """The path of a ratio of two counters' sums."""
     blocks = effects.ratio_effects(v1.above, v1.below, v2.above, v2.below, least_whole=least_below)
-    return _effect_path(metric, noise, blocks, v1, v2, levels)
+    return _effect_path(metric, noise, _adjusted(blocks, v1, v2, slope), v1, v2, levels)
+
+
+def _adjusted(blocks: BlockEffects, v1: ArmSums, v2: ArmSums, slope: PromptSlope | None) -> BlockEffects:
+    if slope is None or v1.prompts is None or v2.prompts is None:
+        return blocks
+    return adjusted_effects(blocks, slope, v1.prompts.together(), v2.prompts.together())
 
 
 def _effect_path(
@@ -133,23 +154,24 @@ def _effect_path(
     if noise.calibrated:
         variances = _variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
         path = accumulate(blocks.effects, variances, persistent)
-        harm, beyond = (
+        harm, material, beyond = (
             change.log_evidence_of_harm(
                 blocks, variances, bound=bound, alpha=levels.harm, wanted=wanted, starts=starts, weights=weights,
                 persistent=persistent,
             )
-            for bound in (floor, margin)
+            for bound in (0.0, floor, margin)
         )  # fmt: skip
     else:
         path = calibration.online_path(blocks, persistent=float(np.max(persistent, initial=0.0)))
-        harm, beyond = (
+        harm, material, beyond = (
             change.log_mixed(path.log_evidence_above(bound, levels.harm, wanted)[None], np.array([levels.weight]))
-            for bound in (floor, margin)
+            for bound in (0.0, floor, margin)
         )
     at = _latest(blocks.last, size)
     low, high = path.lower(levels.low, wanted), path.upper(levels.high, wanted)
     return MetricPath(
         harm=_spread(harm, at, 0.0),
+        material=_spread(material, at, 0.0),
         beyond=_spread(beyond, at, 0.0),
         bounded=_spread((high < margin).astype(float), at, 0.0) > 0.0,
         cost=_spread(np.where(path.information > 0.0, path.estimate, np.nan), at, np.nan),
@@ -164,8 +186,7 @@ def _effect_path(
 
 def _variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Floats:
     """The variances of the blocks, with more excess where there are fewer pods than in the past."""
-    fewer = np.maximum(1.0, spread / noise.spread) if noise.spread > 0.0 else np.ones(spread.shape)
-    plain = blocks.sampling + noise.tau2 * fewer / blocks.merged
+    plain = blocks.sampling + calibration.scaled_tau2(noise, spread) / blocks.merged
     factor = effects.inflation(BlockEffects(blocks.effects, plain, blocks.merged, blocks.last), 0.0)
     return np.asarray(plain * factor)
 
@@ -221,9 +242,9 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     size = arms.v1_events.size
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
     starts, weights = change.schedule(size, stage_weight=levels.weight)
-    harm, beyond = (
+    harm, material, beyond = (
         counts.log_evidence_above(arms, bound, dispersion=noise.dispersion, starts=starts, weights=weights)
-        for bound in (floor, margin)
+        for bound in (1.0, floor, margin)
     )
     below = counts.log_evidence_below(arms, margin, dispersion=noise.dispersion)
     needed = -math.log(levels.high)
@@ -237,6 +258,7 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
         cost = np.log(rates[1] / rates[0])
         return MetricPath(
             harm=harm,
+            material=material,
             beyond=beyond,
             bounded=np.maximum.accumulate(below) >= needed,
             cost=np.where(np.isfinite(cost), cost, np.nan),
@@ -255,6 +277,7 @@ def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:
     return replace(
         health,
         harm=harm.harm,
+        material=harm.material,
         beyond=harm.beyond,
         cost=np.where(seen, health.cost, harm.cost),
         low=np.maximum(health.low, harm.low),

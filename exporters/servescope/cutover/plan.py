@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from servescope.contract.identity import Identity
 from servescope.contract.judged import MetricKind
+from servescope.cutover.mix import PromptSlope
 from servescope.errors import UsageError
 
 
@@ -87,9 +88,10 @@ class Noise:
 
     `tau2` is the excess variance of a block's effect beyond sampling, autocorrelation included; `pod_tau2` the variance
     between pods that lasts; `cv2` the squared coefficient of variation of one observation; `information_wanted` the
-    information expected when one most wants to decide. `calibrated` is False where there was too little past, so that
-    the noise is estimated while the cutover runs. `spread` is 1/P1 + 1/P2 of the groups of pods that `tau2` is of.
-    `dispersion` is by how much events vary more than independent ones.
+    information that bounds are tuned to. `calibrated` is False where there was too little past, so that the noise is
+    estimated while the cutover runs. `spread` is 1/P1 + 1/P2 of the groups of pods that `tau2` is of; `least_tau2` is
+    that of the largest groups, with `least_spread`: more pods have no less. `dispersion` is by how much events vary
+    more than independent ones.
     """
 
     tau2: float
@@ -99,6 +101,8 @@ class Noise:
     blocks: int
     calibrated: bool
     spread: float = 0.0
+    least_tau2: float = 0.0
+    least_spread: float = 0.0
     dispersion: float = 1.0
 
 
@@ -106,13 +110,14 @@ class Noise:
 class ComparedEdge:
     """A bucket edge that both arms have, above which the shares of observations are compared.
 
-    `tau2` is the excess variance of a block's difference, `floor` the difference below which it is immaterial, and
-    `wanted` the variance at which its bounds are narrowest.
+    `tau2` is the excess variance of a block's difference, `floor` the difference below which it is immaterial,
+    `lasting` that which pods that differ for good explain, and `wanted` the variance at which bounds are narrowest.
     """
 
     edge: float
     tau2: float
     floor: float
+    lasting: float
     wanted: float
 
 
@@ -121,7 +126,7 @@ class FrozenPlan:
     """A plan with everything that was chosen at its start, and never after.
 
     `layers` are by family of series the layer of v1 and of v2 that it is taken from, "" where an arm does not show it
-    yet; `slopes` by metric what one unit of the mix feature moves it by (`mix.feature`); `edges` by metric the shared
+    yet; `slopes` by metric how prompts move it; `edges` by metric the shared
     bucket edges that are compared; `histograms` are the metrics that are judged by their histogram's mean and would be
     token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report;
     `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded.
@@ -131,7 +136,7 @@ class FrozenPlan:
     started_ms: int
     noise: Mapping[str, Noise]
     layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    slopes: Mapping[str, float] = field(default_factory=dict)
+    slopes: Mapping[str, PromptSlope] = field(default_factory=dict)
     edges: Mapping[str, tuple[ComparedEdge, ...]] = field(default_factory=dict)
     histograms: tuple[str, ...] = ()
     unobservable: Mapping[str, str] = field(default_factory=dict)
@@ -184,7 +189,7 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         started_ms=values["started_ms"],
         noise={name: Noise(**each) for name, each in values["noise"].items()},
         layers={name: (v1, v2) for name, (v1, v2) in values["layers"].items()},
-        slopes=dict(values["slopes"]),
+        slopes={name: PromptSlope(**each) for name, each in values["slopes"].items()},
         edges={name: tuple(ComparedEdge(**edge) for edge in each) for name, each in values["edges"].items()},
         histograms=tuple(values["histograms"]),
         unobservable=dict(values["unobservable"]),

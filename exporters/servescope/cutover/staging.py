@@ -16,7 +16,8 @@ from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.coverage import HOUR_BLOCKS, ArmCoverage, arm_coverage, known_share
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded, judged_metric
-from servescope.cutover.freezing import counted_of
+from servescope.cutover.freezing import counted_of, prompts_of
+from servescope.cutover.mix import Prompts
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats, split_alpha
@@ -174,19 +175,23 @@ def _harm(
     context: _Context, family: Mapping[str, _Candidate]
 ) -> tuple[dict[str, NDArray[np.bool_]], dict[str, NDArray[np.bool_]]]:
     """Where harm of each metric is proven, and more than its margin of it, over the metrics of a family together."""
-    found = []
-    for name in ("harm", "beyond"):
-        evidence = [
-            np.zeros(context.usable.size)
-            if each.found is not None and each.found.finding != "note"
-            else getattr(each.path, name)
-            for each in family.values()
-        ]
-        if not evidence:
-            return {}, {}
-        adjusted = several.holm(np.minimum(0.0, -np.array(evidence)))
-        found.append(dict(zip(family, adjusted <= math.log(context.frozen.plan.alpha_harm), strict=True)))
-    return found[0], found[1]
+    if not family:
+        return {}, {}
+    judged = [each.found is None or each.found.finding == "note" for each in family.values()]
+    nothing = np.zeros(context.usable.size)
+    harm, material, beyond = (
+        np.array([each if use else nothing for each, use in zip(evidence, judged, strict=True)])
+        for evidence in zip(
+            *((each.path.harm, each.path.material, each.path.beyond) for each in family.values()), strict=True
+        )
+    )
+    # That there is any harm is claimed of the whole family, that it is material of each metric by itself.
+    level = math.log(context.frozen.plan.alpha_harm)
+    harmful = (several.holm(np.minimum(0.0, -harm)) <= level) & (-material <= level)
+    return (
+        dict(zip(family, harmful, strict=True)),
+        dict(zip(family, harmful & (-beyond <= level), strict=True)),
+    )
 
 
 def _candidate(context: _Context, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None) -> _Candidate:
@@ -201,15 +206,15 @@ def _candidate(context: _Context, metric: MetricPlan, judged: JudgedMetric, foun
         harm=frozen.plan.alpha_harm, weight=context.weight,
         low=frozen.plan.alpha_harm * context.weight / required, high=frozen.plan.alpha_health * context.weight,
     )  # fmt: skip
-    noise = frozen.noise[metric.name]
+    noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
     if judged.kind == "events":
         return _Candidate(metric, judged, found, v1, v2, paths.events_path(metric, noise, v1, v2, levels))
 
     def path(kept: NDArray[np.bool_]) -> MetricPath:
         one, other = _kept(v1, kept), _kept(v2, kept)
         if judged.kind == "ratio":
-            return paths.ratio_path(metric, noise, one, other, levels, least_below=_LEAST_DECODING)
-        return paths.mean_path(metric, noise, edges, one, other, levels)
+            return paths.ratio_path(metric, noise, one, other, levels, least_below=_LEAST_DECODING, slope=slope)
+        return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
 
     matched = context.relation.free
     harmful = _harm_counts(context)
@@ -242,14 +247,19 @@ def _sums(context: _Context, arm: ArmFold, name: str, edges: tuple[float, ...]) 
     if edges and name in arm.slow:
         values = arm.slow[name][:, :, context.within]
         slow = np.where(known[:, None] & np.isfinite(values), values, 0.0)
-    return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow)
+    prompts = prompts_of(arm)
+    if prompts is not None:
+        prompts = Prompts(
+            prompts.tokens[:, context.within] * context.usable, prompts.requests[:, context.within] * context.usable
+        )
+    return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow, prompts)
 
 
 def _kept(sums: ArmSums, kept: NDArray[np.bool_]) -> ArmSums:
     if kept.all():
         return sums
     slow = None if sums.slow is None else sums.slow * kept
-    return ArmSums(sums.above * kept, sums.below * kept, slow)
+    return ArmSums(sums.above * kept, sums.below * kept, slow, sums.prompts)
 
 
 def _missing(context: _Context, candidate: _Candidate) -> NDArray[np.object_]:

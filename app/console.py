@@ -37,6 +37,7 @@ def main() -> None:
         st.Page(HERE / "views" / "fleet.py", title="Fleet", icon=":material/view_list:"),
         st.Page(HERE / "views" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
         st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
+        st.Page(HERE / "views" / "alerts.py", title="Alerts", icon=":material/notifications:"),
         st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),
     ]
     # Only now, when `app` can be imported.

@@ -1,0 +1,107 @@
+"""The alerts that are pending, firing or were resolved lately, wherever they are evaluated; no widgets here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.promql import condition_promql, term_promql
+from servescope.alerting.records import Alert, Vanished, terms
+from servescope.collector.paging.annotations import render
+from servescope.contract.types import DEFAULT_WINDOW
+from servescope.store.embedded import Store
+from servescope.store.history import History
+from servescope.store.prometheus.history import PrometheusHistory
+from servescope.store.records import KeptAlert
+
+AlarmState = Literal["firing", "pending", "resolved"]
+STATES: Final[tuple[AlarmState, ...]] = ("firing", "pending", "resolved")
+SEVERITIES: Final = ("critical", "warning", "info", "none")
+_CONTRACT_LABELS: Final = ("deployment_id", "inference_stack", "replica", "target_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One alert for one set of labels: since when it has its state, and what it says."""
+
+    name: str
+    state: AlarmState
+    severity: str
+    labels: Mapping[str, str]
+    since_ms: int
+    text: str
+
+    @property
+    def place(self) -> str:
+        """What it is about, in a few words."""
+        return " · ".join(self.labels[label] for label in _CONTRACT_LABELS if self.labels.get(label))
+
+
+def read_alarms(store: History, now_ms: int) -> list[Alarm]:
+    """The alerts that are not quiet, firing ones first, critical ones first among them."""
+    if isinstance(store, PrometheusHistory):
+        found = _read_prometheus(store, now_ms)
+    elif isinstance(store, Store):
+        found = [_of_store(kept) for kept in store.read_alerts()]
+    else:
+        found = []
+    return sorted(found, key=lambda one: (STATES.index(one.state), _rank(one.severity), one.name, one.place))
+
+
+def _rank(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def _of_store(kept: KeptAlert) -> Alarm:
+    state: AlarmState = "resolved" if kept.resolved_ms is not None else "pending" if kept.fired_ms is None else "firing"
+    since_ms = {"resolved": kept.resolved_ms, "firing": kept.fired_ms}.get(state) or kept.since_ms
+    return _alarm(kept.alert, state, dict(kept.labels), since_ms, kept.value)
+
+
+def _alarm(name: str, state: AlarmState, labels: dict[str, str], since_ms: int, value: float | None) -> Alarm:
+    known = ALERTS.get(name)
+    if known is None:
+        return Alarm(name, state, labels.get("severity", "none"), labels, since_ms, "")
+    text = known.summary if value is None else render(known.description, labels, value)
+    return Alarm(name, state, known.severity, labels, since_ms, text)
+
+
+def _read_prometheus(store: PrometheusHistory, now_ms: int) -> list[Alarm]:
+    """Those of a Prometheus that evaluates our rules, or any others: what it calls `ALERTS`."""
+    begun = {
+        tuple(pair for pair in point.labels if pair[0] != "__name__"): round(1000 * point.value)
+        for point in store.prometheus.query("ALERTS_FOR_STATE", at_ms=now_ms)
+    }
+    found: list[Alarm] = []
+    for point in store.prometheus.query("ALERTS", at_ms=now_ms):
+        labels = {name: value for name, value in point.labels if name not in ("__name__", "alertstate")}
+        state: AlarmState = "firing" if dict(point.labels).get("alertstate") == "firing" else "pending"
+        since_ms = begun.get(tuple(sorted(labels.items())), now_ms)
+        found.append(_alarm(labels.pop("alertname", "alert"), state, labels, since_ms, None))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a runbook: its title, its text, and the PromQL it refers to, "" for none."""
+
+    title: str
+    text: str
+    queries: str = ""
+
+
+def runbook_sections(alert: Alert) -> tuple[Section, ...]:
+    """The runbook of an alert, with the queries of its rule."""
+    waits = f"when this holds for {alert.wait}" if alert.wait else "when this holds"
+    looked_at = (alert.condition.own,) if isinstance(alert.condition, Vanished) else tuple(terms(alert.condition))
+    queries = dict.fromkeys(term_promql(term, DEFAULT_WINDOW) for term in looked_at)
+    book = alert.runbook
+    return (
+        Section("Meaning", f"{book.meaning} Fires {waits}:", condition_promql(alert.condition, DEFAULT_WINDOW)),
+        Section("Impact", book.impact),
+        Section("Diagnosis", book.diagnosis, "\n".join(queries)),
+        Section("Mitigation", book.mitigation),
+        Section("False positives", book.false_positives),
+    )

@@ -1,0 +1,94 @@
+"""The alerts page: what fires, what is about to, and the runbook of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from app import alarms
+from servescope.alerting.alerts import ALERTS
+from servescope.contract.samples import make_labels
+from servescope.store.embedded import Store
+from servescope.store.records import KeptAlert
+from tests.conftest import ROOT
+from tests.support.console_pages import html
+from tests.support.waiting import deadline_seconds
+
+NOW_MS = 1_800_000_000_000
+Open = Callable[..., AppTest]
+
+
+def _kept(name: str, fired_ms: int | None, resolved_ms: int | None = None) -> KeptAlert:
+    labels = make_labels({"deployment_id": "chat-v2", "model_name": "m", "inference_stack": "v2"})
+    return KeptAlert(name, labels, NOW_MS - 900_000, fired_ms, None, resolved_ms, value=0.031)
+
+
+@pytest.fixture
+def names() -> list[str]:
+    """A critical alert, a warning and another one, as the catalog has them."""
+    by_severity = sorted(ALERTS.values(), key=lambda each: alarms.SEVERITIES.index(each.severity))
+    return [by_severity[0].name, *(each.name for each in by_severity if each.severity == "warning")][:3]
+
+
+@pytest.fixture
+def open_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens the page on a store with these alerts."""
+
+    def open_(*kept: KeptAlert, **parameters: str) -> AppTest:
+        with Store(tmp_path / "alerts.db") as store:
+            store.write_alerts(kept)
+        monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "alerts.db"))
+        page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
+        page.switch_page("views/alerts.py")
+        for name, value in parameters.items():
+            page.query_params[name] = value
+        page.run()
+        assert not page.exception, page.exception[0].message
+        return page
+
+    yield open_
+    st.cache_resource.clear()
+
+
+def test_firing_leads_with_what_it_says(open_page: Open, names: list[str]) -> None:
+    """Firing alerts come before pending and resolved ones, each with its deployment and its text filled in."""
+    text = html(open_page(_kept(names[1], None), _kept(names[2], NOW_MS, NOW_MS + 1), _kept(names[0], NOW_MS)))
+    places = [text.index(f">{name}<") for name in (names[0], names[1], names[2])]
+
+    assert places == sorted(places)
+    assert "▲ firing" in text
+    assert "chat-v2" in text
+    assert "{{" not in text
+
+
+def test_quiet_store_says_so(open_page: Open) -> None:
+    """Without an alert the page says that none fires, and still has the runbooks."""
+    page = open_page()
+
+    assert page.info[0].value == "No alert is firing or pending."
+    assert "Mitigation" in " ".join(each.value for each in page.markdown)
+
+
+def test_link_opens_a_runbook(open_page: Open, names: list[str]) -> None:
+    """A link names the alert whose runbook is shown, with its query; every alert has all sections."""
+    page = open_page(alert=names[2])
+    shown = " ".join(each.value for each in page.markdown)
+
+    assert ALERTS[names[2]].runbook.mitigation in shown
+    assert page.code[0].value == alarms.runbook_sections(ALERTS[names[2]])[0].queries
+    for alert in ALERTS.values():
+        assert all(section.text for section in alarms.runbook_sections(alert))
+
+
+def test_runbook_of_what_fires_is_open(open_page: Open, names: list[str]) -> None:
+    """Unless another is chosen, the runbook shown is that of the alert that leads."""
+    page = open_page(_kept(names[0], NOW_MS))
+
+    assert page.selectbox(key="choose_alert").value == names[0]

@@ -34,6 +34,8 @@ def main() -> None:
     # deep link that is a server's first request would run its page without what is set up here.
     pages = [
         st.Page(HERE / "views" / "cutover.py", title="Cutover", icon=":material/swap_horizontal_circle:", default=True),
+        st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/flag:"),
+        st.Page(HERE / "views" / "decisions.py", title="Decisions", icon=":material/gavel:"),
         st.Page(HERE / "views" / "fleet.py", title="Fleet", icon=":material/view_list:"),
         st.Page(HERE / "views" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
         st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),

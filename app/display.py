@@ -65,6 +65,11 @@ def format_share(value: float) -> str:
     return f"{percent:.{digits}f} %".replace("-", "\N{MINUS SIGN}")
 
 
+def format_planned(share: float) -> str:
+    """A share that somebody chose, as they would write it: `1 %`, `2.5 %`."""
+    return f"{100 * share:g} %"
+
+
 def format_seconds(value: float) -> str:
     """A duration in the unit a person would say it in: `182 ms`, `1.24 s`, `3.5 min`."""
     if value == 0:

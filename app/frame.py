@@ -167,21 +167,35 @@ def describe_range(
     describe(f"{ends}{newest}", frame, name, every=every if span.live else None)
 
 
-def describe(text: str, frame: pd.DataFrame, name: str, *, every: str | None = REFRESH) -> None:
-    """The line above the content, and the file of what is shown."""
+def describe(
+    text: str,
+    frame: pd.DataFrame,
+    name: str,
+    *,
+    every: str | None = REFRESH,
+    document: Callable[[], str] | None = None,
+) -> None:
+    """The line above the content, and the files of what is shown: CSV, and JSON where there is a `document`."""
     refreshing = f" · refreshes every {every.removesuffix('s')} s" if every else ""
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.caption(f"{text}{refreshing}")
-        st.download_button(
-            "CSV",
-            data=lambda: frame.to_csv(index=False),
-            file_name=f"servescope-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.csv",
-            mime="text/csv",
-            on_click="ignore",
-            icon=":material/download:",
-            type="tertiary",
-            key=f"csv_{name}",
-        )
+        with st.container(horizontal=True, width="content"):
+            if document is not None:
+                _offer("JSON", document, name, "application/json")
+            _offer("CSV", lambda: frame.to_csv(index=False), name, "text/csv")
+
+
+def _offer(kind: str, content: Callable[[], str], name: str, mime: str) -> None:
+    st.download_button(
+        kind,
+        data=content,
+        file_name=f"servescope-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{kind.lower()}",
+        mime=mime,
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary",
+        key=f"{kind.lower()}_{name}",
+    )
 
 
 def nothing_in_range(store: History) -> None:

@@ -81,6 +81,16 @@ def list_deployments(store: History) -> dict[str, Shown]:
     return {name: Shown(one, name, index) for index, (one, name) in enumerate(zip(deployments, names, strict=True))}
 
 
+def cutover_pair(known: Sequence[Shown]) -> tuple[Shown, Shown] | None:
+    """Two deployments of one model on different stacks, as in a cutover; None without such."""
+    for place, one in enumerate(known):
+        for other in known[place + 1 :]:
+            same_model = one.deployment.model_name == other.deployment.model_name
+            if same_model and one.deployment.inference_stack != other.deployment.inference_stack:
+                return one, other
+    return None
+
+
 def _name_deployments(deployments: Sequence[Deployment]) -> list[str]:
     # The id alone wherever it is unique; during a cutover the same id may run on two stacks.
     forms = [

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from app import display
 from app.charts import Chart, Spec, time_axis
 from app.selection import TimeRange
 from app.verdicts import VERDICT_LOOKS
@@ -233,7 +234,7 @@ def _stages(stages: Sequence[Stage], decisions: Sequence[Decision], span: TimeRa
     for decision, end_ms in zip(begun, ends, strict=True):
         if decision.kind == "rollback" or decision.stage is None:
             continue
-        share = f"{100 * stages[decision.stage].share:g} %"
+        share = display.format_planned(stages[decision.stage].share)
         color = _STAGE_COLORS[decision.stage % len(_STAGE_COLORS)]
         tip = f"stage {decision.stage + 1} of {len(stages)}, {share} planned"
         yield Stretch("stage", decision.at_ms, end_ms, share, color, tip)
@@ -256,7 +257,7 @@ def _alert(event: Event, end_ms: int) -> Stretch:
     return Stretch("alerts", event.time_ms, end_ms, name, _VERDICT_COLORS["critical"], event.text)
 
 
-_DECISION_WORDS: Final[Mapping[DecisionKind, str]] = {
+DECISION_WORDS: Final[Mapping[DecisionKind, str]] = {
     "start": "started", "advance": "advanced", "hold": "held", "rollback": "rolled back",
     "acknowledge": "acknowledged", "exclude": "excluded a span",
 }  # fmt: skip
@@ -267,7 +268,7 @@ def describe_decision(decision: Decision) -> str:
     who = f"{decision.by} " if decision.by else ""
     where = f" to stage {decision.stage + 1}" if decision.kind == "advance" and decision.stage is not None else ""
     why = f": {decision.reason}" if decision.reason else ""
-    return f"{who}{_DECISION_WORDS[decision.kind]}{where}{why}"
+    return f"{who}{DECISION_WORDS[decision.kind]}{where}{why}"
 
 
 def _decisions(decisions: Sequence[Decision]) -> Iterable[Moment]:

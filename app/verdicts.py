@@ -104,7 +104,7 @@ def draw_state(judgement: Judgement) -> str:
 
 def _stage_tile(judgement: Judgement) -> tuple[str, str, str]:
     stage = judgement.stage
-    planned = display.format_share(stage.share)
+    planned = display.format_planned(stage.share)
     seen = ABSENT if stage.observed_share is None else display.format_share(stage.observed_share)
     differs = element("span", "! not as planned", "value warning") if stage.differs else ""
     below = f"{escape(f'planned share {planned}, seen {seen}')} {differs}"

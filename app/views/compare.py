@@ -50,11 +50,9 @@ def show() -> None:
 
 def default_pair(known: list[Shown]) -> tuple[str, str]:
     """Two deployments of one model on different stacks, as in a cutover; without such, the first two."""
-    for one in known:
-        for other in known[one.index + 1 :]:
-            same_model = one.deployment.model_name == other.deployment.model_name
-            if same_model and one.deployment.inference_stack != other.deployment.inference_stack:
-                return one.name, other.name
+    pair = queries.cutover_pair(known)
+    if pair is not None:
+        return pair[0].name, pair[1].name
     return known[0].name, known[min(1, len(known) - 1)].name
 
 

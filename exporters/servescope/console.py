@@ -33,6 +33,10 @@ ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8501
 STORE_VARIABLE = "SERVESCOPE_STORE"
 """The environment variable with the path of the store that the pages read."""
+PLAN_VARIABLE = "SERVESCOPE_PLAN"
+"""The environment variable with the path of the plan of the cutover that the pages judge."""
+JOURNAL_VARIABLE = "SERVESCOPE_JOURNAL"
+"""The environment variable with the path of the journal of that plan's runs and decisions."""
 HOSTS_VARIABLE = "SERVESCOPE_CONSOLE_HOSTS"
 """The environment variable with the host names, beside `localhost`, under which the console is served; spaced."""
 

@@ -1,0 +1,131 @@
+"""The journal in HTML and as files: runs of plans, and who decided what on which evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from app import display, verdicts
+from app.markup import cell, element, grid, heading
+from app.timeline import DECISION_WORDS
+from servescope.judge.journal import JournalEntry
+from servescope.judge.runs import CutoverRun
+from servescope.settings.values import format_instant
+
+Decided = tuple[CutoverRun, JournalEntry]
+"""A decision and the run that it belongs to."""
+
+
+def draw_runs(runs: Sequence[CutoverRun], zone: tzinfo) -> str:
+    """The runs, the newest first."""
+    titles = (("Run", "plan"), ("Started", "by"), ("Stage reached",), ("Last verdict",), ("State",))
+    heads = [heading(*lines) for lines in titles]
+    return grid("runs", heads, [_run_row(run, zone) for run in reversed(runs)])
+
+
+def _run_row(run: CutoverRun, zone: tzinfo) -> str:
+    start, stages = run.entries[0], run.frozen.plan.stages
+    last = run.changes[-1].body if run.changes else None
+    chip = verdicts.verdict_chip(last["verdict"], str(last["reason"])) if last else element("span", "–", "absent")
+    ended = escape(run.ended or "under way")
+    cells = [
+        cell("Run", element("strong", str(run.number)), escape(f"{run.plan} · {run.frozen.hash()[:12]}")),
+        cell("Started", escape(display.format_time(start.at_ms, zone)), escape(start.by or display.ABSENT)),
+        cell("Stage reached", f"{run.stage + 1} of {len(stages)}", display.format_planned(stages[run.stage].share)),
+        cell("Last verdict", chip),
+        cell("State", element("span", ended, "quiet" if run.ended else "value good")),
+    ]
+    return element("tr", "".join(cells))
+
+
+def list_runs(runs: Sequence[CutoverRun]) -> pd.DataFrame:
+    """The runs for a file."""
+    return pd.DataFrame(
+        [
+            {
+                "run": run.number, "plan": run.plan, "plan_hash": run.frozen.hash(),
+                "started": format_instant(run.frozen.started_ms), "by": run.entries[0].by,
+                "stage": run.stage + 1, "ended": run.ended,
+            }
+            for run in runs
+        ]
+    )  # fmt: skip
+
+
+def draw_decisions(rows: Sequence[Decided], zone: tzinfo) -> str:
+    """The decisions in the order given, each with the judgement it was made on."""
+    heads = [heading("When", "run"), heading("Decision", "by"), heading("Reason"), heading("On this evidence")]
+    return grid("decisions", heads, [_row(run, entry, zone) for run, entry in rows])
+
+
+def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
+    body = entry.body
+    what = DECISION_WORDS[entry.kind] if entry.kind != "judgement" else ""
+    if entry.kind in ("start", "advance"):
+        stage = int(body.get("stage", 0))
+        what = f"{what} at stage {stage + 1}, {display.format_planned(run.frozen.plan.stages[stage].share)}"
+    if entry.kind == "exclude":
+        ends = " – ".join(display.format_time(body[end], zone) for end in ("start_ms", "end_ms"))
+        what = f"{what}: {ends}"
+    cells = [
+        cell("When", escape(display.format_time(entry.at_ms, zone)), f"run {run.number}"),
+        cell("Decision", element("strong", escape(what)), escape(entry.by or display.ABSENT)),
+        cell("Reason", escape(entry.reason or display.ABSENT)),
+        cell("On this evidence", *_evidence(body.get("judgement"))),
+    ]
+    return element("tr", "".join(cells))
+
+
+def _evidence(judgement: Mapping[str, Any] | None) -> tuple[str, str]:
+    if not judgement:
+        return element("span", display.ABSENT, "absent"), ""
+    settled = "; ".join(
+        f"{metric['name']} × {metric['ratio']:.2f} ({metric['low']:.2f} – {metric['high']:.2f})"
+        for metric in judgement["metrics"]
+        if metric["required"] and None not in (metric["ratio"], metric["low"], metric["high"])
+    )
+    return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement["reason"])), escape(settled)
+
+
+def list_decisions(rows: Sequence[Decided]) -> pd.DataFrame:
+    """The decisions for a file, one row each."""
+    return pd.DataFrame(
+        [
+            {
+                "run": run.number, "at": format_instant(entry.at_ms), "kind": entry.kind, "by": entry.by,
+                "reason": entry.reason, "stage": entry.body.get("stage"),
+                "verdict": (entry.body.get("judgement") or {}).get("verdict"), "hash": entry.hash,
+            }
+            for run, entry in rows
+        ],
+        columns=["run", "at", "kind", "by", "reason", "stage", "verdict", "hash"],
+    )  # fmt: skip
+
+
+def export_runs(runs: Sequence[CutoverRun]) -> str:
+    """Every entry of the runs as JSON, with the hashes that chain them."""
+    return json.dumps(
+        [
+            {
+                "run": run.number,
+                "plan": run.plan,
+                "plan_hash": run.frozen.hash(),
+                "ended": run.ended or None,
+                "entries": [
+                    {
+                        "number": entry.number, "at": format_instant(entry.at_ms), "kind": entry.kind, "by": entry.by,
+                        "reason": entry.reason, "body": dict(entry.body), "previous": entry.previous,
+                        "hash": entry.hash,
+                    }
+                    for entry in run.entries
+                ],
+            }
+            for run in runs
+        ],
+        indent=2,
+    )  # fmt: skip

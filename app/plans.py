@@ -1,0 +1,80 @@
+"""A plan in words and in HTML: what it compares, what v2 must be proven to be, and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from app import display, queries
+from app.markup import cell, element, grid, heading
+from app.queries import Shown
+from servescope.contract.judged import JUDGED
+from servescope.cutover.plan import CutoverPlan, MetricPlan
+
+
+def propose_plan(known: Sequence[Shown]) -> str:
+    """The least plan for two deployments of one model on different stacks, with the usual stages."""
+    pair = queries.cutover_pair(known)
+    v1, v2 = (one.deployment.deployment_id for one in pair) if pair else ("chat-v1", "chat-v2")
+    stages = "\n".join(
+        f"[[stages]]\nshare = {share}\nleast_hours = {hours}\n"
+        for share, hours in ((0.01, 1), (0.05, 2), (0.25, 4), (0.5, 6), (0.95, 24))
+    )
+    return (
+        "# What is compared: every target whose labels are these.\n"
+        f'[arms]\nv1 = {{ deployment_id = "{v1}" }}\nv2 = {{ deployment_id = "{v2}" }}\n\n'
+        "# v2's share of the requests, stage by stage; the last leaves v1 a holdback as a control.\n"
+        f"{stages}"
+    )
+
+
+def draw_metrics(plan: CutoverPlan) -> str:
+    """The metrics of a plan: which of them gate, and within what."""
+    heads = [heading("Metric"), heading("Gates"), heading("Must stay"), heading("Below this it does not matter")]
+    rows = [_metric_row(metric) for metric in plan.metrics]
+    return grid("planned", heads, rows)
+
+
+def _metric_row(metric: MetricPlan) -> str:
+    judged = JUDGED[metric.name]
+    good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
+    gates = element("span", "required", "value") if metric.required else element("span", "reported", "quiet")
+    cells = [
+        element("th", escape(judged.title) + element("div", escape(good), "lower"), scope="row", data_tip=metric.name),
+        cell("Gates", gates),
+        cell("Must stay", escape(describe_limit(metric))),
+        cell("Below", display.ABSENT if not metric.floor else escape(f"{display.format_planned(metric.floor)} worse")),
+    ]
+    return element("tr", "".join(cells))
+
+
+def describe_limit(metric: MetricPlan) -> str:
+    """What v2 must be proven to be: less than so much worse, or within so much."""
+    unit = JUDGED[metric.name].unit
+    if metric.margin is None:
+        low, high = (
+            None if bound is None else display.format_value(bound, unit) for bound in (metric.low, metric.high)
+        )
+        if low and high:
+            return f"within {low} … {high}"
+        return f"at least {low}" if low else f"at most {high}" if high else "anything"
+    if metric.kind == "events":
+        return f"less than {display.format_number(1 + metric.margin)} times as many"
+    return f"less than {display.format_number(100 * metric.margin)} % worse"
+
+
+def draw_stages(plan: CutoverPlan) -> str:
+    """The stages of the plan."""
+    heads = [heading("Stage"), heading("Share of v2", numeric=True), heading("At least", numeric=True)]
+    rows = [
+        element(
+            "tr",
+            element("th", str(index + 1), scope="row")
+            + cell("Share", display.format_planned(stage.share), "", "number")
+            + cell(
+                "At least", display.format_wait(3600 * stage.least_hours) if stage.least_hours else "–", "", "number"
+            ),
+        )
+        for index, stage in enumerate(plan.stages)
+    ]
+    return grid("stages", heads, rows)

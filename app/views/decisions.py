@@ -1,0 +1,142 @@
+"""The decisions: who decided what, when, why and on which evidence; and the form for the next one.
+
+The console writes them down and never moves traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import streamlit as st
+
+from app import access, cutovers, display, frame, journals, selection
+from app.access import Reader
+from app.cutovers import Missing
+from app.timeline import DECISION_WORDS
+from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.errors import ServescopeError
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.runs import CutoverRun, next_stage, summarise, write_decision
+from servescope.store.history import History
+
+_KINDS: Final[Mapping[DecisionKind, str]] = {
+    "advance": "Advance to the next stage",
+    "hold": "Hold at this stage",
+    "rollback": "Roll back, which ends the run",
+    "acknowledge": "Acknowledge the harm that was proven",
+    "exclude": "Exclude a span from the judgement",
+}
+_WRITTEN = "decision_written"
+
+
+def show() -> None:
+    """The page."""
+    selection.adopt_link()
+    st.subheader("Decisions", anchor=False)
+    store = frame.open_store()
+    try:
+        run = cutovers.current_run()
+    except ServescopeError as error:
+        frame.show_error(error)
+        return
+    if isinstance(run, Missing):
+        cutovers.explain_missing(run)
+        return
+    form, log = st.columns([2, 3], gap="large")
+    with form:
+        draw_form(store, run, access.current_reader())
+    with log:
+        frame.repeat(draw_log)
+
+
+# --- The next decision ------------------------------------------------------------------------------------------------
+
+
+def draw_form(store: History, run: CutoverRun, reader: Reader) -> None:
+    """What is asked to write a decision down."""
+    if run.ended:
+        st.info(f"Run {run.number} has ended: {run.ended}. Start another on the Plan page.", icon=":material/flag:")
+        return
+    if not reader.decides:
+        st.info(reader.why_not, icon=":material/lock:")
+        return
+    written = st.session_state.pop(_WRITTEN, None)
+    if written:
+        st.success(written, icon=":material/edit_note:")
+    kinds = [kind for kind in _KINDS if kind != "advance" or run.stage + 1 < len(run.frozen.plan.stages)]
+    kind = st.selectbox("Decision", kinds, format_func=lambda kind: _describe_kind(kind, run))
+    by = reader.name or st.text_input("By", key="decided_by", placeholder="your name")
+    if reader.name:
+        st.caption(f"as {reader.name}")
+    reason = st.text_area("Reason", key="decided_reason", placeholder="one sentence for the change record", height=80)
+    span = _choose_span() if kind == "exclude" else (None, None)
+    st.caption(
+        "It is written into the journal with the judgement it was made on, and cannot be taken back. "
+        "The console never moves traffic: do that where your traffic is configured."
+    )
+    if st.button("Write it down", type="primary", icon=":material/edit_note:"):
+        _write(store, run, kind, by.strip(), reason.strip(), span)
+
+
+def _describe_kind(kind: DecisionKind, run: CutoverRun) -> str:
+    if kind != "advance":
+        return _KINDS[kind]
+    stage = next_stage(run)
+    share = display.format_planned(run.frozen.plan.stages[stage].share)
+    return f"Advance to stage {stage + 1} of {len(run.frozen.plan.stages)}, {share} on v2"
+
+
+def _choose_span() -> tuple[int | None, int | None]:
+    zone = selection.reader_zone()
+    now = datetime.fromtimestamp(selection.now_ms() / 1000, zone).replace(tzinfo=None, second=0, microsecond=0)
+    begin, end = st.columns(2)
+    ends = (
+        begin.datetime_input(f"From ({zone})", value=now, key="excluded_from", step=60),
+        end.datetime_input(f"To ({zone})", value=now, key="excluded_to", step=60),
+    )
+    first, last = (round(each.replace(tzinfo=zone).timestamp() * 1000) for each in ends)
+    return first, last
+
+
+def _write(
+    store: History, run: CutoverRun, kind: DecisionKind, by: str, reason: str, span: tuple[int | None, int | None]
+) -> None:
+    """Append it to the journal, with the judgement that stands now; an error is shown and nothing is written."""
+    path = cutovers.journal_path()
+    if path is None:
+        return
+    try:
+        view = cutovers.read_view(store)
+        evidence = None if isinstance(view, Missing) else summarise(view.judgement)
+        stage = next_stage(run) if kind == "advance" else None
+        decision = Decision(kind, selection.now_ms(), by, reason, stage, *span)
+        with CutoverJournal(path) as journal:
+            write_decision(journal, run, decision, evidence)
+    except ServescopeError as error:
+        st.error(str(error), icon=":material/block:")
+        return
+    st.session_state[_WRITTEN] = f"Written down: {by} {DECISION_WORDS[kind]}."
+    st.rerun()
+
+
+# --- What was decided -------------------------------------------------------------------------------------------------
+
+
+def draw_log() -> None:
+    """Every decision of the plan's runs, the newest first, each with its evidence."""
+    plan = cutovers.read_plan()
+    runs = [] if isinstance(plan, Missing) else cutovers.read_runs(plan.name)
+    rows = [(run, entry) for run in reversed(runs) for entry in reversed(run.entries) if entry.kind != "judgement"]
+    frame.describe(
+        f"{len(rows)} decisions in {len(runs)} runs", journals.list_decisions(rows), "decisions",
+        document=lambda: journals.export_runs(runs),
+    )  # fmt: skip
+    st.html(journals.draw_decisions(rows, selection.reader_zone()))
+    if rows:
+        last = runs[-1].entries[-1].hash[:16]
+        st.caption(f"The chain of hashes ends with {last}…; `servescope judge verify` checks all of it.")
+
+
+show()

@@ -1,0 +1,139 @@
+"""The plan: edited and checked as the judge reads it, frozen at the start of a run, with the runs so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import streamlit as st
+
+from app import access, cutovers, frame, journals, plans, queries, selection
+from app.access import Reader
+from app.queries import Shown
+from servescope.cutover.plan import CutoverPlan
+from servescope.cutover.plan_files import check_arms
+from servescope.errors import ServescopeError
+from servescope.store.history import History
+
+_TEXT: Final = "plan_text"
+_DONE: Final = "plan_done"
+
+
+def show() -> None:
+    """The page."""
+    selection.adopt_link()
+    st.subheader("Plan", anchor=False)
+    store = frame.open_store()
+    known = list(queries.list_deployments(store).values())
+    reader = access.current_reader()
+    written, read = st.columns([1, 1], gap="large")
+    with written:
+        text = draw_editor(known, reader)
+    with read:
+        plan = draw_check(store, text)
+    selection.publish_link()
+    if plan is not None:
+        st.subheader("Stages", anchor=False)
+        st.html(plans.draw_stages(plan))
+    draw_runs()
+
+
+# --- The text ---------------------------------------------------------------------------------------------------------
+
+
+def draw_editor(known: Sequence[Shown], reader: Reader) -> str:
+    """The plan's text, as it is in the file at first; without a file the least plan for what is observed here."""
+    path = cutovers.plan_path()
+    if _TEXT not in st.session_state:
+        st.session_state[_TEXT] = _read_file(path) or plans.propose_plan(known)
+    where = f"{path}" if path else "no file: open the console with --plan FILE to keep it"
+    text: str = st.text_area(f"Plan ({where})", key=_TEXT, height=420)
+    done = st.session_state.pop(_DONE, None)
+    if done:
+        st.success(done, icon=":material/save:")
+    with st.container(horizontal=True):
+        st.button("Check", icon=":material/rule:", help="also done when the text loses the focus")
+        saved = path is not None and text == _read_file(path)
+        if path is not None and reader.decides and not saved and st.button("Save", icon=":material/save:"):
+            _save(path, text)
+        st.download_button(
+            "TOML", data=text, file_name=path.name if path else "plan.toml", mime="application/toml",
+            on_click="ignore", icon=":material/download:", type="tertiary",
+        )  # fmt: skip
+    if not reader.decides:
+        st.caption(reader.why_not)
+    return text
+
+
+def _read_file(path: Path | None) -> str:
+    """The text of the file; empty where there is none."""
+    if path is None or not path.exists():
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        st.error(f"cannot read plan {str(path)!r}: {error}", icon=":material/block:")
+        return ""
+
+
+def _save(path: Path, text: str) -> None:
+    """Write the file, whole or not at all; a text that is no plan is not written."""
+    try:
+        cutovers.parse_text(text, path.name)
+        beside = path.with_name(f".{path.name}.new")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except (OSError, ServescopeError) as error:
+        st.error(str(error), icon=":material/block:")
+        return
+    st.session_state[_DONE] = f"Saved to {path}."
+    st.rerun()
+
+
+# --- What the text means ----------------------------------------------------------------------------------------------
+
+
+def draw_check(store: History, text: str) -> CutoverPlan | None:
+    """The parser's own error, or what the plan says; whether its arms select what is observed."""
+    path = cutovers.plan_path()
+    try:
+        plan = cutovers.parse_text(text, path.name if path else "plan")
+    except ServescopeError as error:
+        st.error(str(error), icon=":material/rule:")
+        return None
+    try:
+        check_arms(plan, [target.identity for target in store.targets()])
+    except ServescopeError as error:
+        st.warning(str(error), icon=":material/rule:")
+    else:
+        st.success(f"The plan {plan.name!r} can be judged: both of its arms are observed here.", icon=":material/rule:")
+    st.html(plans.draw_metrics(plan))
+    return plan
+
+
+# --- The runs ---------------------------------------------------------------------------------------------------------
+
+
+def draw_runs() -> None:
+    """Every run in the journal, the newest first; a rollback and a second attempt are runs of their own."""
+    st.subheader("Runs", anchor=False)
+    if cutovers.journal_path() is None:
+        st.info("No journal is configured, so no run is kept.", icon=":material/history:")
+        st.code(
+            f"servescope console --plan {cutovers.plan_path() or 'PLAN.toml'} --journal JOURNAL.db", language="shell"
+        )
+        return
+    try:
+        runs = cutovers.read_runs()
+    except ServescopeError as error:
+        frame.show_error(error)
+        return
+    if not runs:
+        st.info("No run was started yet.", icon=":material/history:")
+        return
+    st.html(journals.draw_runs(runs, selection.reader_zone()))
+    frame.describe(f"{len(runs)} runs", journals.list_runs(runs), "runs", every=None)
+
+
+show()

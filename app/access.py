@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+import streamlit as st
+
+from servescope.console import SIGN_IN_VARIABLE
+from servescope.settings.sign_in import SignIn
+
+_NOT_OPEN = (
+    "This console is open to others without a sign-in, so it writes down no decision: use `servescope judge decide`, "
+    "or start the console with `--auth`."
+)
+_NO_ROLE = "You read as a viewer: who starts the console names the deciders with `--decider NAME`."
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Who reads a page: their name, "" where nobody signs in, and whether they may decide.
 
-    `why_not` says, of one who may not decide, what they need.
+    `why_not` says, of one who may not decide, what that needs.
     """
 
     name: str = ""
@@ -17,6 +29,61 @@ class Reader:
     why_not: str = ""
 
 
+def sign_in() -> SignIn:
+    """How readers of this console sign in."""
+    return SignIn.from_json(os.environ.get(SIGN_IN_VARIABLE, ""))
+
+
 def current_reader() -> Reader:
-    """The reader of this session."""
-    return Reader()
+    """The reader of this session; one who has to sign in and did not may read nothing (see `require_reader`)."""
+    chosen = sign_in()
+    if chosen.kind == "none":
+        return Reader() if chosen.is_local else Reader(decides=False, why_not=_NOT_OPEN)
+    name = _name_by_oidc() if chosen.kind == "oidc" else _name_by_proxy(chosen)
+    decides = bool(name) and chosen.may_decide(name)
+    return Reader(name, decides, "" if decides else _NO_ROLE)
+
+
+def require_reader() -> Reader:
+    """The reader; a page that nobody signed in to ends with how to do that."""
+    chosen, reader = sign_in(), current_reader()
+    if chosen.kind != "none" and not reader.name:
+        _ask_to_sign_in(chosen)
+        st.stop()
+    return reader
+
+
+def _ask_to_sign_in(chosen: SignIn) -> None:
+    st.subheader("Sign in", anchor=False)
+    if chosen.kind == "oidc":
+        st.markdown("This console is for people who have signed in.")
+        st.button("Sign in", type="primary", icon=":material/login:", on_click=st.login)
+        return
+    st.error(
+        f"No {chosen.header} header came from a configured proxy: open the console through the proxy in front of it, "
+        "or name that proxy's address with `--auth-proxy`.",
+        icon=":material/lock:",
+    )
+
+
+def show_reader(reader: Reader) -> None:
+    """Below the page: who reads it, in which role, and how to sign out."""
+    if not reader.name:
+        return
+    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
+        st.caption(f"{reader.name} · {'decider' if reader.decides else 'viewer'}")
+        if sign_in().kind == "oidc":
+            st.button("Sign out", type="tertiary", icon=":material/logout:", on_click=st.logout)
+
+
+def _name_by_oidc() -> str:
+    """The e-mail address the provider vouches for; "" before signing in, and for one it calls unverified."""
+    user = st.user.to_dict()
+    if not user.get("is_logged_in") or user.get("email_verified") is False:
+        return ""
+    return str(user.get("email") or "")
+
+
+def _name_by_proxy(chosen: SignIn) -> str:
+    """What the proxy wrote into its header; the server has removed the header of every other peer."""
+    return (st.context.headers.get(chosen.header) or "").strip()

@@ -43,16 +43,20 @@ def main() -> None:
         st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),
     ]
     # Only now, when `app` can be imported.
+    from app.access import require_reader, show_reader
     from app.frame import show_error
     from servescope.emulator.control_client import EMULATOR_VARIABLE
     from servescope.errors import ServescopeError
 
     if os.environ.get(EMULATOR_VARIABLE):
         pages.append(st.Page(HERE / "views" / "faults.py", title="Faults", icon=":material/bolt:"))
+    chosen = st.navigation(pages, position="top")
+    reader = require_reader()
     try:
-        st.navigation(pages, position="top").run()
+        chosen.run()
     except ServescopeError as error:
         show_error(error)
+    show_reader(reader)
 
 
 main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,8 +10,8 @@ import pandas as pd
 
 from app.charts import HEIGHT, Chart, axis_label
 from app.display import PALETTE
-from servescope.contract.increments import TargetIncrements
 from servescope.contract.metrics import METRICS
+from servescope.cutover.folding import Folded
 
 # A share that no line can be distinguished by from 0.
 _NOTHING = 0.001
@@ -30,38 +29,23 @@ class EdgeShares:
     observed: tuple[float, float]
 
 
-def compare_distributions(
-    metric: str, v1: Sequence[TargetIncrements], v2: Sequence[TargetIncrements], start_ms: int, end_ms: int
-) -> EdgeShares | None:
-    """The distribution of a histogram in both arms over the blocks from start to end; None where either has none."""
-    counts = [count_at_edges(metric, arm, start_ms, end_ms) for arm in (v1, v2)]
-    shared = sorted(set(counts[0]) & set(counts[1]) - {np.inf})
-    totals = [arm.get(np.inf, 0.0) for arm in counts]
+def compare_distributions(metric: str, folded: Folded, since_ms: int) -> EdgeShares | None:
+    """The distribution of a histogram in both arms over the blocks from an instant on; None where either has none."""
+    arms = [arm.distributions.get(metric) for arm in (folded.v1, folded.v2)]
+    known = [each for each in arms if each is not None]
+    if len(known) < len(arms):
+        return None
+    within = folded.blocks >= since_ms
+    counts = [np.nansum(each.counts[:, within], axis=1) for each in known]
+    shared = sorted(set(known[0].edges) & set(known[1].edges))
+    totals = [float(each.sum()) for each in counts]
     if not shared or not all(totals):
         return None
-    above = [tuple(1.0 - arm[edge] / total for edge in shared) for arm, total in zip(counts, totals, strict=True)]
+    above = [
+        tuple(1.0 - float(arm[: each.edges.index(edge) + 1].sum()) / total for edge in shared)
+        for each, arm, total in zip(known, counts, totals, strict=True)
+    ]
     return EdgeShares(metric, tuple(shared), above[0], above[1], (totals[0], totals[1]))
-
-
-def count_at_edges(metric: str, arm: Iterable[TargetIncrements], start_ms: int, end_ms: int) -> dict[float, float]:
-    """How many observations were at most each edge, over all targets of an arm; an edge that one lacks is left out."""
-    sums: dict[float, float] = {}
-    of_targets: list[set[float]] = []
-    for target in arm:
-        within = (target.blocks >= start_ms) & (target.blocks < end_ms)
-        if not within.any():
-            continue
-        found: dict[float, list[int]] = {}
-        for row, series in enumerate(target.series):
-            if series.name == f"{metric}_bucket":
-                found.setdefault(float(dict(series.labels)["le"]), []).append(row)
-        if not found:
-            continue
-        of_targets.append(set(found))
-        for edge, rows in found.items():
-            sums[edge] = sums.get(edge, 0.0) + float(np.nansum(target.gains[rows][:, within]))
-    shared = set.intersection(*of_targets) if of_targets else set()
-    return {edge: sums[edge] for edge in shared}
 
 
 def draw_distribution(distribution: EdgeShares) -> Chart:

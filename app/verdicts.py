@@ -52,6 +52,12 @@ REACH: Final = 3.0
 """How many margins to either side of "no change" a row of the forest plot shows."""
 
 
+def as_sentence(text: str) -> str:
+    """A text with a full stop at its end, and a capital at its beginning unless that is the name of a stack."""
+    begun = text if text.startswith(("v1", "v2")) else text[:1].upper() + text[1:]
+    return begun if not begun or begun.endswith((".", "!", "?")) else f"{begun}."
+
+
 def verdict_chip(verdict: Verdict, tip: str | None = None) -> str:
     """A verdict as its sign and its word."""
     look = VERDICT_LOOKS[verdict]
@@ -69,7 +75,7 @@ def draw_answer(judgement: Judgement, zone: tzinfo) -> str:
     )  # fmt: skip
     advice = element("div", escape(judgement.advice.capitalize()), "advice")
     severity = element("span", escape(judgement.severity), "severity") if judgement.severity else ""
-    reason = element("div", escape(judgement.reason), "reason")
+    reason = element("div", escape(as_sentence(judgement.reason)), "reason")
     lines = [element("div", verdict_chip(judgement.verdict) + severity, "heads"), reason, *_latched(judgement, zone)]
     lines += [_efficiency(each) for each in judgement.efficiency[:1]]
     said = element("div", "".join(lines), "said")
@@ -218,7 +224,7 @@ def _forest_row(metric: MetricJudgement) -> str:
         cell("v1", *_arm_value(metric, metric.v1), "number"),
         cell("v2", *_arm_value(metric, metric.v2), "number"),
         cell("Gathered", *_gathered(metric)),
-        cell("Why", escape(metric.reason), notes + flips, "why"),
+        cell("Why", escape(as_sentence(metric.reason)), notes + flips, "why"),
     ]
     return element("tr", "".join(cells))
 

@@ -1,13 +1,14 @@
 """`servescope console`: the Streamlit console on a collector's store, or on a Prometheus, as a child process.
 
-It listens on 127.0.0.1 by default, and serves only requests whose Host is an address, `localhost` or a configured name.
-The pages are in `app/` of a checkout and in `servescope/_app` of an installed wheel.
+It listens on 127.0.0.1 by default, and serves only requests whose Host is an address, `localhost` or a configured name;
+`--auth` says how readers sign in. The pages are in `app/` of a checkout and in `servescope/_app` of an installed wheel.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import ipaddress
 import json
 import os
 import re
@@ -22,8 +23,12 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from servescope.cutover.plan_files import parse_plan
 from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
+from servescope.judge.journal import CutoverJournal
+from servescope.settings.sign_in import DEFAULT_HEADER, SIGN_INS, SignIn, check_proxies, check_secrets
+from servescope.settings.tables import read_document
 from servescope.store.prometheus.client import NotPrometheusError
 from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
 from servescope.store.prometheus.options import OPTIONS, connect
@@ -33,6 +38,8 @@ ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8501
 STORE_VARIABLE = "SERVESCOPE_STORE"
 """The environment variable with the path of the store that the pages read."""
+SIGN_IN_VARIABLE = "SERVESCOPE_CONSOLE_SIGN_IN"
+"""The environment variable with how readers sign in and who may decide, as JSON without secrets."""
 PLAN_VARIABLE = "SERVESCOPE_PLAN"
 """The environment variable with the path of the plan of the cutover that the pages judge."""
 JOURNAL_VARIABLE = "SERVESCOPE_JOURNAL"
@@ -58,6 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--prometheus", metavar="URL", help="read a Prometheus that scrapes collectors, in place of a store"
     )
     configure_access(parser)
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="the plan of the cutover that the pages judge")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE",
+        help="the journal of the plan's runs and decisions (default: beside the plan, with the ending .journal)",
+    )  # fmt: skip
     parser.add_argument(
         "--emulator", metavar="URL",
         help="add a page that switches the faults of the emulated stack at this address (see `servescope emulate`)",
@@ -68,14 +80,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--address", default=ADDRESS, metavar="HOST",
-        help="address to serve on; the console has no authentication, so open it to others behind a proxy that has "
-        "(default: %(default)s)",
+        help="address to serve on; open it to others with --auth only (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME",
         help="host name under which browsers reach the console, beside localhost and addresses; may be repeated",
     )  # fmt: skip
+    _configure_sign_in(parser)
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+
+
+def _configure_sign_in(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sign-in", "who may read the pages, and who may decide")
+    group.add_argument(
+        "--auth", choices=SIGN_INS, default="none",
+        help="how readers sign in: not at all, by OpenID Connect, or at a proxy in front (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--auth-secrets", type=Path, metavar="FILE",
+        help="of oidc: TOML with the table [auth] of Streamlit's login (redirect_uri, cookie_secret, client_id, "
+        "client_secret, server_metadata_url)",
+    )  # fmt: skip
+    group.add_argument(
+        "--auth-header", metavar="NAME",
+        help=f"of proxy: the header with the reader's name (default: {DEFAULT_HEADER})",
+    )  # fmt: skip
+    group.add_argument(
+        "--auth-proxy", action="append", default=[], metavar="ADDRESS",
+        help="of proxy: address or network whose header is believed; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--decider", action="append", default=[], metavar="NAME",
+        help="who may write decisions and plans, as the sign-in names them; others only read; may be repeated",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,12 +120,13 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extra()
     pages = find_app()
     variables = _choose_hosts(arguments.allow_host) | _choose_emulator(arguments.emulator)
+    variables |= _choose_sign_in(arguments) | _choose_plan(arguments.plan, arguments.journal)
     place, read = _choose_history(arguments)
     variables |= read
     address, port = arguments.address, _free_port(arguments.address, arguments.port)
     # A closed terminal ends us as Ctrl-C does; the child, in its own session, does not get its SIGHUP.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
-    child = _launch(pages, variables, address, port)
+    child = _launch(pages, variables, address, port, arguments.auth_secrets)
     try:
         _wait_until_ready(child, address, port)
         url = _url(address, port)
@@ -138,6 +176,60 @@ def _choose_emulator(url: str | None) -> dict[str, str]:
     if url is not None:
         ControlClient(url)  # raises UsageError for what is no URL
     return {EMULATOR_VARIABLE: url or ""}
+
+
+def _choose_sign_in(arguments: argparse.Namespace) -> dict[str, str]:
+    """How readers sign in, as the environment variable of the pages' process; raises UsageError."""
+    kind, deciders = arguments.auth, tuple(arguments.decider)
+    for option, value, wanted in (
+        ("--auth-secrets", arguments.auth_secrets, "oidc"),
+        ("--auth-header", arguments.auth_header, "proxy"),
+        ("--auth-proxy", arguments.auth_proxy, "proxy"),
+    ):
+        if value and kind != wanted:
+            raise UsageError(f"{option} goes with --auth {wanted}")
+    if deciders and kind == "none":
+        raise UsageError("--decider goes with --auth oidc or --auth proxy: without a sign-in names are not known")
+    if kind == "oidc":
+        if arguments.auth_secrets is None:
+            raise UsageError("--auth oidc needs --auth-secrets FILE")
+        if find_spec("authlib") is None:
+            raise UsageError("--auth oidc needs authlib: pip install 'servescope[console]'")
+        check_secrets(arguments.auth_secrets)
+    if kind == "proxy" and not arguments.auth_proxy:
+        raise UsageError("--auth proxy needs --auth-proxy ADDRESS: a header of anybody else could be made up")
+    chosen = SignIn(
+        kind,
+        arguments.auth_header or DEFAULT_HEADER,
+        check_proxies(arguments.auth_proxy),
+        deciders,
+        is_local=_is_loopback(arguments.address),
+    )
+    return {SIGN_IN_VARIABLE: chosen.to_json()}
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _choose_plan(plan: Path | None, journal: Path | None) -> dict[str, str]:
+    """The plan and its journal, as environment variables of the pages' process; raises UsageError."""
+    if plan is None:
+        if journal is not None:
+            raise UsageError("--journal goes with --plan")
+        return {PLAN_VARIABLE: "", JOURNAL_VARIABLE: ""}
+    if plan.exists():
+        document = read_document(plan, "plan")
+        parse_plan(document, str(plan))
+    elif not plan.parent.is_dir():
+        raise UsageError(f"plan {str(plan)!r}: there is no directory {str(plan.parent)!r}")
+    chosen = journal or plan.with_suffix(".journal")
+    if chosen.exists():
+        CutoverJournal(chosen).close()
+    return {PLAN_VARIABLE: str(plan.resolve()), JOURNAL_VARIABLE: str(chosen.resolve())}
 
 
 def _choose_hosts(names: Sequence[str]) -> dict[str, str]:
@@ -211,7 +303,9 @@ def _free_port(address: str, wanted: int) -> int:
         return port
 
 
-def _launch(pages: Path, variables: Mapping[str, str], address: str, port: int) -> subprocess.Popen[bytes]:
+def _launch(
+    pages: Path, variables: Mapping[str, str], address: str, port: int, secrets: Path | None
+) -> subprocess.Popen[bytes]:
     options = {
         "server.address": address,
         "server.port": str(port),
@@ -222,13 +316,17 @@ def _launch(pages: Path, variables: Mapping[str, str], address: str, port: int) 
         "browser.gatherUsageStats": "false",
         "logger.level": "warning",
     }
+    if secrets is not None:
+        options["secrets.files"] = str(secrets.resolve())
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
     return subprocess.Popen(  # noqa: S603 - our own command line
         [sys.executable, "-m", "streamlit", "run", str(pages), *flags],
         stdin=subprocess.DEVNULL,
         # Streamlit's own announcement would repeat ours.
         stdout=subprocess.DEVNULL,
-        env={**os.environ, **variables},
+        # The peer of a request is whoever connected, and not whom a proxy says it speaks for: its own header is
+        # believed by that address.
+        env={**os.environ, **variables, "FORWARDED_ALLOW_IPS": ""},
         # A Ctrl-C in the terminal reaches us alone, and we end it.
         start_new_session=True,
         preexec_fn=_end_with_parent if sys.platform == "linux" else None,

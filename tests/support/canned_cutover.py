@@ -15,6 +15,7 @@ from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, format_edge, make_labels
 from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.folding import fold
 from servescope.cutover.judgement import (
     ArmFigures,
     ArmState,
@@ -28,17 +29,15 @@ from servescope.cutover.judgement import (
     Verdict,
     VerdictChange,
 )
-from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, MetricPlan, Stage
+from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, Stage
+from servescope.cutover.plan_files import preset_metrics
 
 NOW_MS = int(datetime(2026, 11, 20, 14, 5, tzinfo=UTC).timestamp()) * 1000
 HOUR_MS = 3_600_000
 START_MS = NOW_MS - 9 * HOUR_MS
 STAGES = (Stage(0.01, 1.0), Stage(0.05, 2.0), Stage(0.25, 3.0), Stage(0.5, 3.0), Stage(0.95, 6.0))
 V1, V2 = Arm("v1", ({"deployment_id": "chat-v1"},)), Arm("v2", ({"deployment_id": "chat-v2"},))
-PLAN = CutoverPlan(
-    "chat", V1, V2, STAGES,
-    (MetricPlan("time_to_first_token_seconds", "mean", "lower", margin=0.1, floor=0.02),),
-)  # fmt: skip
+PLAN = CutoverPlan("chat", V1, V2, STAGES, preset_metrics())
 FROZEN = FrozenPlan(PLAN, START_MS, {})
 DECISIONS = (
     Decision("start", START_MS, "anna", "as agreed on Thursday", stage=0),
@@ -67,6 +66,8 @@ def make_target(arm: str, replica: int, *, seed: int) -> TargetIncrements:
             below = 0.5 * (1 + math.erf(math.log(edge / median) / (0.7 * math.sqrt(2)))) if edge < math.inf else 1.0
             rows.append(Series(f"{metric}_bucket", make_labels({"le": format_edge(edge)})))
             gains.append(np.round(requests * below))
+        rows += [Series(f"{metric}_sum", ()), Series(f"{metric}_count", ())]
+        gains += [requests * median * math.exp(0.7**2 / 2), requests]
     counts = np.full(len(blocks), 20)
     none = np.zeros(len(blocks), dtype=np.int64)
     return TargetIncrements(
@@ -92,6 +93,8 @@ EVIDENCE = Evidence(
         ),
     ),
 )  # fmt: skip
+
+FOLDED = fold(PLAN, EVIDENCE.targets, START_MS - HOUR_MS, NOW_MS)
 
 
 def _metric(
@@ -233,4 +236,4 @@ def make_judgement(verdict: Verdict = "INCONCLUSIVE") -> Judgement:
 
 def make_cutover_view(verdict: Verdict = "INCONCLUSIVE") -> CutoverView:
     """The run as the pages get it."""
-    return make_view(FROZEN, DECISIONS, EVIDENCE, make_judgement(verdict))
+    return make_view(FROZEN, DECISIONS, FOLDED, EVIDENCE.events, make_judgement(verdict))

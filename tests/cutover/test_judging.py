@@ -108,3 +108,31 @@ def test_a_frozen_plan_survives_json() -> None:
     assert judge(again, evidence, (start(STORY),), STORY.end_ms) == judge(
         frozen, evidence, (start(STORY),), STORY.end_ms
     )
+
+
+def test_cold_replicas_are_not_compared() -> None:
+    """Harm of the first minutes of a replica is no harm of the stack, and the reason says that it warms up."""
+    story = replace(STORY, hours=1, v2=replace(V2, warm=False, first_token=1.5))
+    judgement = judged(story, at_ms=story.started_ms + 45 * 60_000)
+
+    assert judgement.verdict == "INCONCLUSIVE"
+    assert "warming up" in judgement.reason
+
+
+def test_warming_up_has_a_cost_of_its_own() -> None:
+    """How long it took is stated, and the verdict is of what followed."""
+    judgement = judged(replace(STORY, v2=replace(V2, warm=False)))
+
+    assert judgement.verdict == "HEALTHY"
+    assert judgement.v2 is not None
+    assert judgement.v2.cold_start_seconds is not None
+    assert any("warming up took v2" in note for note in judgement.notes)
+
+
+def test_other_prompts_are_no_verdict_on_the_stack() -> None:
+    """Where v2 gets longer prompts, nothing is claimed of what prompts move, and the mix says so."""
+    judgement = judged(replace(STORY, v2=replace(V2, prompts=1.4, first_token=1.2)))
+
+    assert judgement.mix is not None
+    assert judgement.mix.refused
+    assert {each.cause for each in judgement.metrics if each.name.endswith("seconds")} == {"mix"}

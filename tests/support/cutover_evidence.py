@@ -30,7 +30,10 @@ _CDF = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 
 @dataclass(frozen=True)
 class Side:
-    """What one arm does: its pods, and how its requests turn out, as factors of the usual."""
+    """What one arm does: its pods, and how its requests turn out, as factors of the usual.
+
+    Pods that are not `warm` start with the cutover.
+    """
 
     pods: int = 4
     slower: float = 1.0
@@ -38,6 +41,7 @@ class Side:
     errors: float = 0.002
     rejected: float = 0.0
     prompts: float = 1.0
+    warm: bool = True
     layer: str = "process"
     source: str = "servescope"
     role: str = "aggregated"
@@ -134,7 +138,7 @@ def _target(
         gauges=gauges,
         levels=levels,
         above=np.array([np.zeros(expected.size), np.zeros(expected.size), np.full(expected.size, np.nan)]),
-        started_ms=np.full(expected.size, float(START_MS - 7 * 24 * 3_600_000 if name == "v1" else blocks[0] - 1000)),
+        started_ms=np.full(expected.size, float(START_MS - 7 * 24 * 3_600_000 if side.warm else blocks[0] - 1000)),
         tallies=Tallies(np.full(expected.size, SCRAPES, dtype=np.int64), zeros, zeros, zeros, zeros),
         source=side.source,
         layer=side.layer,

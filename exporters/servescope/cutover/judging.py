@@ -26,17 +26,20 @@ from servescope.cutover.judgement import (
     EdgeJudgement,
     Judgement,
     MetricJudgement,
+    PromptMix,
     StageState,
     Verdict,
     VerdictChange,
 )
+from servescope.cutover.load import load_range
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.slow_fractions import difference_path, slow_fractions
 from servescope.cutover.stages import Course, course_of
-from servescope.cutover.staging import StageTrack, judge_stage
+from servescope.cutover.staging import StageTrack, judge_stage, warm_arms
 from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, MetricTrack
+from servescope.cutover.warmth import OLD_SECONDS
 
-_BEFORE_MS = 3_600_000
+_BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
 """How much before the start is folded: pods that were there already are warm."""
 
 
@@ -100,6 +103,7 @@ def judge_folded(
         latched_since_ms=latched_ms,
         v1=_arm(folded.v1, stage, 0),
         v2=_arm(folded.v2, stage, 1),
+        mix=_mix(frozen, stage),
         changes=run.changes,
         missed=_missed(folded, course),
         incomparable={
@@ -134,7 +138,8 @@ class _Run:
 
 
 def _judge_run(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course) -> _Run:
-    stages = tuple(judge_stage(frozen, folded, evidence, course, span) for span in course.stages)
+    warmth = warm_arms(frozen, folded)
+    stages = tuple(judge_stage(frozen, folded, evidence, course, span, warmth) for span in course.stages)
     changes: list[VerdictChange] = []
     began: int | None = None
     latched: int | None = None
@@ -353,12 +358,37 @@ def _arm(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
         expected=round(float(coverage.expected[-1])) if coverage.expected.size else 0,
         failed=int(counts["failed"]), torn=int(counts["torn"]), resets=int(counts["resets"]), gaps=int(counts["gaps"]),
         requests=float(carried.requests.sum()),
-        warm=True,
-        cold_start_seconds=None,
+        warm=bool(stage.blocks.size) and not _cold(arm, stage, index),
+        cold_start_seconds=stage.warmth[index].seconds,
         saturated_share=float(carried.saturated.mean()) if carried.saturated.size else 0.0,
         requests_per_replica_second=float(loads.mean()) if loads.size else None,
         last_scrape_ms=int(arm.blocks[scraped[-1]]) + BLOCK_MS if scraped.size else None,
     )  # fmt: skip
+
+
+def _cold(arm: ArmFold, stage: StageTrack, index: int) -> bool:
+    """Whether a pod that served in the last block is not warm yet."""
+    last = stage.within.stop - 1
+    served = np.nan_to_num(arm.traffic["requests"][:, last]) > 0.0
+    return bool((served & ~stage.warmth[index].usable[:, last]).any())
+
+
+def _mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
+    mix = stage.mix
+    if mix is None or not stage.blocks.size:
+        return PromptMix(None, False, False, False, "at least one arm does not report the tokens of its prompts")
+    distance, chance = float(mix.distance[-1]), float(mix.chance[-1])
+    differs, refused = bool(mix.differs[-1]), bool(mix.refused[-1])
+    moved = f"{distance:.0%} of the requests have prompts of another size than on v1, {chance:.0%} by chance"
+    if not differs:
+        return PromptMix(distance, False, False, False, f"the arms get the same prompts: {moved}")
+    if refused:
+        return PromptMix(
+            distance, True, False, True, f"the arms get different prompts: {moved}, too many to adjust for"
+        )
+    adjusted = bool(frozen.slopes)
+    how = "adjusted by v1's own slopes" if adjusted else "and v1's past does not show what that moves"
+    return PromptMix(distance, True, adjusted, False, f"the arms get different prompts: {moved}; {how}")
 
 
 def _missed(folded: Folded, course: Course) -> tuple[tuple[int, int, str], ...]:
@@ -394,6 +424,13 @@ def _notes(frozen: FrozenPlan, stage: StageTrack, evidence: Evidence, course: Co
             "uncalibrated: v1's past was too short, or has one replica only, so that the noise is estimated while the "
             f"cutover runs, and how replicas differ for good is not known ({', '.join(uncalibrated)})"
         )
+    warmth = stage.warmth[1]
+    if warmth.seconds is not None:
+        notes.append(
+            f"warming up took v2 up to {wording.span(warmth.seconds)} and cost {warmth.cost.excess:.4g} "
+            f"request-seconds over {warmth.cost.requests:.0f} requests"
+        )
+    notes.extend(_load_notes(frozen, stage))
     later = [each.share for each in frozen.plan.stages[stage.span.index + 1 :]]
     if later and later[0] > 1.0 - frozen.plan.holdback:
         notes.append(
@@ -401,3 +438,14 @@ def _notes(frozen: FrozenPlan, stage: StageTrack, evidence: Evidence, course: Co
             "there is no control, and nothing can be proven any more"
         )
     return tuple(notes)
+
+
+def _load_notes(frozen: FrozenPlan, stage: StageTrack) -> list[str]:
+    """That the verdict is of the load seen, where v1's busiest hours have not been."""
+    seen = load_range(stage.loads[1].per_replica[stage.relation.free])
+    if seen is None or frozen.top_load is None or seen[1] >= frozen.top_load:
+        return []
+    return [
+        f"at the load seen: {seen[0]:.2g} to {seen[1]:.2g} requests per replica and second, while the busiest third of "
+        f"v1's past began at {frozen.top_load:.2g}"
+    ]

@@ -44,7 +44,8 @@ class MetricPath:
     `harm`, `material` and `beyond` are the evidence, as logarithms of e-values, that the cost exceeds zero, the floor
     and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
     and `high`, `recent` that of the last two to four hours; NaN, or infinite, where there is none. `information` has
-    been gathered of `wanted` (NaN where waiting does not settle it).
+    been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` is the highest lower limit of the
+    differences of slow fractions, −inf without edges.
     """
 
     harm: Floats
@@ -58,6 +59,7 @@ class MetricPath:
     information: Floats
     wanted: Floats
     calibrated: bool
+    slow_low: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,15 +97,17 @@ def mean_path(
     slow = _slow_evidence(edges, v1, v2, levels)
     return replace(
         path,
-        harm=change.log_mixed(np.array([path.harm, *(each for each, _ in slow)]), weights),
-        material=change.log_mixed(np.array([path.material, *(each for _, each in slow)]), weights),
+        harm=change.log_mixed(np.array([path.harm, *(each for each, _, _ in slow)]), weights),
+        material=change.log_mixed(np.array([path.material, *(each for _, each, _ in slow)]), weights),
+        slow_low=np.max(np.array([low for _, _, low in slow]), axis=0),
     )
 
 
 def _slow_evidence(
     edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels
-) -> list[tuple[Floats, Floats]]:
-    """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more."""
+) -> list[tuple[Floats, Floats, Floats]]:
+    """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more, and the
+    lower limit of the difference."""
     n1, n2 = v1.below.sum(axis=0), v2.below.sum(axis=0)
     starts, weights = change.schedule(n1.size, stage_weight=levels.weight)
     found = []
@@ -115,7 +119,10 @@ def _slow_evidence(
             )
             for floor in (edge.lasting, edge.floor)
         )
-        found.append((harm, material))
+        low = slow_fractions.difference_path(
+            strata, edge.tau2, alpha=levels.low / len(edges), wanted=edge.wanted
+        )[1]  # fmt: skip
+        found.append((harm, material, low))
     return found
 
 
@@ -181,6 +188,7 @@ def _effect_path(
         information=_spread(path.information, at, 0.0),
         wanted=_spread(_wanted(path, persistent, margin, floor, levels, wanted), at, np.nan),
         calibrated=noise.calibrated,
+        slow_low=np.full(size, -np.inf),
     )
 
 
@@ -268,6 +276,7 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
             information=np.maximum(below, 0.0),
             wanted=np.full(size, needed),
             calibrated=True,
+            slow_low=np.full(size, -np.inf),
         )
 
 
@@ -282,4 +291,5 @@ def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:
         cost=np.where(seen, health.cost, harm.cost),
         low=np.maximum(health.low, harm.low),
         recent=harm.recent,
+        slow_low=harm.slow_low,
     )

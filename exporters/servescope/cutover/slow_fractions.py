@@ -59,7 +59,9 @@ def difference_path(
     seen = (weight > 0.0) & (variance > 0.0)
     difference = np.divide(np.cumsum(strata.excess), weight, out=np.zeros_like(weight), where=seen)
     width = np.full(weight.shape, np.inf)
-    np.divide(half_width(variance, alpha, wanted) * variance, weight, out=width, where=seen)
+    # Where nothing was seen the half width is infinite, and so is the result.
+    spread = np.multiply(half_width(variance, alpha, wanted), variance, out=np.zeros_like(weight), where=seen)
+    np.divide(spread, weight, out=width, where=seen)
     return difference, difference - width, difference + width
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.increments import BLOCK_MS
-from servescope.contract.judged import PROMPT_SIZES, JudgedMetric
+from servescope.contract.judged import JudgedMetric
 from servescope.cutover import load, paths, several
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.coverage import HOUR_BLOCKS, ArmCoverage, arm_coverage, known_share
@@ -18,6 +18,7 @@ from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded, judged_metric
 from servescope.cutover.freezing import counted_of, prompts_of
 from servescope.cutover.mix import Prompts
+from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats, split_alpha
@@ -33,6 +34,8 @@ from servescope.cutover.tracks import (
     track_band,
     track_metric,
 )
+from servescope.cutover.warming import ArmWarmth, warm_mean_of, warm_pods
+from servescope.cutover.warmth import ColdStartCost
 
 _BLOCK_SECONDS = BLOCK_MS / 1000
 
@@ -65,11 +68,21 @@ class StageTrack:
     coverage: tuple[ArmCoverage, ArmCoverage]
     loads: tuple[ArmLoad, ArmLoad]
     relation: load.LoadRelation
+    mix: MixPath | None
+    warmth: tuple[ArmWarmth, ArmWarmth]
     within: slice
 
 
-def judge_stage(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, span: StageSpan) -> StageTrack:
-    """The stage after each of the blocks that lie wholly within it."""
+def judge_stage(
+    frozen: FrozenPlan,
+    folded: Folded,
+    evidence: Evidence,
+    course: Course,
+    span: StageSpan,
+    warmth: tuple[ArmWarmth, ArmWarmth] | None = None,
+) -> StageTrack:
+    """The stage after each of the blocks that lie wholly within it; `warmth` is `warm_arms` where that is known."""
+    warmth = warmth or warm_arms(frozen, folded)
     blocks = folded.blocks
     inside = np.flatnonzero((blocks >= span.since_ms) & (blocks + BLOCK_MS <= span.until_ms))
     within = slice(int(inside[0]), int(inside[-1]) + 1) if inside.size else slice(0, 0)
@@ -82,7 +95,8 @@ def judge_stage(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: 
         frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
         coverage=(coverage[0], coverage[1]), loads=(loads[0], loads[1]),
         relation=load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated),
-        whole=stage.share >= 1.0, problems=bool(evidence.problems),
+        whole=stage.share >= 1.0, problems=bool(evidence.problems), warmth=warmth,
+        mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
     tracks = _judge_metrics(context)
     codes = combine(tracks, usable.size)
@@ -92,8 +106,26 @@ def judge_stage(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: 
     codes[(codes == 0) & ~settled] = INCONCLUSIVE
     return StageTrack(
         span, blocks[within], usable, tracks, codes, outage, settled, context.coverage, context.loads, context.relation,
-        within,
+        context.mix, warmth, within,
     )  # fmt: skip
+
+
+def warm_arms(frozen: FrozenPlan, folded: Folded) -> tuple[ArmWarmth, ArmWarmth]:
+    """How warm the pods of both arms are, by the first latency of the plan that both arms report."""
+    for metric in frozen.plan.metrics:
+        if metric.kind == "mean":
+            timed = [arm.metrics[metric.name] for arm in (folded.v1, folded.v2)]
+            mean = warm_mean_of(timed[0])
+            if np.isfinite(mean).any() and np.nansum(timed[1].below) > 0.0:
+                return warm_pods(folded.v1, timed[0], mean), warm_pods(folded.v2, timed[1], mean)
+    v1, v2 = (_always_warm(arm) for arm in (folded.v1, folded.v2))
+    return v1, v2
+
+
+def _always_warm(arm: ArmFold) -> ArmWarmth:
+    """Where no latency shows a transient, none is left out."""
+    nothing = np.zeros(arm.blocks.size, dtype=np.bool_)
+    return ArmWarmth(np.ones(arm.present.shape, dtype=np.bool_), nothing, None, ColdStartCost(0.0, 0.0))
 
 
 def _load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
@@ -136,6 +168,8 @@ class _Context:
     relation: load.LoadRelation
     whole: bool
     problems: bool
+    warmth: tuple[ArmWarmth, ArmWarmth]
+    mix: MixPath | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +200,7 @@ def _judge_metrics(context: _Context) -> dict[str, MetricTrack]:
         for name, each in family.items():
             tracks[name] = track_metric(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
-                conditions=conditions, absent=_missing(context, each), found=each.found,
+                conditions=_with_mix(context, conditions, each), absent=_missing(context, each), found=each.found,
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
 
@@ -177,13 +211,9 @@ def _harm(
     """Where harm of each metric is proven, and more than its margin of it, over the metrics of a family together."""
     if not family:
         return {}, {}
-    judged = [each.found is None or each.found.finding == "note" for each in family.values()]
-    nothing = np.zeros(context.usable.size)
     harm, material, beyond = (
-        np.array([each if use else nothing for each, use in zip(evidence, judged, strict=True)])
-        for evidence in zip(
-            *((each.path.harm, each.path.material, each.path.beyond) for each in family.values()), strict=True
-        )
+        np.array(evidence)
+        for evidence in zip(*(_evidence_of_harm(context, each) for each in family.values()), strict=True)
     )
     # That there is any harm is claimed of the whole family, that it is material of each metric by itself.
     level = math.log(context.frozen.plan.alpha_harm)
@@ -194,13 +224,28 @@ def _harm(
     )
 
 
+def _evidence_of_harm(context: _Context, candidate: _Candidate) -> tuple[Floats, Floats, Floats]:
+    """The evidence of a metric, (B,) each; none where the stacks do not report the same, or prompts explain it."""
+    path = candidate.path
+    if candidate.found is not None and candidate.found.finding != "note":
+        nothing = np.zeros(context.usable.size)
+        return nothing, nothing, nothing
+    hidden = _mix_hides(context, candidate)
+    harm, material, beyond = (np.where(hidden, 0.0, each) for each in (path.harm, path.material, path.beyond))
+    return harm, material, beyond
+
+
 def _candidate(context: _Context, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None) -> _Candidate:
     frozen = context.frozen
     edges = frozen.edges.get(metric.name, ())
     v1, v2 = (
-        _sums(context, arm, metric.name, tuple(each.edge for each in edges))
-        for arm in (context.folded.v1, context.folded.v2)
-    )
+        # A failure counts, however cold the replica was.
+        _sums(
+            context, arm, metric.name, tuple(each.edge for each in edges),
+            None if judged.kind == "events" else warmth.usable,
+        )
+        for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
+    )  # fmt: skip
     required = max(1, sum(each.required == metric.required for each in frozen.plan.metrics if each.kind != "band"))
     levels = Levels(
         harm=frozen.plan.alpha_harm, weight=context.weight,
@@ -239,19 +284,23 @@ def _harm_counts(context: _Context) -> NDArray[np.bool_]:
     )
 
 
-def _sums(context: _Context, arm: ArmFold, name: str, edges: tuple[float, ...]) -> ArmSums:
+def _sums(
+    context: _Context, arm: ArmFold, name: str, edges: tuple[float, ...], warm: NDArray[np.bool_] | None = None
+) -> ArmSums:
+    """What an arm counted in the stage's blocks, of pods that are warm where `warm`, (P, B), says which."""
     counted = counted_of(arm, name, context.frozen.histograms)
     above, below = counted.above[:, context.within], counted.below[:, context.within]
     known = np.isfinite(above) & np.isfinite(below) & context.usable
+    if warm is not None:
+        known &= warm[:, context.within]
     slow = None
     if edges and name in arm.slow:
         values = arm.slow[name][:, :, context.within]
         slow = np.where(known[:, None] & np.isfinite(values), values, 0.0)
     prompts = prompts_of(arm)
     if prompts is not None:
-        prompts = Prompts(
-            prompts.tokens[:, context.within] * context.usable, prompts.requests[:, context.within] * context.usable
-        )
+        kept = context.usable if warm is None else context.usable & warm[:, context.within]
+        prompts = Prompts(prompts.tokens[:, context.within] * kept, prompts.requests[:, context.within] * kept)
     return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow, prompts)
 
 
@@ -264,15 +313,14 @@ def _kept(sums: ArmSums, kept: NDArray[np.bool_]) -> ArmSums:
 
 def _missing(context: _Context, candidate: _Candidate) -> NDArray[np.object_]:
     arms = []
-    for name, arm, sums in (
-        ("v1", context.folded.v1, candidate.v1), ("v2", context.folded.v2, candidate.v2),
-    ):  # fmt: skip
+    for name, arm in (("v1", context.folded.v1), ("v2", context.folded.v2)):
         counted = counted_of(arm, candidate.plan.name, context.frozen.histograms)
         within = context.within
         known = np.isfinite(counted.above[:, within]) & np.isfinite(counted.below[:, within])
         scraped = (arm.scrapes[:, within] > 0.0) & context.usable
         torn = np.cumsum(arm.torn[:, within].sum(axis=0))
-        arms.append((name, sums, known_share(known & scraped, scraped), torn))
+        seen = np.where(known & context.usable, counted.below[:, within], 0.0).sum(axis=0)
+        arms.append((name, np.cumsum(seen), known_share(known & scraped, scraped), torn))
     return missing(candidate.judged, arms, ~_without_control(context))
 
 
@@ -293,7 +341,36 @@ def _conditions(context: _Context) -> Conditions:
     hold = np.full(size, "", dtype=object)
     free = _recent_share(context.relation.free, _present(context))
     hold[free < _LEAST_MATCHED] = "load"
+    hold[_warming(context)] = "warming"
     return Conditions(no_data, hold, no_control)
+
+
+def _warming(context: _Context) -> NDArray[np.bool_]:
+    """Where most of v2's requests went to replicas that are not warm, or one that had restarted is not, (B,)."""
+    warmth = context.warmth[1]
+    requests = np.where(context.usable, np.nan_to_num(context.folded.v2.traffic["requests"][:, context.within]), 0.0)
+    warm = (requests * warmth.usable[:, context.within]).sum(axis=0)
+    total = requests.sum(axis=0)
+    return np.asarray(((total > 0.0) & (warm < _LEAST_MATCHED * total)) | warmth.rearmed[context.within])
+
+
+def _with_mix(context: _Context, conditions: Conditions, candidate: _Candidate) -> Conditions:
+    """The conditions of a metric that prompts move: none is claimed where these differ and it cannot be adjusted."""
+    mix = context.mix
+    if mix is None:
+        return conditions
+    unadjusted = mix.differs & (mix.refused | (candidate.plan.name not in context.frozen.slopes))
+    hold = np.where(unadjusted & (conditions.hold == ""), "mix", conditions.hold).astype(object)
+    return replace(conditions, hold=hold)
+
+
+def _mix_hides(context: _Context, candidate: _Candidate) -> NDArray[np.bool_]:
+    """Where a difference of prompts may explain what looks like harm of a metric, (B,)."""
+    mix = context.mix
+    if mix is None or candidate.judged.kind == "events":
+        return np.zeros(context.usable.size, dtype=np.bool_)
+    unadjusted = mix.differs & (mix.refused | (candidate.plan.name not in context.frozen.slopes))
+    return np.asarray(unadjusted & ~(candidate.path.slow_low > mix.distance + mix.chance))
 
 
 _LEAST_MATCHED = 0.5
@@ -333,17 +410,3 @@ def _no_data(
     if context.problems:
         causes[:] = "query error"
     return causes
-
-
-def prompt_histograms(folded: Folded, within: slice) -> tuple[Floats, Floats] | None:
-    """The requests of both arms per shared bucket of prompt tokens and block, (E, B) each; None where one has none."""
-    arms = [arm.distributions.get(PROMPT_SIZES) for arm in (folded.v1, folded.v2)]
-    if arms[0] is None or arms[1] is None:
-        return None
-    shared = [edge for edge in arms[0].edges if edge in arms[1].edges]
-    counts = []
-    for arm in (arms[0], arms[1]):
-        cumulative = np.cumsum(arm.counts[:, within], axis=0)
-        chosen = cumulative[[*(arm.edges.index(edge) for edge in shared), len(arm.edges)]]
-        counts.append(np.diff(chosen, axis=0, prepend=0.0))
-    return counts[0], counts[1]

@@ -146,18 +146,17 @@ def burst(v2: ArmSums) -> NDArray[np.bool_]:
 
 
 def missing(
-    judged: JudgedMetric, arms: Sequence[tuple[str, ArmSums, Floats, Floats]], control: NDArray[np.bool_]
+    judged: JudgedMetric, arms: Sequence[tuple[str, Floats, Floats, Floats]], control: NDArray[np.bool_]
 ) -> NDArray[np.object_]:
     """Why a metric has no data after each block, "" where it has: (B,).
 
-    Per arm its name, sums, the share of its pods' blocks that are known and the torn histograms so far. Where there is
-    no control, (B,), v1 is not asked for.
+    Per arm its name, what it counted the metric among so far, the share of its pods' blocks that are known and the torn
+    histograms so far. Where there is no control, (B,), v1 is not asked for.
     """
     size = control.size
     causes = np.full(size, "", dtype=object)
-    for name, sums, known, torn in arms:
+    for name, counted, known, torn in arms:
         asked = control if name == "v1" else np.ones(size, dtype=np.bool_)
-        counted = np.cumsum(sums.below.sum(axis=0))
         causes[asked & (causes == "") & (counted <= 0.0)] = "metric absent"
         causes[asked & (causes == "") & (counted < _least(judged))] = "too few"
         low = known < _LEAST_KNOWN

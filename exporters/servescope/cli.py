@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": ("servescope.demo", "show an emulated v1 and v2 deployment in the console"),
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
+    "judge": ("servescope.judge.command", "judge whether a cutover is healthy: plan, start, run, watch, decide"),
     "inspect": (
         "servescope.collector.inspecting",
         "show what an exposition is and which metrics of the contract it has",

@@ -85,7 +85,7 @@ def test_an_old_judgement_is_no_health(tmp_path: Path) -> None:
     assert young == (200, 409)
     assert old == (409, 409)
     assert (status, shown["verdict"], shown["advice"]) == (200, "NO DATA", "hold")
-    assert shown["reason"] == "The last judgement is 11 min old: the Prometheus did not answer within 30 s."
+    assert shown["reason"] == "The last judgement is 6 min old: the Prometheus did not answer within 30 s."
     assert {metric["verdict"] for metric in shown["metrics"]} == {"NO DATA"}
 
 

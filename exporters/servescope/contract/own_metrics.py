@@ -29,7 +29,7 @@ COLLECTOR_JOB = "servescope"
 JUDGE_JOB = "servescope-judge"
 """The `job` under which a Prometheus scrapes the judges (`servescope judge watch`)."""
 
-JUDGEMENT_AGE_SECONDS = 600.0
+JUDGEMENT_AGE_SECONDS = 300.0
 """An older judgement does not say whether the cutover is healthy."""
 
 RULE_FAILURES = "prometheus_rule_evaluation_failures_total"

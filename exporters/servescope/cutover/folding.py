@@ -157,6 +157,11 @@ def fold(
     return Folded(arms[0], arms[1], compared)
 
 
+def read_families(plan: CutoverPlan) -> list[str]:
+    """The metrics of the contract that judging a plan reads."""
+    return sorted(_Reading(plan, {}).families())
+
+
 # --- One arm ----------------------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,8 @@ def margin(metric: MetricJudgement) -> str:
     """The margin of a metric with the direction that harms, or its band."""
     if metric.band is not None:
         low, high = metric.band
+        if low is None or high is None:
+            return f"{'≥' if high is None else '≤'} {number(low if high is None else high)}"
         return f"{number(low)}–{number(high)}"
     if metric.margin is None:
         return _ABSENT
@@ -198,7 +200,7 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
             f"{share(edge.difference)} ({share(edge.low)} to {share(edge.high)}){harm}"
         )
     if metric.flips:
-        yield f"  {metric.flips}"
+        yield f"  would change it: {metric.flips}"
     yield from (f"  {note}" for note in metric.notes)
 
 

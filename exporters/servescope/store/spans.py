@@ -8,14 +8,15 @@ from servescope.settings.values import format_instant, parse_duration, parse_ins
 
 def read_span(start: str | None, end: str | None, now_ms: int) -> tuple[int, int]:
     """Start and end in milliseconds; each an instant in ISO 8601, or a duration before the end. Raises UsageError."""
-    end_ms = now_ms if end is None else _read_instant("--end", end, now_ms)
-    start_ms = 0 if start is None else _read_instant("--start", start, end_ms)
+    end_ms = now_ms if end is None else read_instant("--end", end, now_ms)
+    start_ms = 0 if start is None else read_instant("--start", start, end_ms)
     if start_ms >= end_ms:
         raise UsageError(f"--start {start!r} is not before the end, {format_instant(end_ms)}")
     return start_ms, end_ms
 
 
-def _read_instant(option: str, text: str, before_ms: int) -> int:
+def read_instant(option: str, text: str, before_ms: int) -> int:
+    """Milliseconds of an instant in ISO 8601, or of a duration before another; raises UsageError naming the option."""
     try:
         return before_ms - parse_duration(text)
     except ValueError:

@@ -1,0 +1,113 @@
+"""What the arguments of a verb choose: the plan, the past, the journal, the time, and the run that is judged."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast
+
+from servescope.cutover.evidence import Decision
+from servescope.cutover.plan import CutoverPlan, FrozenPlan
+from servescope.cutover.plan_files import parse_plan
+from servescope.errors import UsageError
+from servescope.judge.case import freeze_plan
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.reading import Past
+from servescope.judge.runs import CutoverRun, check_unchanged, current_run
+from servescope.settings.clock import program_clock
+from servescope.settings.tables import read_document
+from servescope.settings.values import format_instant
+from servescope.store.embedded import Store
+from servescope.store.prometheus.history import PrometheusHistory
+from servescope.store.prometheus.options import OPTIONS, open_prometheus
+from servescope.store.spans import read_instant
+
+DEFAULT_STORE: Final = "servescope.db"
+
+
+def read_plan(path: Path) -> CutoverPlan:
+    """The plan in a TOML file; raises ConfigurationError."""
+    return parse_plan(read_document(path, "plan"), str(path))
+
+
+def find_journal(arguments: argparse.Namespace) -> Path:
+    """The path of the journal: as it is given, or beside the plan."""
+    if arguments.journal is not None:
+        return Path(arguments.journal)
+    if arguments.plan is None:
+        raise UsageError("neither --journal nor --plan is given, expected one of them")
+    return Path(arguments.plan).with_suffix(".journal.db")
+
+
+@contextmanager
+def open_past(arguments: argparse.Namespace) -> Iterator[Past]:
+    """The past that the arguments name; raises UsageError, StoreError, PrometheusError when it does not answer."""
+    if arguments.prometheus is not None:
+        if arguments.store is not None:
+            raise UsageError("--store and --prometheus are both given, expected one of them")
+        history = PrometheusHistory(open_prometheus(arguments.prometheus, arguments))
+        history.deployments()
+        yield cast(Past, history)
+        return
+    for option in OPTIONS:
+        if getattr(arguments, option):
+            raise UsageError(f"--{option.replace('_', '-')} goes with --prometheus")
+    path = arguments.store or Path(DEFAULT_STORE)
+    if arguments.store is None and not path.exists():
+        raise UsageError(f"no {DEFAULT_STORE} here, expected --store DB or --prometheus URL")
+    with Store(path, read_only=True) as store:
+        yield cast(Past, store)
+
+
+def read_time(option: str, text: str | None) -> int:
+    """The time of an option in milliseconds, now without it; raises UsageError."""
+    now_ms = program_clock().now_ms()
+    return now_ms if text is None else read_instant(option, text, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is judged: a frozen plan, what was decided, when, and the run where there is one."""
+
+    frozen: FrozenPlan
+    decisions: tuple[Decision, ...]
+    at_ms: int
+    run: CutoverRun | None = None
+
+
+def find_case(arguments: argparse.Namespace, past: Past) -> Judged:
+    """The run of the plan in the journal, or with `--since` one stage of the plan without a journal."""
+    plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
+    if arguments.since is None:
+        if arguments.stage is not None:
+            raise UsageError("--stage goes with --since; a run's stage is that of its last `advance`")
+        run = open_run(arguments, plan)
+        return Judged(run.frozen, run.decisions, at_ms, run)
+    if arguments.journal is not None:
+        raise UsageError("--journal and --since are both given: with --since one stage is judged without a journal")
+    since_ms, stage = read_instant("--since", arguments.since, at_ms), arguments.stage or 1
+    if since_ms >= at_ms:
+        raise UsageError(f"--since {arguments.since!r} is not before {format_instant(at_ms)}, when it is judged")
+    if not 1 <= stage <= len(plan.stages):
+        raise UsageError(f"--stage {stage} is not one of the plan's, 1 to {len(plan.stages)}")
+    alone = replace(plan, stages=(plan.stages[stage - 1],))
+    frozen = freeze_plan(past, alone, since_ms)
+    return Judged(frozen, (Decision("start", since_ms, stage=0),), at_ms)
+
+
+def open_run(arguments: argparse.Namespace, plan: CutoverPlan, *, edited: bool = False) -> CutoverRun:
+    """The current run of a plan; raises UsageError where there is none, PlanChangedError for one that was `edited`."""
+    path = find_journal(arguments)
+    with CutoverJournal(path) as journal:
+        run = current_run(journal, plan.name)
+    if run is None:
+        raise UsageError(
+            f"plan {plan.name!r} has no run in the journal {str(path)!r}: begin one with `servescope judge start`, or "
+            "judge one stage with --since TIME"
+        )
+    if not edited:
+        check_unchanged(plan, run, str(arguments.plan))
+    return run

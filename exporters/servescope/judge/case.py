@@ -1,0 +1,79 @@
+"""A case: a run of a plan, or a plan that is judged without a journal, and the past that it is judged from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.folding import Folded
+from servescope.cutover.freezing import freeze_from
+from servescope.cutover.judgement import Judgement
+from servescope.cutover.judging import fold_evidence, judge, judge_folded
+from servescope.cutover.plan import CutoverPlan, FrozenPlan
+from servescope.cutover.plan_files import check_arms
+from servescope.errors import ServescopeError
+from servescope.judge.reading import Past, find_identities, read_evidence
+
+BEFORE_MS: Final = 3_600_000
+"""How much is read from before a start: replicas that were there already are warm."""
+_AFRESH_BLOCKS: Final = 12
+
+
+class EvidenceError(ServescopeError):
+    """The past did not answer, or not wholly, so that nothing new is known."""
+
+
+def freeze_plan(past: Past, plan: CutoverPlan, started_ms: int) -> FrozenPlan:
+    """The plan frozen at a time from what was observed before it.
+
+    Raises UsageError when its arms overlap or select nothing, EvidenceError when the past cannot be read.
+    """
+    evidence = read_evidence(past, plan, started_ms - round(plan.calibration_hours * 3_600_000), started_ms)
+    if evidence.problems:
+        raise EvidenceError(f"plan {plan.name!r} cannot be frozen: {'; '.join(evidence.problems)}")
+    check_arms(plan, find_identities(past, evidence))
+    return freeze_from(plan, evidence, started_ms)
+
+
+def read_case(past: Past, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Evidence:
+    """The evidence of a whole run, from an hour before its start."""
+    return read_evidence(past, frozen.plan, _start_ms(frozen, decisions) - BEFORE_MS, at_ms)
+
+
+def judge_case(past: Past, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
+    """The judgement at a time, from all that is held of the run."""
+    return judge(frozen, read_case(past, frozen, decisions, at_ms), decisions, at_ms)
+
+
+def _start_ms(frozen: FrozenPlan, decisions: Sequence[Decision]) -> int:
+    return next((each.at_ms for each in decisions if each.kind == "start"), frozen.started_ms)
+
+
+class WatchedCase:
+    """A case that is judged again and again: only blocks that have closed since are read, and folded, each time.
+
+    Once an hour all is read afresh, so that what was stored late counts, too.
+    """
+
+    def __init__(self, past: Past) -> None:
+        self._past = past
+        self._folded: Folded | None = None
+        self._run = ""
+        self._afresh_ms = 0
+
+    def judge(self, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
+        """The judgement at a time, which never precedes that of the last call. Raises EvidenceError."""
+        begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
+        if frozen.hash() != self._run or at_ms >= self._afresh_ms:
+            self._run, self._folded = frozen.hash(), None
+            self._afresh_ms = at_ms + _AFRESH_BLOCKS * BLOCK_MS
+        # What is folded without a block yet ends at 0.
+        known_ms = begin_ms if self._folded is None else max(begin_ms, self._folded.v1.end_ms())
+        evidence = read_evidence(self._past, frozen.plan, known_ms, at_ms, events_from_ms=begin_ms)
+        if evidence.problems:
+            self._folded = None
+            raise EvidenceError("; ".join(evidence.problems))
+        self._folded = fold_evidence(frozen, evidence, decisions, at_ms, self._folded)
+        return judge_folded(frozen, self._folded, evidence, decisions, at_ms)

@@ -1,0 +1,147 @@
+"""The evidence of a plan, read from a store or a Prometheus: only its arms, and only what judging them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from servescope.contract.events import Event
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
+from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
+from servescope.cutover.evidence import Evidence
+from servescope.cutover.folding import read_families
+from servescope.cutover.plan import Arm, CutoverPlan
+from servescope.errors import ServescopeError
+from servescope.store.history import History
+from servescope.store.records import TargetStatus
+
+USUAL_INTERVAL_MS: Final = 15_000
+"""The scrape interval where nothing was scraped from which it could be seen."""
+_SETTLING_INTERVALS: Final = 2
+_WRITING_MS: Final = 5_000
+
+
+class Past(History, Protocol):
+    """What a judge reads: a `Store`, or a `PrometheusHistory`."""
+
+    def read_increments(
+        self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
+    ) -> list[TargetIncrements]:
+        """The increments of a deployment's targets in the blocks that lie between start and end."""
+
+    def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
+        """What happened from start to end."""
+
+
+def read_evidence(
+    past: Past, plan: CutoverPlan, start_ms: int, at_ms: int, *, events_from_ms: int | None = None
+) -> Evidence:
+    """What was observed of both arms from `start_ms` on and was known at `at_ms`.
+
+    A block is closed when every target had time to be scraped again, so that the evidence of a time is the same
+    whenever it is read. What keeps the past from answering is among the `problems` of the evidence, and never raised.
+    Events are read from `events_from_ms` on where that is given.
+    """
+    problems: list[str] = []
+    try:
+        statuses = [status for status in past.targets() if _is_of(plan, status.identity)]
+        deployments = [each for each in past.deployments() if _may_hold((plan.v1, plan.v2), each)]
+    except ServescopeError as error:
+        return Evidence((), at_ms, USUAL_INTERVAL_MS, problems=(str(error),))
+    names, targets = read_families(plan), []
+    for deployment in deployments:
+        try:
+            # In a replay the block that `at_ms` lies in shows who was scraped then.
+            read = past.read_increments(deployment, names, start_ms, at_ms + BLOCK_MS)
+        except ServescopeError as error:
+            problems.append(f"deployment {deployment.deployment_id!r}: {error}")
+        else:
+            targets += [target for target in read if _is_of(plan, target.identity)]
+    interval_ms = _interval_ms(past, targets, at_ms)
+    until_ms = max(start_ms, at_ms - _SETTLING_INTERVALS * interval_ms - _WRITING_MS)
+    closed = [cut for target in targets if (cut := _cut(target, until_ms)).blocks.size]
+    events, warnings = _read_events(past, start_ms if events_from_ms is None else events_from_ms, at_ms)
+    return Evidence(
+        targets=tuple(closed),
+        observed_until_ms=until_ms,
+        scrape_interval_ms=interval_ms,
+        last_scrape_ms=_last_scrapes(targets, statuses, at_ms),
+        events=events,
+        warnings=warnings,
+        problems=tuple(problems),
+    )
+
+
+def find_identities(past: Past, evidence: Evidence) -> set[Identity]:
+    """Every target that was observed, or is a target now, of whatever arm."""
+    return {target.identity for target in evidence.targets} | {status.identity for status in past.targets()}
+
+
+def _is_of(plan: CutoverPlan, identity: Identity) -> bool:
+    return plan.v1.selects(identity) or plan.v2.selects(identity)
+
+
+def _may_hold(arms: Iterable[Arm], deployment: Deployment) -> bool:
+    """Whether a target of the deployment could be in one of the arms."""
+    return any(
+        all(getattr(deployment, label) == value for label, value in selector.items() if label in DEPLOYMENT_LABELS)
+        for arm in arms
+        for selector in arm.selectors
+    )
+
+
+def _interval_ms(past: Past, targets: Sequence[TargetIncrements], at_ms: int) -> int:
+    """The scrape interval: as it is recorded, or else as it shows in the blocks."""
+    settings = past.settings_at(at_ms)
+    if settings is not None:
+        return settings.scrape_interval_ms
+    counts = [target.tallies.scrapes + target.tallies.failed for target in targets]
+    made = np.concatenate(counts) if counts else np.zeros(0)
+    usual = float(np.median(made[made > 0])) if (made > 0).any() else BLOCK_MS / USUAL_INTERVAL_MS
+    return round(BLOCK_MS / max(usual, 1.0))
+
+
+def _cut(target: TargetIncrements, until_ms: int) -> TargetIncrements:
+    """The blocks of a target that were closed by then."""
+    kept = slice(0, int(np.searchsorted(target.blocks, until_ms - BLOCK_MS, side="right")))
+    tallies = target.tallies
+    return replace(
+        target,
+        blocks=target.blocks[kept],
+        gains=target.gains[:, kept],
+        levels=target.levels[:, kept],
+        above=target.above[:, kept],
+        started_ms=target.started_ms[kept],
+        tallies=Tallies(
+            tallies.scrapes[kept], tallies.failed[kept], tallies.torn[kept], tallies.resets[kept], tallies.gaps[kept]
+        ),
+    )
+
+
+def _last_scrapes(targets: Sequence[TargetIncrements], statuses: Sequence[TargetStatus], at_ms: int) -> dict[str, int]:
+    """When each target was last scraped before `at_ms`: exactly by its status, in a replay by the block at the latest.
+
+    A target that was scraped since may have been missed just before; the block then in progress says whether it was.
+    """
+    blocks = {
+        target.target_id: min(int(seen[-1]) + BLOCK_MS, at_ms)
+        for target in targets
+        if (seen := target.blocks[target.tallies.scrapes > 0]).size
+    }
+    known = {
+        status.target_id: status.last_success_ms
+        for status in statuses
+        if status.last_success_ms is not None and status.last_success_ms <= at_ms
+    }
+    return blocks | known
+
+
+def _read_events(past: Past, start_ms: int, end_ms: int) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+    """Events, and why there are none where they cannot be read: no verdict depends on them."""
+    try:
+        return tuple(past.read_events(start_ms, end_ms)), ()
+    except ServescopeError as error:
+        return (), (f"events could not be read: {error}",)

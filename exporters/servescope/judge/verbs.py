@@ -1,0 +1,219 @@
+"""The verbs of `servescope judge`: what each does, prints and returns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, get_args
+
+from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.cutover.judgement import Judgement, Verdict
+from servescope.cutover.judging import judge
+from servescope.errors import ServescopeError, UsageError, require_extra
+from servescope.judge.arguments import (
+    DEFAULT_STORE,
+    Judged,
+    find_case,
+    find_journal,
+    open_past,
+    open_run,
+    read_plan,
+    read_time,
+)
+from servescope.judge.case import freeze_plan, judge_case, read_case
+from servescope.judge.journal import CutoverJournal, JournalError
+from servescope.judge.report import Recorded, render_report
+from servescope.judge.runs import (
+    CutoverRun,
+    next_stage,
+    start_run,
+    summarise,
+    write_changes,
+    write_decision,
+)
+from servescope.judge.text import describe_judgement, explain_judgement, moment, share
+
+EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
+    {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}
+)
+"""The exit codes of `run`."""
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, allow_nan=False, ensure_ascii=False, indent=1)
+    sys.stdout.write("\n")
+
+
+# --- The verbs --------------------------------------------------------------------------------------------------------
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
+    if arguments.replace and not (arguments.by and arguments.reason):
+        raise UsageError("--replace ends a run: it needs --by NAME and --reason TEXT")
+    with open_past(arguments) as past, CutoverJournal(find_journal(arguments)) as journal:
+        frozen = freeze_plan(past, plan, at_ms)
+        run = start_run(journal, frozen, by=arguments.by, reason=arguments.reason, replace=arguments.replace)
+    if arguments.format == "json":
+        _print_json({"run": run.number, "journal": str(journal.path), "frozen": frozen.to_json()})
+        return 0
+    print(
+        f"run {run.number} of plan {plan.name!r} begins at {moment(at_ms)} with stage 1 of {len(plan.stages)}, "
+        f"{share(plan.stages[0].share)} on v2\nfrozen plan {frozen.hash()}\njournal {journal.path}"
+    )
+    uncalibrated = sorted(name for name, noise in frozen.noise.items() if not noise.calibrated)
+    if uncalibrated:
+        print(f"not calibrated, as v1's past is too short or has one replica: {', '.join(uncalibrated)}")
+    for name, why in frozen.unobservable.items():
+        print(f"not observable, {name}: {why}")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with open_past(arguments) as past:
+        case = find_case(arguments, past)
+        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms)
+    _write_changes(arguments, case, judgement)
+    if arguments.format == "json":
+        _print_json(judgement.to_json())
+    else:
+        print(describe_judgement(judgement), end="")
+    return EXIT_CODES[judgement.verdict]
+
+
+def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judgement) -> None:
+    """Keep the changes of a run's judgement in its journal, unless an earlier time was judged."""
+    if case.run is not None and arguments.at is None:
+        with CutoverJournal(find_journal(arguments)) as journal:
+            write_changes(journal, case.run, judgement)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    with open_past(arguments) as past:
+        case = find_case(arguments, past)
+        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms)
+    known = [metric.name for metric in judgement.metrics]
+    if arguments.metric not in (None, *known):
+        raise UsageError(f"the plan has no metric {arguments.metric!r}, it has: {', '.join(known)}")
+    if arguments.format == "json":
+        _print_json({"judgement": judgement.to_json(), "frozen": case.frozen.to_json()})
+    else:
+        print(explain_judgement(judgement, case.frozen, arguments.metric), end="")
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    with open_past(arguments) as past:
+        case = find_case(arguments, past)
+        evidence = read_case(past, case.frozen, case.decisions, case.at_ms)
+    judgement = judge(case.frozen, evidence, case.decisions, case.at_ms)
+    recorded = None
+    if case.run is not None:
+        with CutoverJournal(find_journal(arguments)) as journal:
+            head = journal.entries()[-1].hash
+        recorded = Recorded(case.run.number, _decided_on(case.run), str(find_journal(arguments)), head)
+    page = render_report(judgement, case.frozen, evidence.events, recorded)
+    try:
+        arguments.out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ServescopeError(f"the report cannot be written to {str(arguments.out)!r}: {error.strerror}") from error
+    print(f"servescope: {judgement.verdict}, report in {arguments.out}, {len(page.encode())} bytes", file=sys.stderr)
+    return 0
+
+
+def _decided_on(run: CutoverRun) -> list[tuple[Decision, str]]:
+    """Each decision with the verdict it was made on."""
+    entries = [entry for entry in run.entries if entry.kind != "judgement"]
+    verdicts = [str(entry.body.get("judgement", {}).get("verdict", "")) for entry in entries]
+    return list(zip(run.decisions, verdicts, strict=True))
+
+
+def _decide(arguments: argparse.Namespace) -> int:
+    plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
+    # Whatever was done to the plan, one can always go back.
+    run = open_run(arguments, plan, edited=arguments.kind == "rollback")
+    decision = _read_decision(arguments, run, at_ms)
+    judgement, problem = _judge_now(arguments, run, at_ms)
+    evidence = {"problem": problem} if judgement is None else summarise(judgement)
+    with CutoverJournal(find_journal(arguments)) as journal:
+        run = write_decision(journal, run, decision, evidence)
+    if problem:
+        print(f"servescope: decided without a judgement: {problem}", file=sys.stderr)
+    if arguments.format == "json":
+        entry = run.entries[-1]
+        _print_json({"run": run.number, "entry": entry.number, "hash": entry.hash, "judgement": evidence})
+        return 0
+    on = f", on {judgement.verdict}: {judgement.reason}" if judgement is not None else ""
+    print(f"run {run.number} of plan {plan.name!r}: {decision.kind} by {decision.by}{on}")
+    stage = plan.stages[run.stage]
+    if decision.kind == "advance":
+        print(f"stage {run.stage + 1} of {len(plan.stages)} begins: {share(stage.share)} on v2")
+        if stage.share > 1.0 - plan.holdback:
+            print(f"v1 keeps less than {share(plan.holdback)}: without a control nothing can be proven")
+    return 0
+
+
+def _read_decision(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -> Decision:
+    kind: DecisionKind = next(each for each in get_args(DecisionKind) if each == arguments.kind)
+    bounds = [None if each is None else read_time(name, each) for name, each in
+              (("--from", arguments.from_), ("--to", arguments.to))]  # fmt: skip
+    if kind != "exclude" and bounds != [None, None]:
+        raise UsageError(f"--from and --to go with `exclude`, not with `{kind}`")
+    stage = next_stage(run) if kind == "advance" else None
+    return Decision(kind, at_ms, arguments.by, arguments.reason, stage, *bounds)
+
+
+def _judge_now(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -> tuple[Judgement | None, str]:
+    """The judgement that a decision is made on, or why there is none: one has to be able to decide all the same."""
+    try:
+        with open_past(arguments) as past:
+            return judge_case(past, run.frozen, run.decisions, at_ms), ""
+    except UsageError:
+        if arguments.store is not None or arguments.prometheus is not None:
+            raise
+        return None, f"neither --store nor --prometheus was given, and there is no {DEFAULT_STORE} here"
+    except ServescopeError as error:
+        return None, str(error)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    path = find_journal(arguments)
+    if not path.exists():
+        raise JournalError(f"no journal at {str(path)!r}")
+    with CutoverJournal(path) as journal:
+        problems = journal.verify()
+        entries = () if problems else journal.entries()
+    if arguments.head is not None and not problems and arguments.head not in {entry.hash for entry in entries}:
+        problems = [f"no entry has the hash {arguments.head}: the journal was cut off, or it is another one"]
+    head = entries[-1].hash if entries else None
+    if arguments.format == "json":
+        _print_json({"journal": str(path), "entries": len(entries), "head": head, "problems": problems})
+    elif problems:
+        print(*(f"{path}: {problem}" for problem in problems), sep="\n")
+    else:
+        print(f"{path} is whole: {len(entries)} entries, the last has the hash {head}")
+    return 1 if problems else 0
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    require_extra("collector", "aiohttp")
+    from servescope.judge.watching import watch
+
+    return watch(arguments)
+
+
+VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = MappingProxyType(
+    {
+        "start": _start,
+        "run": _run,
+        "watch": _watch,
+        "explain": _explain,
+        "report": _report,
+        "decide": _decide,
+        "verify": _verify,
+    }
+)
+"""The verbs by their names; each returns its exit code."""

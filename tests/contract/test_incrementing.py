@@ -15,32 +15,10 @@ from servescope.contract.identity import Identity
 from servescope.contract.incrementing import block_of, compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Window
+from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
 
 _IDENTITY = Identity("llama", "chat", "v2", replica="0")
 _INTERVAL_MS = 15_000
-_T0 = 4 * BLOCK_MS
-Page = Mapping[Series, float]
-"""One scrape; an empty one failed."""
-
-
-def _ended(outcome: str) -> Series:
-    return Series("requests_total", (("outcome", outcome),))
-
-
-_TOKENS = Series("output_tokens_total", ())
-_OK, _ERROR = _ended("ok"), _ended("error")
-_START = Series("replica_start_time_seconds", ())
-_QUEUED = Series("queued_requests", ())
-
-
-def _histogram(counts: Mapping[float, float], total: float, seconds: float) -> dict[Series, float]:
-    stem = "time_to_first_token_seconds"
-    buckets = {Series(f"{stem}_bucket", (("le", _le(edge)),)): count for edge, count in counts.items()}
-    return {**buckets, Series(f"{stem}_count", ()): total, Series(f"{stem}_sum", ()): seconds}
-
-
-def _le(edge: float) -> str:
-    return "+Inf" if edge == math.inf else str(edge)
 
 
 def _window(scrapes: Mapping[int, Page]) -> Window:
@@ -61,7 +39,7 @@ def _gains(found: TargetIncrements, series: Series) -> list[float]:
 
 
 def _at(*seconds_and_pages: tuple[float, Page]) -> dict[int, Page]:
-    return {_T0 + round(seconds * 1000): page for seconds, page in seconds_and_pages}
+    return {T0 + round(seconds * 1000): page for seconds, page in seconds_and_pages}
 
 
 # --- One rule each ----------------------------------------------------------------------------------------------------
@@ -69,31 +47,31 @@ def _at(*seconds_and_pages: tuple[float, Page]) -> dict[int, Page]:
 
 def test_a_gain_is_the_difference_between_the_last_values_at_the_edges_of_a_block() -> None:
     """The scrape on the right edge belongs to the block, the one on the left edge to the block before."""
-    found = _compute(_at((-15, {_TOKENS: 1}), (0, {_TOKENS: 5}), (15, {_TOKENS: 7}), (300, {_TOKENS: 12})))
-    assert found.blocks.tolist() == [_T0 - BLOCK_MS, _T0]
-    assert _gains(found, _TOKENS) == [4, 7]
+    found = _compute(_at((-15, {TOKENS: 1}), (0, {TOKENS: 5}), (15, {TOKENS: 7}), (300, {TOKENS: 12})))
+    assert found.blocks.tolist() == [T0 - BLOCK_MS, T0]
+    assert _gains(found, TOKENS) == [4, 7]
     assert found.tallies.scrapes.tolist() == [2, 2]
 
 
 def test_a_counter_that_falls_was_reset() -> None:
-    found = _compute(_at((15, {_TOKENS: 10}), (30, {_TOKENS: 4}), (45, {_TOKENS: 5})))
-    assert _gains(found, _TOKENS) == [5]
+    found = _compute(_at((15, {TOKENS: 10}), (30, {TOKENS: 4}), (45, {TOKENS: 5})))
+    assert _gains(found, TOKENS) == [5]
     assert found.tallies.resets.tolist() == [1]
 
 
 def test_a_start_time_that_moved_is_a_reset_though_nothing_fell() -> None:
     found = _compute(
-        _at((15, {_TOKENS: 10, _START: 1.0}), (30, {_TOKENS: 12, _START: 1.2}), (45, {_TOKENS: 30, _START: 1500.0}))
+        _at((15, {TOKENS: 10, START: 1.0}), (30, {TOKENS: 12, START: 1.2}), (45, {TOKENS: 30, START: 1500.0}))
     )
-    assert _gains(found, _TOKENS) == [32]
+    assert _gains(found, TOKENS) == [32]
     assert found.tallies.resets.tolist() == [1]
     assert found.started_ms.tolist() == [1_500_000.0]
 
 
 def test_first_sight_is_a_baseline_only() -> None:
-    found = _compute(_at((15, {_TOKENS: 10}), (30, {_TOKENS: 10, _QUEUED: 1})))
-    assert _gains(found, _TOKENS) == [0]
-    assert math.isnan(_gains(_compute(_at((15, {_TOKENS: 10}))), _TOKENS)[0])
+    found = _compute(_at((15, {TOKENS: 10}), (30, {TOKENS: 10, QUEUED: 1})))
+    assert _gains(found, TOKENS) == [0]
+    assert math.isnan(_gains(_compute(_at((15, {TOKENS: 10}))), TOKENS)[0])
 
 
 @pytest.mark.parametrize(("start_seconds", "gain"), [(20.0, 10.0), (10.0, math.nan)])
@@ -101,39 +79,39 @@ def test_first_sight_is_a_gain_where_the_process_began_since_the_scrape_before(
     start_seconds: float, gain: float
 ) -> None:
     """A replica that could not be scraped at 15 s: one that began at 20 s counted all since, one of 10 s maybe not."""
-    start = (_T0 / 1000) + start_seconds
-    found = _compute(_at((15, {}), (30, {_TOKENS: 10, _START: start})))
-    assert _gains(found, _TOKENS) == pytest.approx([gain], nan_ok=True)
+    start = (T0 / 1000) + start_seconds
+    found = _compute(_at((15, {}), (30, {TOKENS: 10, START: start})))
+    assert _gains(found, TOKENS) == pytest.approx([gain], nan_ok=True)
     assert (found.tallies.failed.tolist(), found.tallies.scrapes.tolist()) == ([1], [1])
 
 
 def test_an_outcome_that_appears_beside_others_began_at_zero() -> None:
-    found = _compute(_at((15, {_OK: 10}), (30, {_OK: 12}), (45, {_OK: 14, _ERROR: 3}), (315, {_OK: 15, _ERROR: 3})))
-    assert _gains(found, _ERROR)[0] == 3
-    alone = _compute(_at((15, {_OK: 10, _ERROR: 3}), (30, {_OK: 12, _ERROR: 3})))
-    assert _gains(alone, _ERROR) == [0]
+    found = _compute(_at((15, {OK: 10}), (30, {OK: 12}), (45, {OK: 14, ERROR: 3}), (315, {OK: 15, ERROR: 3})))
+    assert _gains(found, ERROR)[0] == 3
+    alone = _compute(_at((15, {OK: 10, ERROR: 3}), (30, {OK: 12, ERROR: 3})))
+    assert _gains(alone, ERROR) == [0]
 
 
 def test_an_outcome_that_never_showed_yet_is_zero_while_others_are_counted() -> None:
-    found = _compute(_at((15, {_OK: 1}), (30, {_OK: 2}), (330, {_OK: 3}), (345, {_OK: 4, _ERROR: 1})))
-    assert _gains(found, _ERROR) == [0, 1]
+    found = _compute(_at((15, {OK: 1}), (30, {OK: 2}), (330, {OK: 3}), (345, {OK: 4, ERROR: 1})))
+    assert _gains(found, ERROR) == [0, 1]
 
 
 def test_a_gap_across_an_edge_drops_the_gain_and_one_within_a_block_keeps_it() -> None:
-    across = _compute(_at((270, {_TOKENS: 1}), (310, {_TOKENS: 9}), (325, {_TOKENS: 10})))
-    assert _gains(across, _TOKENS) == pytest.approx([math.nan, 1], nan_ok=True)
+    across = _compute(_at((270, {TOKENS: 1}), (310, {TOKENS: 9}), (325, {TOKENS: 10})))
+    assert _gains(across, TOKENS) == pytest.approx([math.nan, 1], nan_ok=True)
     assert across.tallies.gaps.tolist() == [0, 1]
-    near = _compute(_at((290, {_TOKENS: 1}), (310, {_TOKENS: 9})))
-    assert _gains(near, _TOKENS)[1] == 8
-    within = _compute(_at((15, {_TOKENS: 1}), (200, {_TOKENS: 9})))
-    assert _gains(within, _TOKENS) == [8]
+    near = _compute(_at((290, {TOKENS: 1}), (310, {TOKENS: 9})))
+    assert _gains(near, TOKENS)[1] == 8
+    within = _compute(_at((15, {TOKENS: 1}), (200, {TOKENS: 9})))
+    assert _gains(within, TOKENS) == [8]
     assert within.tallies.gaps.tolist() == [0]
 
 
 def test_a_torn_histogram_is_dropped_from_its_scrape_and_the_next_one_has_the_gain() -> None:
-    whole = _histogram({0.1: 5, math.inf: 9}, 9, 3.0)
-    torn = _histogram({0.1: 5, math.inf: 10}, 11, 3.5)
-    later = _histogram({0.1: 6, math.inf: 12}, 12, 4.0)
+    whole = histogram({0.1: 5, math.inf: 9}, 9, 3.0)
+    torn = histogram({0.1: 5, math.inf: 10}, 11, 3.5)
+    later = histogram({0.1: 6, math.inf: 12}, 12, 4.0)
     found = _compute(_at((15, whole), (30, torn), (45, later)))
     assert found.gains[:, 0].tolist() == [1, 3, 3, 1.0]
     assert [each.name.rpartition("_")[2] for each in found.series] == ["bucket", "bucket", "count", "sum"]
@@ -143,9 +121,9 @@ def test_a_torn_histogram_is_dropped_from_its_scrape_and_the_next_one_has_the_ga
 def test_a_histogram_of_which_only_parts_fell_is_torn() -> None:
     found = _compute(
         _at(
-            (15, _histogram({0.1: 5, math.inf: 9}, 9, 3.0)),
-            (30, _histogram({0.1: 4, math.inf: 9}, 9, 3.0)),
-            (45, _histogram({0.1: 4, math.inf: 10}, 10, 3.5)),
+            (15, histogram({0.1: 5, math.inf: 9}, 9, 3.0)),
+            (30, histogram({0.1: 4, math.inf: 9}, 9, 3.0)),
+            (45, histogram({0.1: 4, math.inf: 10}, 10, 3.5)),
         )
     )
     assert found.gains[:, 0].tolist() == [0, 1, 1, 0.5]
@@ -155,7 +133,7 @@ def test_a_histogram_of_which_only_parts_fell_is_torn() -> None:
 def test_a_restarted_histogram_is_reset_as_one_though_its_empty_buckets_rise() -> None:
     """After a restart a bucket that was empty may be higher than before; its count fell."""
     found = _compute(
-        _at((15, _histogram({0.1: 0, math.inf: 90}, 90, 300.0)), (30, _histogram({0.1: 2, math.inf: 3}, 3, 5.0)))
+        _at((15, histogram({0.1: 0, math.inf: 90}, 90, 300.0)), (30, histogram({0.1: 2, math.inf: 3}, 3, 5.0)))
     )
     assert found.gains[:, 0].tolist() == [2, 3, 3, 5.0]
     assert (found.tallies.torn.tolist(), found.tallies.resets.tolist()) == ([0], [1])
@@ -165,9 +143,9 @@ def test_other_buckets_begin_anew() -> None:
     """A version with other edges has other series: first sight, not torn."""
     found = _compute(
         _at(
-            (15, _histogram({0.1: 5, math.inf: 9}, 9, 3.0)),
-            (30, _histogram({0.5: 1, math.inf: 2}, 2, 1.0)),
-            (45, _histogram({0.5: 2, math.inf: 4}, 4, 1.5)),
+            (15, histogram({0.1: 5, math.inf: 9}, 9, 3.0)),
+            (30, histogram({0.5: 1, math.inf: 2}, 2, 1.0)),
+            (45, histogram({0.5: 2, math.inf: 4}, 4, 1.5)),
         )
     )
     gains = dict(zip(found.series, found.gains[:, 0].tolist(), strict=True))
@@ -177,8 +155,8 @@ def test_other_buckets_begin_anew() -> None:
 
 
 def test_levels_are_means_over_scrapes_and_the_share_above_saturation() -> None:
-    found = _compute(_at((15, {_QUEUED: 0}), (30, {_QUEUED: 3}), (45, {}), (60, {_OK: 1}), (75, {_QUEUED: 3})))
-    assert found.gauges == (_QUEUED,)
+    found = _compute(_at((15, {QUEUED: 0}), (30, {QUEUED: 3}), (45, {}), (60, {OK: 1}), (75, {QUEUED: 3})))
+    assert found.gauges == (QUEUED,)
     assert found.levels.tolist() == [[2.0]]
     assert found.above.tolist() == [[pytest.approx(2 / 3)]]
 
@@ -214,11 +192,11 @@ class _Plain:
         block = block_of(time_ms)
         self._note(block, "scrapes" if page else "failed")
         if page:
-            events = {self._object(time_ms, name, own, page.get(_START)) for name, own in _objects(page)}
+            events = {self._object(time_ms, name, own, page.get(START)) for name, own in _objects(page)}
             self._note(block, "resets", "reset" in events)
             self._note(block, "gaps", "gap" in events)
             self.success = time_ms
-            self.outcomes_then = _OK in page or _ERROR in page
+            self.outcomes_then = OK in page or ERROR in page
         self.attempts.append(time_ms)
 
     def _object(self, time_ms: int, name: str, own: dict[Series, float], start: float | None) -> str:
@@ -264,8 +242,8 @@ def _objects(page: Page) -> list[tuple[str, dict[Series, float]]]:
     for series, value in page.items():
         if series.name.startswith("time"):
             found.setdefault("histogram", {})[series] = value
-        elif series not in (_START, _QUEUED):
-            found[f"{'outcome' if series in (_OK, _ERROR) else ''}{series}"] = {series: value}
+        elif series not in (START, QUEUED):
+            found[f"{'outcome' if series in (OK, ERROR) else ''}{series}"] = {series: value}
     return list(found.items())
 
 
@@ -276,39 +254,6 @@ def _total(own: Mapping[Series, float]) -> Series:
 def _is_torn(own: Mapping[Series, float]) -> bool:
     buckets = [value for each, value in own.items() if each.name.endswith("_bucket")]
     return sorted(buckets) != buckets or buckets[-1] != own[_total(own)]
-
-
-@st.composite
-def pasts(draw: st.DrawFn) -> dict[int, Page]:
-    """The scrapes of a target: missed and failed ones, restarts with and without a start time, torn histograms."""
-    clock = _T0 + draw(st.integers(-20_000, 20_000))
-    scrapes: dict[int, Page] = {}
-    shows_start = draw(st.booleans())
-    born = clock - draw(st.integers(0, 100_000))
-    count = {"tokens": 0, "ok": 0, "error": 0, "low": 0, "high": 0}
-    for _ in range(draw(st.integers(1, 45))):
-        clock += draw(st.sampled_from([15_000] * 8 + [14_000, 30_000, 37_000, 38_000, 90_000, 310_000, -40_000]))
-        for name in count:
-            count[name] += draw(st.sampled_from([0, 1, 2, 7])) if name != "error" or draw(st.booleans()) else 0
-        event = draw(st.sampled_from([""] * 12 + ["failed", "restart", "torn", "partly", "hidden", "edges"]))
-        if event == "restart":
-            count = {name: draw(st.integers(0, 3)) for name in count}
-            born = clock - draw(st.integers(0, 40_000))
-        if event == "failed":
-            scrapes[clock] = {}
-            continue
-        count["low"] -= min(count["low"], 2) if event == "partly" else 0
-        total = count["low"] + count["high"]
-        edge = 0.5 if event == "edges" else 0.1
-        page = {
-            _TOKENS: count["tokens"],
-            **_histogram({edge: count["low"], math.inf: total}, total + (event == "torn"), float(total)),
-            **({_OK: count["ok"]} if count["ok"] and event != "hidden" else {}),
-            **({_ERROR: count["error"]} if count["error"] else {}),
-            **({_START: born / 1000} if shows_start else {}),
-        }
-        scrapes[clock] = page
-    return scrapes
 
 
 @given(pasts())
@@ -328,7 +273,7 @@ def test_increments_are_those_of_a_plain_implementation(scrapes: dict[int, Page]
     for at, block in enumerate(found.blocks.tolist()):
         got = {each: float(found.gains[row, at]) for row, each in enumerate(found.series)}
         want = {each: plain.gains.get((block, each), math.nan) for each in found.series}
-        for each, sibling in ((_OK, _ERROR), (_ERROR, _OK)):
+        for each, sibling in ((OK, ERROR), (ERROR, OK)):
             if each in want and math.isnan(want[each]) and not math.isnan(want.get(sibling, math.nan)):
                 want[each] = 0.0
         assert got == pytest.approx(want, nan_ok=True), block

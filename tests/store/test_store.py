@@ -254,22 +254,25 @@ def test_retention_deletes_what_is_older(store: Store) -> None:
 
     gone = store.prune(NOW + day)
 
-    assert gone == 24 + 24 + 1 + 1
+    # A scrape an hour: each closes the block of the one before.
+    assert gone == 24 + 24 + 24 + 1 + 1
     assert store.deployments() == [CHAT]
     assert store.time_range() == (NOW + day, NOW + 47 * 3_600_000)
     assert len(read_scrapes(store, "chat/r0", 0, NOW * 2)) == 24
-    assert store._connection.execute("SELECT count(*) FROM layouts").fetchone() == (2,)
+    unused = "SELECT count(*) FROM layouts WHERE id NOT IN (SELECT layout FROM recent_scrapes UNION "
+    unused += "SELECT layout FROM recent_figures UNION SELECT layout FROM recent_increments)"
+    assert store._connection.execute(unused).fetchone() == (0,)
     assert store._connection.execute("SELECT count(*) FROM targets").fetchone() == (1,)
 
 
 def test_retention_goes_in_small_steps(store: Store) -> None:
-    """One call deletes no more than it may, so that writing is never held up for long."""
+    """One call deletes no more than it may, so that writing is never held up for long; a block was closed as well."""
     store.set_target(status())
     for step in range(30):
         store.append_figures(CHAT, NOW + step, {"a": 1.0})
         store.append_scrape("chat/r0", NOW + step, snapshot(1.0))
 
-    assert [store.prune(NOW + 100, rows=25) for _ in range(4)] == [25, 25, 10, 0]
+    assert [store.prune(NOW + 100, rows=25) for _ in range(4)] == [25, 25, 11, 0]
 
 
 def test_layouts_in_use_survive_retention(store: Store) -> None:
@@ -403,7 +406,7 @@ def test_a_file_of_another_schema_is_refused(path: Path, version: int) -> None:
     Path(f"{path}-lock").unlink()
     former = path.read_bytes()
     expected = (
-        rf"servescope.db: has schema version {version}, this servescope expects 3; open it with the servescope that "
+        rf"servescope.db: has schema version {version}, this servescope expects 4; open it with the servescope that "
         "wrote it, or give another path for a new store"
     )
 
@@ -430,7 +433,7 @@ def test_pages_are_large_and_the_log_is_ahead(store: Store) -> None:
     names = ("page_size", "journal_mode", "application_id", "user_version")
     pragmas = [store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert pragmas == [16384, "wal", int.from_bytes(b"SVSC", "big"), 3]
+    assert pragmas == [16384, "wal", int.from_bytes(b"SVSC", "big"), 4]
 
 
 def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) -> None:

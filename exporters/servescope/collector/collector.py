@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 # What a reload can change; the rest is made once, when the collector starts.
 _CHANGEABLE = (
     "scrape_interval_ms", "scrape_timeout_ms", "evaluation_interval_ms", "discovery_interval_ms", "retention_ms",
-    "retention_bytes", "max_body_bytes", *DEFAULT_LIMITS.by_name(),
+    "increments_retention_ms", "retention_bytes", "max_body_bytes", *DEFAULT_LIMITS.by_name(),
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("discovery_interval", '"5s"'),
         Setting("window", '"5m"'),
         Setting("retention", '"7d"'),
+        Setting("increments_retention", '"35d"'),
         Setting("retention_size", ""),
         Setting("max_body_bytes", "16000000"),
         *(Setting(name, str(value)) for name, value in DEFAULT_LIMITS.by_name().items()),
@@ -71,6 +72,7 @@ class CollectorSettings(PageLimits):
     discovery_interval_ms: int = 5_000
     window_ms: int = 300_000
     retention_ms: int = 7 * 86_400_000
+    increments_retention_ms: int = 35 * 86_400_000
     retention_bytes: int | None = None
     max_body_bytes: int = 16_000_000
     max_held_series: int = 50_000
@@ -168,6 +170,7 @@ def _read_collector(table: Table, directory: Path) -> CollectorSettings:
         discovery_interval_ms=table.duration("discovery_interval", default.discovery_interval_ms),
         window_ms=table.duration("window", default.window_ms),
         retention_ms=table.duration("retention", default.retention_ms),
+        increments_retention_ms=table.duration("increments_retention", default.increments_retention_ms),
         retention_bytes=table.size("retention_size", _LEAST_RETENTION_BYTES),
         max_body_bytes=table.whole_number("max_body_bytes", default.max_body_bytes),
         **read_limits(table, default),

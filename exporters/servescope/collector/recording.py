@@ -15,7 +15,7 @@ from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, StoreError, TargetStatus
-from servescope.store.writer import Round, StoreWriter
+from servescope.store.writer import Kept, Round, StoreWriter
 
 _logger = logging.getLogger(__name__)
 
@@ -109,8 +109,12 @@ class Recorder:
         # By the absolute difference: a clock that was ahead must not delay retention for that long.
         if abs(now_ms - self._pruned_ms) >= _PRUNE_EVERY_MS:
             self._pruned_ms = now_ms
-            round_.keep_from_ms = now_ms - self._leaps.unbelieved_ms - settings.retention_ms
-            round_.keep_bytes = settings.retention_bytes
+            believed_ms = now_ms - self._leaps.unbelieved_ms
+            round_.keep = Kept(
+                believed_ms - settings.retention_ms,
+                believed_ms - settings.increments_retention_ms,
+                settings.retention_bytes,
+            )
 
     # --- When the store fails -----------------------------------------------------------------------------------------
 

@@ -269,6 +269,7 @@ class _Pages:
             "scrape_interval_ms": settings.scrape_interval_ms,
             "evaluation_interval_ms": settings.evaluation_interval_ms,
             "retention_ms": settings.retention_ms,
+            "increments_retention_ms": settings.increments_retention_ms,
             "evaluated_ms": collector.evaluation.at_ms if collector.evaluation is not None else None,
             "series": sum(len(watched.recent) for watched in collector.watched),
             "targets": {each: health[each] for each in get_args(Health)},

@@ -77,10 +77,10 @@ def compute_increments(
     first, last = np.searchsorted(starts, (start_ms, end_ms - BLOCK_MS + 1))
     blocks, begins = np.unique(starts[first:last], return_index=True)
     spans = _Columns(first, begins, last)
-    layout = _layout(window.series)
+    layout = _layout(_without(identity, window.series))
     scrapes = _scrapes(times, window.values, layout, interval_ms)
     counted = _count(scrapes, window.values, layout)
-    gains = _with_unseen(spans.sums(counted.gains), layout)
+    gains = fill_unseen(layout.counters, spans.sums(counted.gains))
     levels, above = _levels(window.values[layout.gauges], layout.saturated_above, spans)
     return TargetIncrements(
         target_id,
@@ -88,7 +88,7 @@ def compute_increments(
         blocks.astype(np.int64),
         layout.counters,
         gains,
-        tuple(window.series[row] for row in layout.gauges.tolist()),
+        layout.levels,
         levels,
         above,
         spans.last_known(scrapes.started),
@@ -103,6 +103,18 @@ def compute_increments(
         versions,
         layer,
     )
+
+
+def fill_unseen(series: tuple[Series, ...], gains: Floats) -> Floats:
+    """The gains (m, n) of counters per block, 0 for a labelled one that is not known where a sibling of its is."""
+    layout = _layout(series)
+    for group in layout.siblings:
+        rows = layout.rows[layout.begins[group]]
+        unknown = np.isnan(gains[rows])
+        filled = unknown & ~unknown.all(axis=0)
+        if filled.any():
+            gains[rows] = np.where(filled, 0.0, gains[rows])
+    return gains
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +161,8 @@ class _Layout:
     the buckets of a histogram ascending, its count and its sum. `begins` are the first rows of the objects, `owner` the
     object of each row, `total` the row of each object that counts, `follows` whether a row is the bucket after the row
     before it, `equals` whether it is the count after the last bucket; `whole` whether an object has what it needs.
-    `siblings` are groups of objects that differ in a label of their own; `gauges` and `starts` are rows of the window.
+    `siblings` are groups of objects that differ in a label of their own. In the window, `gauges` are the rows of
+    `levels`, `starts` those of start times.
     """
 
     counters: tuple[Series, ...]
@@ -162,9 +175,17 @@ class _Layout:
     whole: Flags
     histogram: Flags
     siblings: tuple[Indexes, ...]
+    levels: tuple[Series, ...]
     gauges: Indexes
     saturated_above: Floats
     starts: Indexes
+
+
+@lru_cache(maxsize=32)
+def _without(identity: Identity, series: tuple[Series, ...]) -> tuple[Series, ...]:
+    """The series without the labels of an identity."""
+    own = frozenset(identity.labels())
+    return tuple(Series(name, tuple(pair for pair in labels if pair not in own)) for name, labels in series)
 
 
 @lru_cache(maxsize=32)
@@ -210,6 +231,7 @@ def _layout(series: tuple[Series, ...]) -> _Layout:
         whole=np.array([total is not None for total in totals], dtype=bool),
         histogram=np.array([_part(series[members[0]])[0] != 3 for members in ordered], dtype=bool),
         siblings=tuple(np.array([numbers[name] for name in group], dtype=np.intp) for group in siblings.values()),
+        levels=tuple(series[row] for row in gauges),
         gauges=np.array(gauges, dtype=np.intp),
         saturated_above=np.array(
             [np.nan if (above := JUDGED_GAUGES[series[row].name]) is None else above for row in gauges],
@@ -398,15 +420,6 @@ def _sibling_was_there(is_there: Flags, scrapes: _Scrapes, layout: _Layout) -> F
         any_there: Flags = np.logical_or.reduce(is_there[group], axis=0)
         found[group] = any_there[np.maximum(scrapes.former, 0)] & (scrapes.former >= 0)
     return found
-
-
-def _with_unseen(gains: Floats, layout: _Layout) -> Floats:
-    """The gains per block, 0 for a labelled counter that is not known in a block where a sibling of its is."""
-    for group in layout.siblings:
-        rows = layout.begins[group]
-        unknown = np.isnan(gains[rows])
-        gains[rows] = np.where(unknown & ~unknown.all(axis=0), 0.0, gains[rows])
-    return gains
 
 
 # --- What the gauges were -------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Tallies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetIncrements:
-    """What one target's native series did over n blocks.
+    """What one target's native series did over n blocks; series have no labels of its identity, as all have the same.
 
     `blocks` are the starts of the blocks that it was scraped in, (n,) milliseconds, ascending multiples of `BLOCK_MS`.
     `gains` are the increases of its m counters, parts of histograms included (`x_bucket{le}` cumulative, `x_sum`,

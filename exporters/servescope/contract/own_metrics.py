@@ -137,7 +137,8 @@ _COLLECTOR = (
     ),
     OwnMetric("servescope_store_bytes", "gauge", "bytes", "Size of the store's file and its write-ahead log."),
     OwnMetric(
-        "servescope_store_pruned_rows_total", "counter", "rows", "Scrapes and evaluations deleted by retention."
+        "servescope_store_pruned_rows_total", "counter", "rows",
+        "Scrapes, evaluations and blocks of increments deleted by retention.",
     ),
     OwnMetric("servescope_store_errors_total", "counter", "errors", "Writes to the store that failed."),
     OwnMetric(

@@ -202,6 +202,10 @@ class StoreConnection:
         """Forget all that was known of the file."""
         raise NotImplementedError
 
+    def _settle(self) -> None:
+        """Write what follows from what a transaction wrote, before it ends."""
+        raise NotImplementedError
+
     # --- Transactions -------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -211,6 +215,7 @@ class StoreConnection:
             self._execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._settle()
                 self._execute("COMMIT")
             except BaseException:
                 self._roll_back()

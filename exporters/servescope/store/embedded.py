@@ -9,17 +9,22 @@ are appended one by one, so that none is ever lost, and packed into runs once th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import Deployment
+from servescope.contract.incrementing import compute_increments, memory_ms
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot, Window
 from servescope.store.alerts import AlertTables, Sums
 from servescope.store.connection import StoreConnection, guarded
 from servescope.store.file import file_size
+from servescope.store.increments import ATTEMPTS, block_row, make_increments, wanted_names
 from servescope.store.layouts import SeriesLayouts
+from servescope.store.open_blocks import OpenBlocks
 from servescope.store.owners import Owners
 from servescope.store.packer import Owner, Packer
 from servescope.store.packing import Keys, Row
@@ -35,11 +40,13 @@ from servescope.store.records import (
 )
 from servescope.store.retention import Retention
 from servescope.store.runs import Runs
-from servescope.store.schema import FIGURES, LATEST_MS, SCRAPES, TIME_BITS
+from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES, TIME_BITS, checked_time
 from servescope.store.segments import MOST_NUMBERS, Picked, Segment, assemble, sample_names, thin
 from servescope.store.settings import SettingsTable
 
 __all__ = ["Store"]
+
+_logger = logging.getLogger(__name__)
 
 _PRUNE_ROWS = 2_000
 
@@ -62,6 +69,7 @@ class Store(StoreConnection):
         self._runs = Runs(self._connection, self.path, self._layouts)
         self._recent = RecentRows(self._connection, self.path, self._layouts)
         self._packer = Packer(self._recent, self._runs)
+        self._open_blocks = OpenBlocks(self._last_scrape_ms)
         self._retention = Retention(
             self._connection, self._owners, self._settings, self._layouts, self._runs, self._recent, self._packer
         )
@@ -73,7 +81,8 @@ class Store(StoreConnection):
         """Add one scrape's contract samples, None for a scrape that failed; the same time again replaces it.
 
         Scrapes may come in any order, those of the past as well. The target must have been given to `set_target`
-        before. Raises RefusedError when a value is not finite, or the time is not within 1970 … 2109.
+        before. The increments of a block are stored with the first scrape of another one. Raises RefusedError when a
+        value is not finite, or the time is not within 1970 … 2109.
         """
         target = self._owners.known_target(target_id)
         layout, body = None, None
@@ -81,7 +90,28 @@ class Store(StoreConnection):
             _check_finite(snapshot.values, target_id)
             layout = self._layouts.row_of_series(target_id, snapshot.series, time_ms)
             body = snapshot.values.astype("<f8", copy=False).tobytes()
+        checked_time(time_ms)
+        self._open_blocks.note(target, time_ms)
         self._append(SCRAPES, target, time_ms, layout, body)
+        if not self._connection.in_transaction:
+            self._settle()
+
+    @guarded
+    def append_increments(self, increments: TargetIncrements) -> None:
+        """Add blocks of a target, in place of those stored of the same times; for a past that has no scrapes.
+
+        The target must have been given to `set_target` before.
+        """
+        target = self._owners.known_target(increments.target_id)
+        for column in range(len(increments.blocks)):
+            self._append_block(target, increments, column)
+
+    @guarded
+    def close_blocks(self, before_ms: int) -> None:
+        """Store the increments of blocks that ended before an instant and whose targets got no scrape since."""
+        self._open_blocks.note_idle(self._owners.rows(SCRAPES), before_ms)
+        with self.transaction():
+            pass
 
     @guarded
     def append_figures(self, deployment: Deployment, time_ms: int, values: Mapping[str, float]) -> None:
@@ -91,6 +121,12 @@ class Store(StoreConnection):
         _check_finite(body, deployment.deployment_id)
         row = self._owners.keep_deployment(deployment)
         self._append(FIGURES, row, time_ms, self._layouts.row_of_figures(keys, time_ms), body.tobytes())
+
+    def _append_block(self, target: int, increments: TargetIncrements, column: int) -> None:
+        series, values = block_row(increments, column)
+        end_ms = int(increments.blocks[column]) + BLOCK_MS
+        layout = self._layouts.row_of_block(series, end_ms)
+        self._append(INCREMENTS, target, end_ms, layout, np.array(values, dtype="<f8").tobytes())
 
     def _append(self, kind: int, owner: int, time_ms: int, layout: int | None, body: bytes | None) -> None:
         self._recent.append(kind, owner, time_ms, layout, body)
@@ -126,15 +162,62 @@ class Store(StoreConnection):
         """Forget the sums of some instants."""
         self._alerts.forget_sums(times)
 
+    # --- Increments ---------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Compute the blocks that were closed, from their scrapes."""
+        while (due := self._open_blocks.take_due()) is not None:
+            try:
+                self._compute_block(*due)
+            except StoreError as error:
+                if error.damaged:
+                    raise
+                _logger.error("%s; the increments of its block are not stored", error)  # noqa: TRY400
+
+    def _compute_block(self, target: int, block: int) -> None:
+        """Store the increments of a block, and anew those of the next ones, which go on from its scrapes."""
+        status = self._owners.status(target)
+        memory = memory_ms(status.scrape_interval_ms)
+        later = self._read_blocks(target, block + BLOCK_MS + 1, block + BLOCK_MS + memory, ATTEMPTS).times
+        for each in (block, *(later - BLOCK_MS).tolist()):
+            segments = self._segments(SCRAPES, target, each + 1 - memory, each + BLOCK_MS, None, {})
+            times, keys, values = self._assemble(segments, MOST_NUMBERS)
+            window = Window(tuple(key for key in keys if isinstance(key, Series)), times, values)
+            found = compute_increments(
+                status.target_id, status.identity, window,
+                start_ms=each, end_ms=each + BLOCK_MS, interval_ms=status.scrape_interval_ms,
+            )  # fmt: skip
+            scraped = int((found.tallies.scrapes + found.tallies.failed).sum())
+            # What was computed while more scrapes were there is better than what is left of them.
+            if (
+                scraped
+                and scraped >= self._read_blocks(target, each + BLOCK_MS, each + BLOCK_MS, ATTEMPTS).values.sum()
+            ):
+                self._append_block(target, found, 0)
+
+    def _read_blocks(self, target: int, start_ms: int, end_ms: int, wanted: frozenset[str]) -> Segment:
+        return self._assemble(self._segments(INCREMENTS, target, start_ms, end_ms, wanted, {}), MOST_NUMBERS)
+
+    def _last_scrape_ms(self, target: int, before_ms: int) -> int | None:
+        """When the last scrape of a target is from that is stored and before an instant."""
+        recent_ms, run = (
+            self._recent.last_ms(SCRAPES, target, before_ms - 1),
+            self._runs.last(SCRAPES, target, before_ms - 1),
+        )
+        packed_ms = None if run is None else min(run.end_ms, before_ms - 1)
+        return max((at_ms for at_ms in (recent_ms, packed_ms) if at_ms is not None), default=None)
+
     # --- Retention ----------------------------------------------------------------------------------------------------
 
     @guarded
-    def prune(self, before_ms: int, *, rows: int = _PRUNE_ROWS) -> int:
-        """Delete what is older than `before_ms`, at most about `rows` figures and scrapes; returns how many.
+    def prune(self, before_ms: int, *, increments_before_ms: int | None = None, rows: int = _PRUNE_ROWS) -> int:
+        """Delete what is older than `before_ms`, at most about `rows` rows; returns how many.
 
-        A run is deleted as a whole once all of it is older. Call it again while it returns `rows` or more.
+        Increments go when they are older than `increments_before_ms`, the same unless given. A run is deleted as a
+        whole once all of it is older. Call it again while it returns `rows` or more.
         """
-        return self._retention.prune(before_ms, rows)
+        increments_ms = before_ms if increments_before_ms is None else increments_before_ms
+        return self._retention.prune(before_ms, increments_ms, rows)
 
     @guarded
     def prune_to_size(self, limit_bytes: int, *, rows: int = _PRUNE_ROWS) -> int:
@@ -257,6 +340,27 @@ class Store(StoreConnection):
                 left -= values.size
                 windows.append(Window(tuple(key for key in keys if isinstance(key, Series)), times, values))
         return [window for window in windows if len(window.times)]
+
+    @guarded
+    def read_increments(
+        self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
+    ) -> list[TargetIncrements]:
+        """The increments of a deployment's targets in the blocks that lie between start and end.
+
+        `names` are contract metrics, gauges of `JUDGED_GAUGES` among them. A block is there once a scrape of another
+        one was stored. Raises TooLargeError as `read_samples` does.
+        """
+        wanted = wanted_names(names)
+        picked: dict[int, Picked] = {}
+        found, left = [], MOST_NUMBERS
+        with self._snapshot():
+            for target in self._owners.targets_of(self._owners.find_deployment(deployment)):
+                segments = self._segments(INCREMENTS, target, start_ms + BLOCK_MS, end_ms, wanted, picked)
+                segment = self._assemble(segments, left)
+                left -= segment.values.size
+                if len(segment.times):
+                    found.append(make_increments(self._owners.status(target), segment))
+        return found
 
     @guarded
     def read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:

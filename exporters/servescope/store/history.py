@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from servescope.contract.identity import Deployment
+from servescope.contract.increments import TargetIncrements
 from servescope.contract.samples import Window
 from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
 
@@ -44,6 +45,14 @@ class History(Protocol):
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
         """The native samples of a deployment's targets, one window each; `names` are metrics of the contract."""
+
+    def read_increments(
+        self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
+    ) -> list[TargetIncrements]:
+        """The increments of a deployment's targets in the blocks that lie between start and end, and have closed.
+
+        `names` are metrics of the contract, gauges of `JUDGED_GAUGES` among them.
+        """
 
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """How the figures of a time were derived; None when that is not known."""

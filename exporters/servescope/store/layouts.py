@@ -54,6 +54,10 @@ class SeriesLayouts:
             return known[0]
         return self._row_of_text(write_text(series), time_ms)
 
+    def row_of_block(self, series: tuple[Series, ...], end_ms: int) -> int:
+        """The row of the layout of a block's increments, made when it is new."""
+        return self._row_of_text(write_text(series), end_ms)
+
     def row_of_figures(self, keys: list[str], time_ms: int) -> int:
         """The row of the layout of a deployment's figures, made when it is new."""
         return self._row_of_text(write_text(keys), time_ms)

@@ -9,14 +9,18 @@ from typing import Any
 
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.store.records import RefusedError, TargetStatus
-from servescope.store.schema import FIGURES, LAST_OWNER, SCRAPES, TIME_BITS, decode, digest, write_text
+from servescope.store.schema import FIGURES, INCREMENTS, LAST_OWNER, SCRAPES, TIME_BITS, decode, digest, write_text
 
 _DELETE_UNUSED_TARGETS = f"""
 DELETE FROM targets WHERE NOT listed
-AND NOT EXISTS (SELECT 1 FROM runs WHERE kind = {SCRAPES} AND owner = targets.id)
+AND NOT EXISTS (SELECT 1 FROM runs WHERE kind IN ({SCRAPES}, {INCREMENTS}) AND owner = targets.id)
 AND NOT EXISTS (
     SELECT 1 FROM recent_scrapes
     WHERE recent_scrapes.id BETWEEN targets.id << {TIME_BITS} AND ((targets.id + 1) << {TIME_BITS}) - 1
+)
+AND NOT EXISTS (
+    SELECT 1 FROM recent_increments
+    WHERE recent_increments.id BETWEEN targets.id << {TIME_BITS} AND ((targets.id + 1) << {TIME_BITS}) - 1
 )
 """  # noqa: S608  constants
 _DELETE_UNUSED_DEPLOYMENTS = f"""
@@ -33,7 +37,7 @@ _DELETE_UNUSED = (
     "DELETE FROM coverages WHERE id NOT IN (SELECT coverage FROM statuses)",
     _DELETE_UNUSED_DEPLOYMENTS,
 )
-_TABLES = {SCRAPES: "targets", FIGURES: "deployments"}
+_TABLES = {SCRAPES: "targets", FIGURES: "deployments", INCREMENTS: "targets"}
 
 
 class Owners:
@@ -140,6 +144,13 @@ class Owners:
         rows = self._connection.execute("SELECT id FROM targets WHERE deployment = ? ORDER BY target_id", (deployment,))
         return [row for (row,) in rows.fetchall()]
 
+    def status(self, target: int) -> TargetStatus:
+        """The latest status of a target, without its coverage."""
+        target_id, status = self._connection.execute(
+            "SELECT target_id, status FROM targets JOIN statuses ON target = targets.id WHERE targets.id = ?", (target,)
+        ).fetchone()
+        return self._status(target_id, status, "{}")
+
     def statuses(self) -> list[TargetStatus]:
         """The latest status of every target that is listed, by target id."""
         rows = self._connection.execute(
@@ -169,6 +180,8 @@ def _status_fields(status: TargetStatus) -> str:
             "identity": {name: getattr(status.identity, name) for name in IDENTITY_LABELS},
             "source": status.source,
             "versions": status.versions,
+            "layer": status.layer,
+            "scrape_interval_ms": status.scrape_interval_ms,
             "healthy": status.healthy,
             "last_scrape_ms": status.last_scrape_ms,
             "last_success_ms": status.last_success_ms,

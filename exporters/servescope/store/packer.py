@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
+from typing import Final
 
 from servescope.store.packing import RUN_ROWS, Row, rows_until_gap
 from servescope.store.recent import RecentRows
 from servescope.store.records import StoreError
 from servescope.store.runs import Run, Runs
+from servescope.store.schema import INCREMENTS, LATEST_MS
 
 _logger = logging.getLogger(__name__)
+
+# Increments are packed every hour: until then they need eight times the room, and slow those down who read many.
+_BLOCKS_DUE: Final = 12
 
 Owner = tuple[int, int]
 """A kind of rows, and the row of the target or deployment that has them."""
@@ -60,11 +65,23 @@ class Packer:
                 packed = self._merge(kind, owner, rows, around[0])
             else:
                 packed = rows_until_gap(rows, self._runs.next_start(kind, owner, first))
-                self._runs.write(kind, owner, packed)
+                self._runs.write(kind, owner, [*self._take_unfinished(kind, owner, packed), *packed])
             self._recent.delete(kind, owner, packed[-1].time_ms + 1, len(packed))
         self._recent.recount(kind, owner)
-        self._rows_due[kind, owner] = RUN_ROWS
+        self._rows_due[kind, owner] = _rows_due(kind)
         self.note(kind, owner)
+
+    def _take_unfinished(self, kind: int, owner: int, rows: Sequence[Row]) -> list[Row]:
+        """Take the rows of the run before these out of it, where both are one run: increments are packed early."""
+        run = self._runs.last(kind, owner, rows[0].time_ms) if kind == INCREMENTS else None
+        if run is None:
+            return []
+        former = self._runs.unpack(run)
+        together = [*former, *rows]
+        if len(together) > RUN_ROWS or len(rows_until_gap(together, LATEST_MS + 1)) < len(together):
+            return []
+        self._runs.delete(run.id)
+        return former
 
     def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: Run) -> list[Row]:
         """Write a run anew with the rows that lie within it; where both have an instant, the newer row counts."""
@@ -88,10 +105,16 @@ class Packer:
         Each owner's first run has its own length, so that not all are packed at once.
         """
         count = self._recent.counts()[kind, owner]
-        if count < RUN_ROWS // 2:
+        due = _rows_due(kind)
+        if count < due // 2:
             return
         if (kind, owner) not in self._rows_due:
             has_run = self._runs.has_any(kind, owner)
-            self._rows_due[kind, owner] = RUN_ROWS if has_run else RUN_ROWS // 2 + owner * 37 % (RUN_ROWS // 2)
+            self._rows_due[kind, owner] = due if has_run else due // 2 + owner * 37 % (due // 2)
         if count >= self._rows_due[kind, owner]:
             self._due.add((kind, owner))
+
+
+def _rows_due(kind: int) -> int:
+    """How many recent rows of an owner are packed."""
+    return _BLOCKS_DUE if kind == INCREMENTS else RUN_ROWS

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
 from servescope.store.codec import Matrix, encode_block, encode_stamps
+from servescope.store.schema import FIGURES, INCREMENTS, SCRAPES
 
 RUN_ROWS: Final = 240
 """Rows of a run, at most: an hour at 15 s."""
 FAILED: Final = 65_535
 """The layout of an instant whose scrape failed."""
-_CHUNK_KEYS = {"series": 64, "figures": 16}
+# A figure or a family of series is read by itself; of a block's increments most is read together.
+_CHUNK_KEYS = {SCRAPES: 64, FIGURES: 16, INCREMENTS: 512}
 # Rows further apart than this are not packed into one run: it would be kept for as long as its youngest.
 _RUN_GAP_MS = 6 * 3_600_000
 # The numbers of a run, at most, while it is packed: 48 MB, whatever targets show.
@@ -106,12 +108,12 @@ class Packed(NamedTuple):
     chunks: list[bytes]
 
 
-def make_shape(layouts: Sequence[Keys]) -> Shape:
-    """The shape of a run with these layouts, which differ."""
+def make_shape(kind: int, layouts: Sequence[Keys]) -> Shape:
+    """The shape of a run of a kind with these layouts, which differ."""
     places: dict[Key, int] = {}
     per_layout = [np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.intp) for keys in layouts]
     keys = tuple(places)
-    return Shape(keys, _divide(keys), tuple(per_layout))
+    return Shape(keys, _divide(kind, keys), tuple(per_layout))
 
 
 def pack(shape: Shape, rows: Sequence[Row], layouts: Sequence[Keys]) -> Packed:
@@ -165,10 +167,11 @@ def _fits_run(rows: int, distinct_keys: int) -> bool:
     return rows <= 1 or (rows <= RUN_ROWS and rows * distinct_keys <= _RUN_NUMBERS)
 
 
-def _divide(keys: Keys) -> tuple[Indexes, ...]:
+def _divide(kind: int, keys: Keys) -> tuple[Indexes, ...]:
     """Which keys lie in one chunk: those that are read together, histograms in the order of their buckets."""
-    if not keys or isinstance(keys[0], str):
-        return _cut(np.arange(len(keys), dtype=np.intp), _CHUNK_KEYS["figures"])
+    if kind != SCRAPES:
+        # The series of increments are in the order of their buckets already.
+        return _cut(np.arange(len(keys), dtype=np.intp), _CHUNK_KEYS[kind])
     families: dict[str, dict[Hashable, list[int]]] = {}
     for place, key in enumerate(keys):
         family = SAMPLE_FAMILIES.get(key[0], key[0])
@@ -176,7 +179,7 @@ def _divide(keys: Keys) -> tuple[Indexes, ...]:
     chunks: list[Indexes] = []
     for histograms in families.values():
         places = [place for members in histograms.values() for place in sorted(members, key=lambda p: _rank(keys[p]))]
-        chunks += _cut(np.array(places, dtype=np.intp), _CHUNK_KEYS["series"])
+        chunks += _cut(np.array(places, dtype=np.intp), _CHUNK_KEYS[SCRAPES])
     return tuple(chunks)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -56,9 +56,9 @@ class RecentRows:
             self._counts[kind, owner] -= gone
         return gone
 
-    def delete_oldest(self) -> int:
-        """Delete the oldest tenth of the time that the rows cover; returns how many went."""
-        owners = list(self.counts())
+    def delete_oldest(self, kinds: Collection[int]) -> int:
+        """Delete the oldest tenth of the time that the rows of these kinds cover; returns how many went."""
+        owners = [owner for owner in self.counts() if owner[0] in kinds]
         spans = [span for span in (self.span(*owner) for owner in owners) if span is not None]
         if not spans:
             return 0

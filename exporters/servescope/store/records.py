@@ -45,7 +45,8 @@ class TooLargeError(StoreError):
 class TargetStatus:
     """The latest health of one target; times in milliseconds, None before there is one.
 
-    `source` and `versions` are "" until it is identified; `coverage` says per contract metric its `status`, `native`
+    `source`, `versions` and `layer` are "" until it is identified; `scrape_interval_ms` is how often it is scraped, as
+    far as its host's limit allows. `coverage` says per contract metric its `status`, `native`
     name and `reason`, None where there is none. `warnings` say what is wrong with a text that could be read;
     `missing_metrics` are those that were there before, with the native series that fed them.
     """
@@ -64,6 +65,8 @@ class TargetStatus:
     coverage: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     missing_metrics: dict[str, str] = field(default_factory=dict)
+    layer: str = ""
+    scrape_interval_ms: int = 15_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from typing import Final
 
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.owners import Owners
 from servescope.store.packer import Packer
 from servescope.store.recent import RecentRows
 from servescope.store.runs import Runs
-from servescope.store.schema import FIGURES, LATEST_MS, SCRAPES
+from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES
 from servescope.store.settings import SettingsTable
 
 # Free pages are returned to the file system above this share of the file, so many at a time.
 _FREE_SHARE = 0.25
 _FREE_PAGES = 256
 _FEWEST_FREE_PAGES = 1024
+
+
+_SAMPLES: Final = (FIGURES, SCRAPES)
+_INCREMENTS: Final = (INCREMENTS,)
+# The console shows scrapes and figures, a judge reads increments: neither takes all the room of the other.
+_KEPT_LONGEST_MS: Final = 86_400_000
 
 
 class Retention:
@@ -34,13 +42,17 @@ class Retention:
         self._connection, self._owners, self._settings = connection, owners, settings
         self._layouts, self._runs, self._recent, self._packer = layouts, runs, recent, packer
 
-    def prune(self, before_ms: int, rows: int) -> int:
-        """Delete what is older than an instant, at most about `rows` rows; returns how many."""
+    def prune(self, before_ms: int, increments_before_ms: int, rows: int) -> int:
+        """Delete what is older than an instant, increments than one of their own, at most about `rows` rows.
+
+        Returns how many went.
+        """
         gone = 0
-        for kind in (FIGURES, SCRAPES):
-            for owner in self._owners.rows(kind):
-                gone += self._recent.delete(kind, owner, before_ms, rows - gone)
-        gone += self._runs.delete_oldest(rows - gone, before_ms=before_ms)
+        for kinds, oldest_ms in ((_SAMPLES, before_ms), (_INCREMENTS, increments_before_ms)):
+            for kind in kinds:
+                for owner in self._owners.rows(kind):
+                    gone += self._recent.delete(kind, owner, oldest_ms, rows - gone)
+            gone += self._runs.delete_oldest(kinds, rows - gone, before_ms=oldest_ms)
         if gone < rows:
             self._owners.delete_unused()
             self._settings.delete_before(before_ms)
@@ -55,12 +67,29 @@ class Retention:
         gone = 0
         while gone < rows and self.used_bytes() > limit_bytes:
             former = gone
-            gone += self._runs.delete_oldest(1) or self._recent.delete_oldest()
+            for kinds in self._most_dispensable():
+                gone += self._runs.delete_oldest(kinds, 1) or self._recent.delete_oldest(kinds)
+                if gone != former:
+                    break
             if gone == former:
                 break
             # A target that always shows other series may need more room for their names than for their numbers.
             self._delete_spent_keys()
         return gone
+
+    def _most_dispensable(self) -> Sequence[Sequence[int]]:
+        """What goes first: scrapes and figures down to their last day, then increments down to theirs."""
+        for kinds in (_SAMPLES, _INCREMENTS):
+            spans = [span for span in map(self._span, kinds) if span is not None]
+            if spans and max(end for _, end in spans) - min(start for start, _ in spans) > _KEPT_LONGEST_MS:
+                return (kinds,)
+        return _SAMPLES, _INCREMENTS
+
+    def _span(self, kind: int) -> tuple[int, int] | None:
+        """When the first and the last row of a kind are from, packed ones included; None when there are none."""
+        spans = [span for owner in self._owners.rows(kind) if (span := self._recent.span(kind, owner)) is not None]
+        ends = [*self._runs.ends(kind), *(end for span in spans for end in span)]
+        return (min(ends), max(ends)) if ends else None
 
     def used_bytes(self) -> int:
         """The size of the pages in use."""

@@ -14,7 +14,7 @@ from servescope.store.codec import Matrix, decode_block, decode_stamps
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import FAILED, Row, divide_rows, make_shape, pack
 from servescope.store.records import StoreError
-from servescope.store.schema import CHUNK_BITS, LATEST_MS, clamped_time
+from servescope.store.schema import CHUNK_BITS, LATEST_MS, RECENT, clamped_time
 from servescope.store.segments import Picked, Segment, pick
 
 
@@ -74,7 +74,10 @@ class Runs:
 
     def first_end(self) -> int | None:
         """When the run of whatever owner ends that ends first; None when there is none."""
-        (end,) = self._connection.execute("SELECT min(end_ms) FROM runs").fetchone()
+        return min((end for kind in RECENT if (end := self._first_end(kind)) is not None), default=None)
+
+    def _first_end(self, kind: int) -> int | None:
+        (end,) = self._connection.execute("SELECT min(end_ms) FROM runs WHERE kind = ?", (kind,)).fetchone()
         return None if end is None else int(end)
 
     def read(
@@ -142,7 +145,7 @@ class Runs:
 
     def _write(self, kind: int, owner: int, rows: Sequence[Row]) -> None:
         layouts = list({id(row.keys): row.keys for row in rows if row.keys is not None}.values())
-        shape = make_shape(layouts)
+        shape = make_shape(kind, layouts)
         packed = pack(shape, rows, layouts)
         start_ms, end_ms = rows[0].time_ms, rows[-1].time_ms
         (run,) = self._connection.execute(
@@ -155,16 +158,17 @@ class Runs:
             ((run << CHUNK_BITS | number, body) for number, body in enumerate(packed.chunks)),
         )
 
-    def delete_oldest(self, rows: int, *, before_ms: int = LATEST_MS + 1) -> int:
-        """Delete the runs that end first, and before an instant, until `rows` are gone; returns how many went.
+    def delete_oldest(self, kinds: Sequence[int], rows: int, *, before_ms: int = LATEST_MS + 1) -> int:
+        """Delete the runs of these kinds that end first, and before an instant, until `rows` are gone.
 
-        At least one goes when there are any.
+        At least one goes when there are any. Returns how many rows went.
         """
         if rows <= 0:
             return 0
         gone: int = 0
-        oldest = "SELECT id, count FROM runs WHERE end_ms < ? ORDER BY end_ms LIMIT 100"
-        for run, count in self._connection.execute(oldest, (before_ms,)).fetchall():
+        query = "SELECT end_ms, id, count FROM runs WHERE kind = ? AND end_ms < ? ORDER BY end_ms LIMIT 100"
+        oldest = [row for kind in kinds for row in self._connection.execute(query, (kind, before_ms)).fetchall()]
+        for _, run, count in sorted(oldest)[:100]:
             self.delete(run)
             gone += int(count)
             if gone >= rows:

@@ -6,6 +6,7 @@ statuses         each target's latest status, and its coverage, which nearly all
 layouts          what the numbers of a recent row are, in order: figure keys, or series; once per distinct list
 recent_scrapes   one row per target and scrape: float64, little-endian, in the order of its layout; none when it failed
 recent_figures   one row per deployment and evaluation, likewise
+recent_increments  one row per target and block of five minutes, by the block's end, likewise (`increments.block_row`)
 runs             stretches of up to `RUN_ROWS` former rows of one target, or deployment, packed; no two of one overlap
 shapes           what the numbers of a run are (`packing.Shape`); once per distinct one
 chunks           the packed numbers of a run, a few series over all its instants each (`codec.encode_block`)
@@ -26,7 +27,7 @@ from servescope.errors import ServescopeError
 from servescope.store.records import RefusedError, StoreError
 
 APPLICATION_ID: Final = 0x53565343  # "SVSC"
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 # A row's key is its target, or deployment, and its time in one number, so that those of one lie together on pages.
 TIME_BITS: Final = 42
 LATEST_MS: Final = (1 << TIME_BITS) - 1
@@ -34,9 +35,9 @@ LATEST_MS: Final = (1 << TIME_BITS) - 1
 LAST_OWNER: Final = (1 << (63 - TIME_BITS)) - 1
 # Chunks are appended in the order they are made, so that pages are full: those of a run follow one another.
 CHUNK_BITS: Final = 16
-SCRAPES, FIGURES = 0, 1
+SCRAPES, FIGURES, INCREMENTS = 0, 1, 2
 """What a run holds."""
-RECENT: Final = {SCRAPES: "recent_scrapes", FIGURES: "recent_figures"}
+RECENT: Final = {SCRAPES: "recent_scrapes", FIGURES: "recent_figures", INCREMENTS: "recent_increments"}
 
 T = TypeVar("T")
 
@@ -52,11 +53,12 @@ TABLES: Final = (
     "used_ms INTEGER NOT NULL, keys BLOB NOT NULL)",
     "CREATE TABLE recent_scrapes (id INTEGER PRIMARY KEY, layout INTEGER, body BLOB)",
     "CREATE TABLE recent_figures (id INTEGER PRIMARY KEY, layout INTEGER NOT NULL, body BLOB NOT NULL)",
+    "CREATE TABLE recent_increments (id INTEGER PRIMARY KEY, layout INTEGER NOT NULL, body BLOB NOT NULL)",
     "CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL, owner INTEGER NOT NULL, "
     "start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL, count INTEGER NOT NULL, shape INTEGER NOT NULL, "
     "stamps BLOB NOT NULL)",
     "CREATE INDEX runs_of_owner ON runs (kind, owner, start_ms)",
-    "CREATE INDEX runs_by_end ON runs (end_ms)",
+    "CREATE INDEX runs_by_end ON runs (kind, end_ms)",
     "CREATE TABLE chunks (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "CREATE TABLE settings (time_ms INTEGER PRIMARY KEY, settings TEXT NOT NULL)",
     "CREATE TABLE sums (time_ms INTEGER PRIMARY KEY, body BLOB NOT NULL)",

@@ -27,6 +27,8 @@ _PRUNE_ROWS = 2_000
 # Packing and pruning have at most this share of the thread's time, so that a burst of either spreads.
 _TIDYING_SHARE = 0.1
 _IDLE_MS = 1_800_000
+# A target whose block ended so long ago, and that was not scraped since, is not expected any more to be.
+_OPEN_MS = 60_000
 _VERIFY_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -34,12 +36,21 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _NUMBERS_PER_ALERT = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept: scrapes and figures since an instant, increments since another, and `most_bytes` at most."""
+
+    from_ms: int
+    increments_from_ms: int
+    most_bytes: int | None = None
+
+
 @dataclass(slots=True)
 class Round:
     """What a scrape, or an evaluation, adds to the store.
 
-    `listed` are all targets of the configuration, None to leave those known as they are. The last round with
-    `keep_from_ms` decides what is kept: since then, and `keep_bytes` at most, None for any size. `alerts` are all there
+    `listed` are all targets of the configuration, None to leave those known as they are. The last round with `keep`
+    decides what is kept. `alerts` are all there
     are, None where they stay as they are; `sums` and the instants of `forgotten_sums` are those of `Store.append_sums`.
     """
 
@@ -51,8 +62,7 @@ class Round:
     alerts: Sequence[KeptAlert] | None = None
     sums: tuple[int, Sums] | None = None
     forgotten_sums: Sequence[int] = ()
-    keep_from_ms: int | None = None
-    keep_bytes: int | None = None
+    keep: Kept | None = None
 
     @property
     def samples(self) -> int:
@@ -121,7 +131,7 @@ class StoreWriter:
         self._pause_seconds = 0.0
         self._tidy_at = 0.0
         self._untidy = True
-        self._keep: tuple[int, int | None] | None = None
+        self._keep: Kept | None = None
         self._pack_idle_before_ms: int | None = None
         # The time of the last round, by which a target is idle.
         self._latest_ms = 0
@@ -261,8 +271,8 @@ class StoreWriter:
         self._settings = round_.settings or self._settings
         for each in (*round_.scrapes[-1:], *round_.figures[-1:]):
             self._latest_ms = each[1]
-        if round_.keep_from_ms is not None:
-            self._keep = round_.keep_from_ms, round_.keep_bytes
+        if round_.keep is not None:
+            self._keep = round_.keep
             self._pack_idle_before_ms = self._latest_ms - _IDLE_MS
         self._untidy = True
 
@@ -335,7 +345,8 @@ class StoreWriter:
         if not self._store.is_open:
             return False
         if self._keep is not None:
-            if not self._prune(*self._keep):
+            self._store.close_blocks(self._latest_ms - _OPEN_MS)
+            if not self._prune(self._keep):
                 self._keep = None
                 # Here, as nobody waits for this thread.
                 release_freed_memory()
@@ -348,12 +359,12 @@ class StoreWriter:
             return True
         return False
 
-    def _prune(self, keep_from_ms: int, keep_bytes: int | None) -> bool:
+    def _prune(self, keep: Kept) -> bool:
         """Delete a little; False when there is no more to delete."""
         with self._store.transaction():
-            gone = self._store.prune(keep_from_ms, rows=_PRUNE_ROWS)
-            if keep_bytes is not None and gone < _PRUNE_ROWS:
-                gone += self._store.prune_to_size(keep_bytes, rows=_PRUNE_ROWS)
+            gone = self._store.prune(keep.from_ms, increments_before_ms=keep.increments_from_ms, rows=_PRUNE_ROWS)
+            if keep.most_bytes is not None and gone < _PRUNE_ROWS:
+                gone += self._store.prune_to_size(keep.most_bytes, rows=_PRUNE_ROWS)
         if gone:
             self._on_pruned(gone)
         return gone >= _PRUNE_ROWS

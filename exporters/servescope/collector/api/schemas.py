@@ -134,6 +134,7 @@ _STATUS: Final = _object(
         "scrape_interval_ms": _COUNT,
         "evaluation_interval_ms": _COUNT,
         "retention_ms": _COUNT,
+        "increments_retention_ms": _COUNT,
         "evaluated_ms": _NULLABLE_TIME,
         "series": _COUNT,
         "targets": _object({"up": _COUNT, "down": _COUNT, "unknown": _COUNT}),

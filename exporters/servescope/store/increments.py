@@ -1,0 +1,93 @@
+"""A block's increments as a row of the store, and the rows of a target as its increments.
+
+A row is of the end of its block, which is never before 1970. Its series are the counters that gained a known amount,
+the gauges, and names of our own: no metric's has a colon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from servescope.contract.incrementing import fill_unseen
+from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
+from servescope.contract.samples import Series
+from servescope.store.packing import Indexes
+from servescope.store.records import TargetStatus
+from servescope.store.segments import Segment, sample_names
+
+TALLIES: Final = ("scrapes", "failed", "torn", "resets", "gaps")
+_TALLY_KEYS: Final = tuple(Series(f":{name}", ()) for name in TALLIES)
+_STARTED: Final = Series(":started_ms", ())
+_ABOVE: Final = ":above"
+
+ATTEMPTS: Final = frozenset((":scrapes", ":failed"))
+"""The names that count how often a target was scraped in a block."""
+
+
+def wanted_names(names: Sequence[str]) -> frozenset[str]:
+    """The names of the series to read for these metrics."""
+    levels = {name for name in names if name in JUDGED_GAUGES}
+    own = (key.name for key in (*_TALLY_KEYS, _STARTED))
+    return sample_names(names) | {f"{name}{_ABOVE}" for name in levels} | frozenset(own)
+
+
+def block_row(increments: TargetIncrements, column: int) -> tuple[tuple[Series, ...], list[float]]:
+    """What is stored of one block, ascending as it is read best: gains, levels, and what happened."""
+    tallies = [float(getattr(increments.tallies, name)[column]) for name in TALLIES]
+    found = [
+        *zip(increments.series, increments.gains[:, column].tolist(), strict=True),
+        *zip(increments.gauges, increments.levels[:, column].tolist(), strict=True),
+        *(
+            (Series(f"{gauge.name}{_ABOVE}", gauge.labels), share)
+            for gauge, share in zip(increments.gauges, increments.above[:, column].tolist(), strict=True)
+        ),
+        (_STARTED, float(increments.started_ms[column])),
+        *zip(_TALLY_KEYS, tallies, strict=True),
+    ]
+    known = [(series, value) for series, value in found if value == value]
+    return tuple(series for series, _ in known), [value for _, value in known]
+
+
+def make_increments(status: TargetStatus, segment: Segment) -> TargetIncrements:
+    """The increments of a target from its rows."""
+    times, keys, values = segment
+    places = {key: place for place, key in enumerate(keys)}
+    counters = [place for place, key in enumerate(keys) if not _is_other(key)]
+    gauges = [key for key in keys if isinstance(key, Series) and key.name in JUDGED_GAUGES]
+    nothing = np.full(len(times), np.nan)
+
+    def row(key: Series) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return values[places[key]] if key in places else nothing
+
+    series = tuple(key for key in (keys[place] for place in counters) if isinstance(key, Series))
+    above = [row(Series(f"{gauge.name}{_ABOVE}", gauge.labels)) for gauge in gauges]
+    levels = [row(gauge) for gauge in gauges]
+    return TargetIncrements(
+        status.target_id,
+        status.identity,
+        times - BLOCK_MS,
+        series,
+        fill_unseen(series, values[_as_slice(counters)]),
+        tuple(gauges),
+        np.array(levels).reshape(len(gauges), len(times)),
+        np.array(above).reshape(len(gauges), len(times)),
+        row(_STARTED),
+        Tallies(*(np.nan_to_num(row(key)).astype(np.int64) for key in _TALLY_KEYS)),
+        status.source,
+        status.versions,
+        status.layer,
+    )
+
+
+def _is_other(key: Series | str) -> bool:
+    return isinstance(key, str) or ":" in key.name or key.name in JUDGED_GAUGES
+
+
+def _as_slice(places: list[int]) -> slice | Indexes:
+    """The same rows without a copy where they follow one another, as they nearly always do."""
+    if places and places[-1] - places[0] + 1 == len(places):
+        return slice(places[0], places[-1] + 1)
+    return np.array(places, dtype=np.intp)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from servescope.emulator.traffic_arguments import configure_traffic, plan_traffi
 from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
 from servescope.emulator.workload.traces import survey_trace
 from servescope.errors import UsageError, require_extra
+from servescope.settings.values import format_instant
 
 if TYPE_CHECKING:
     from servescope.emulator.server import RunningEmulator
@@ -104,10 +106,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fault adds more",
     )
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: at Ctrl-C)")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="STORE",
+        help="serve nothing: run the scenario as fast as this machine can, record it into a new store, and end",
+    )
+    parser.add_argument(
+        "--hours", type=float, metavar="N", help="with --record: hours of the scenario to record (default: 24)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the emulator until Ctrl-C, or for `--seconds`."""
+    if arguments.record is not None:
+        return _record(arguments)
+    if arguments.hours is not None:
+        raise UsageError("--hours has no meaning without --record")
     require_extra("emulator", "aiohttp")
     from servescope.emulator import server
     from servescope.emulator.control import Control
@@ -141,20 +156,41 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _record(arguments: argparse.Namespace) -> int:
+    if arguments.scenario is None:
+        raise UsageError("--record goes with --scenario, which says what is recorded")
+    _check_said_by_scenario(arguments, "port", "speed_up", "traffic", "fault", "seconds")
+    from servescope.emulator.recording import record
+    from servescope.emulator.scenario import read_scenario
+
+    began = time.perf_counter()
+    recording = record(read_scenario(arguments.scenario), arguments.record, hours=arguments.hours or 24.0)
+    took = time.perf_counter() - began
+    _say(f"recorded {recording.requests} requests into {recording.path} in {took:.0f} s")
+    _say(f"from {format_instant(recording.start_ms)} to {format_instant(recording.end_ms)}")
+    return 0
+
+
 def _build_stack(arguments: argparse.Namespace) -> tuple[EmulatedStack, Sequence[Fault]]:
     """The stack of the arguments, and the faults of its scenario."""
     if arguments.scenario is None:
         return _build_preset(arguments), ()
     from servescope.emulator.scenario import read_scenario
 
+    _check_said_by_scenario(arguments)
+    scenario = read_scenario(arguments.scenario)
+    return scenario.build(quiet=arguments.traffic == "none"), scenario.faults
+
+
+def _check_said_by_scenario(arguments: argparse.Namespace, *senseless: str) -> None:
+    """Refuse options that the scenario's file replaces, and those that have no sense here."""
     parser = argparse.ArgumentParser()
     configure(parser)
     usual = parser.parse_args([])
-    for option in _SAID_BY_SCENARIO:
+    for option in (*_SAID_BY_SCENARIO, *senseless):
         if getattr(arguments, option) != getattr(usual, option):
-            raise UsageError(f"--{option.replace('_', '-')} is given beside --scenario, expected it in the file")
-    scenario = read_scenario(arguments.scenario)
-    return scenario.build(quiet=arguments.traffic == "none"), scenario.faults
+            why = "beside --record" if option in senseless else "beside --scenario, expected it in the file"
+            raise UsageError(f"--{option.replace('_', '-')} is given {why}")
 
 
 def _build_preset(arguments: argparse.Namespace) -> EmulatedStack:

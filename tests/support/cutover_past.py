@@ -67,6 +67,9 @@ class MadePast:
         self._check()
         return [event for event in self.events if start_ms <= event.time_ms <= min(end_ms, self.now_ms)]
 
+    def remarks(self) -> tuple[str, ...]:
+        return ("a warning",)
+
     def settings_at(self, _: int) -> RecordedSettings | None:
         return RecordedSettings(300_000, 15_000, self.evidence.scrape_interval_ms, "2.42")
 

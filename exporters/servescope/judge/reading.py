@@ -70,7 +70,7 @@ def read_evidence(
         scrape_interval_ms=interval_ms,
         last_scrape_ms=_last_scrapes(targets, statuses, at_ms),
         events=events,
-        warnings=warnings,
+        warnings=(*past.remarks(), *warnings),
         problems=tuple(problems),
     )
 

@@ -1,0 +1,199 @@
+"""A judge that watches: it follows the past and the journal, survives what fails, and misses nothing when down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from servescope.collector.api.settings import ApiSettings
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.evidence import Decision
+from servescope.cutover.judgement import Judgement
+from servescope.errors import ServescopeError
+from servescope.judge.case import WatchedCase, freeze_plan, judge_case
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.runs import current_run, start_run, write_decision
+from servescope.judge.watching import Watcher, describe_resumption, serve
+from servescope.settings.clock import ProgramClock
+from tests.support.cutover_evidence import Side, Story, plan_of
+from tests.support.cutover_past import MadePast, made_past
+from tests.support.waiting import wait_for_async
+
+STORY = Story(past_hours=26, hours=5, v2=Side(pods=1, slower=1.4))
+
+
+class PastClock(ProgramClock):
+    """The time of a past that is made up."""
+
+    past: MadePast
+
+    def now_ms(self) -> int:
+        return self.past.now_ms
+
+
+@pytest.fixture(scope="module")
+def made() -> MadePast:
+    """A cutover to a slower engine."""
+    return made_past(STORY)
+
+
+@pytest.fixture
+def past(made: MadePast) -> MadePast:
+    """The same, at its start."""
+    made.now_ms, made.fails = STORY.started_ms, ""
+    made.reads.clear()
+    PastClock.past = made
+    return made
+
+
+@pytest.fixture
+def journal(past: MadePast, tmp_path: Path) -> Iterator[CutoverJournal]:
+    """A journal with a run of two stages."""
+    with CutoverJournal(tmp_path / "cutover.journal.db") as journal:
+        start_run(journal, freeze_plan(past, plan_of(0.25, 0.5), STORY.started_ms))
+        yield journal
+
+
+def watcher_of(past: MadePast, journal: CutoverJournal) -> Watcher:
+    """A judge that begins to watch."""
+    run = current_run(journal, "chat")
+    assert run is not None
+    return Watcher(past, journal, run, PastClock())
+
+
+def judge_at(watcher: Watcher, past: MadePast, at_ms: int) -> Judgement:
+    """What it says at a time."""
+    past.now_ms = at_ms
+    asyncio.run(watcher.judge())
+    return watcher.latest.judgement(at_ms)
+
+
+def test_what_is_judged_as_it_comes_is_what_is_judged_at_once(past: MadePast, journal: CutoverJournal) -> None:
+    """After every block, and between blocks; only the blocks that are new are read."""
+    watcher = watcher_of(past, journal)
+    run = current_run(journal, "chat")
+    assert run is not None
+    verdicts = []
+    for minute in range(3, 130, 7):
+        at_ms = STORY.started_ms + minute * 60_000
+        streamed = judge_at(watcher, past, at_ms)
+        assert streamed == judge_case(past, run.frozen, run.decisions, at_ms), minute
+        verdicts.append(streamed.verdict)
+
+    assert verdicts[0] == "INCONCLUSIVE"
+    assert verdicts[-1] == "DEGRADED"
+
+
+def test_only_new_blocks_are_read(past: MadePast, journal: CutoverJournal) -> None:
+    """Once an hour all are."""
+    case, frozen = WatchedCase(past), freeze_plan(past, plan_of(0.25, 0.5), STORY.started_ms)
+    starts = []
+    for block in range(1, 28):
+        past.now_ms = STORY.started_ms + block * BLOCK_MS + 60_000
+        past.reads.clear()
+        case.judge(frozen, (), past.now_ms)
+        starts.append(past.now_ms - past.reads[0][1])
+
+    assert sum(each > 2 * BLOCK_MS for each in starts) == 3
+    assert min(starts) <= BLOCK_MS + 60_000
+
+
+def test_a_decision_counts_at_the_next_judgement(past: MadePast, journal: CutoverJournal) -> None:
+    """The journal is read each time."""
+    watcher = watcher_of(past, journal)
+    assert judge_at(watcher, past, STORY.started_ms + 30 * 60_000).stage.index == 0
+    run = current_run(journal, "chat")
+    assert run is not None
+    write_decision(journal, run, Decision("advance", past.now_ms, "ada", "go on", 1))
+
+    assert judge_at(watcher, past, past.now_ms + 15_000).stage.index == 1
+
+
+def test_changes_are_kept_in_the_journal(past: MadePast, journal: CutoverJournal) -> None:
+    """With the judgement they are from; a second judge adds none."""
+    for watcher in (watcher_of(past, journal), watcher_of(past, journal)):
+        judge_at(watcher, past, STORY.end_ms)
+    run = current_run(journal, "chat")
+
+    assert run is not None
+    verdicts = [entry.body["verdict"] for entry in run.changes]
+    assert verdicts[-1] == "DEGRADED"
+    assert len(verdicts) == len({entry.at_ms for entry in run.changes})
+    assert run.changes[-1].body["judgement"]["metrics"]
+
+
+def test_what_fails_is_counted_and_the_gate_closes_with_age(past: MadePast, journal: CutoverJournal) -> None:
+    """The last judgement is kept for as long as one may believe it; then judging goes on as if nothing had been."""
+    equal = made_past(replace(STORY, v2=Side(pods=1)))
+    PastClock.past = equal
+    watcher = watcher_of(equal, journal)
+    assert judge_at(watcher, equal, STORY.end_ms - 900_000).verdict == "HEALTHY"
+
+    equal.fails = "no answer within 30 s"
+    assert judge_at(watcher, equal, STORY.end_ms - 840_000).verdict == "HEALTHY"
+    failing = judge_at(watcher, equal, STORY.end_ms - 300_000)
+    assert (failing.verdict, failing.reason) == ("NO DATA", "The last judgement is 10 min old: no answer within 30 s.")
+
+    equal.fails = ""
+    assert judge_at(watcher, equal, STORY.end_ms).verdict == "HEALTHY"
+    errors = [sample.value for family in watcher.telemetry.collect() for sample in family.samples
+              if sample.name == "servescope_judgement_errors_total"]  # fmt: skip
+    assert errors == [2.0]
+
+
+def test_a_judge_that_was_down_says_that_it_missed_nothing(past: MadePast, journal: CutoverJournal) -> None:
+    """Since the journal's last entry; and what was not scraped meanwhile, if anything."""
+    first = watcher_of(past, journal)
+    judge_at(first, past, STORY.started_ms + 30 * 60_000)
+    run = current_run(journal, "chat")
+    assert run is not None
+    whole = judge_at(watcher_of(past, journal), past, STORY.end_ms)
+
+    assert describe_resumption(run, whole).endswith("everything since is judged from the samples, nothing was missed")
+    gap = (STORY.end_ms - 900_000, STORY.end_ms - 600_000, "v2 was not scraped")
+    assert "all since is judged from the samples but 2" in describe_resumption(run, replace(whole, missed=(gap,)))
+    fresh = replace(run, entries=run.entries[:1])
+    assert "is judged from its start on" in describe_resumption(fresh, whole)
+
+
+def test_the_gate_is_served_until_it_is_stopped(
+    past: MadePast, journal: CutoverJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a port of this machine, with the judgement it made."""
+    past.now_ms = STORY.end_ms
+    watcher = watcher_of(past, journal)
+    caplog.set_level(logging.INFO)
+
+    async def act() -> tuple[int, str]:
+        stop = asyncio.Event()
+        serving = asyncio.create_task(serve(watcher, "127.0.0.1", 0, ApiSettings(), stop))
+        await wait_for_async(lambda: "DEGRADED in stage 1" in caplog.text, "the first judgement")
+        (address,) = (each.message for each in caplog.records if each.message.startswith("serving "))
+        url = address.removeprefix("serving ").replace("/judgement", "/rollback")
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            found = answer.status, (await answer.json())["verdict"]
+        stop.set()
+        await serving
+        return found
+
+    assert asyncio.run(act()) == (200, "DEGRADED")
+
+
+def test_an_address_that_is_taken_is_named(past: MadePast, journal: CutoverJournal) -> None:
+    """Before anything is judged."""
+    watcher = watcher_of(past, journal)
+
+    async def act() -> None:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            await serve(watcher, "127.0.0.1", port, ApiSettings(), asyncio.Event())
+
+    with pytest.raises(ServescopeError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
+        asyncio.run(act())

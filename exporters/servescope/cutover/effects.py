@@ -56,6 +56,10 @@ def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = EN
     the latest that is not complete is left out. `v1_requests` and `v2_requests` are those of consecutive five-minute
     blocks, (B,), 0 where there were none.
     """
+    fewest = np.minimum(np.nan_to_num(v1_requests), np.nan_to_num(v2_requests))
+    if (fewest >= enough).all():
+        every = np.arange(fewest.size, dtype=np.int64)
+        return every, every
     firsts, lasts = [], []
     first, least = 0, np.zeros(2)
     for block, requests in enumerate(np.stack([v1_requests, v2_requests], axis=1)):

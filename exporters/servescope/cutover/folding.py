@@ -14,11 +14,11 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.expressions import Matchers, matches
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series
+from servescope.cutover.batches import Processes, TargetBatch, batches, read_histogram, sum_counters, sum_gauges
 from servescope.cutover.plan import CutoverPlan
 
 Floats = NDArray[np.float64]
@@ -39,7 +39,6 @@ TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
 """Counters that a judgement reads beside its metrics."""
 
 _GAUGES: Final = ("queued_requests", "kv_cache_usage", "gpu_usage", "concurrent_requests")
-_COUNT_TOLERANCE: Final = 1e-6
 
 
 def place_of(layer: str, role: str, family: str) -> str:
@@ -186,56 +185,11 @@ class _Reading:
         for name in _GAUGES:
             self.gauges[name, "level"] = (Part(name),)
         self.edges = edges
-        self._rows: dict[tuple[Series, ...], _Rows] = {}
 
     def families(self) -> set[str]:
         """The metrics of the contract that are read."""
         parts = [part for cells in (self.counters, self.gauges) for each in cells.values() for part in each]
         return {SAMPLE_FAMILIES[part.series] for part in parts} | set(self.histograms)
-
-    def rows(self, series: tuple[Series, ...]) -> _Rows:
-        """Where these series have what is read; kept for the next target with the same ones."""
-        found = self._rows.get(series)
-        if found is None:
-            found = self._rows[series] = _Rows(series)
-        return found
-
-
-class _Rows:
-    """The rows of a target's series by name, and those of its histograms by edge."""
-
-    def __init__(self, series: tuple[Series, ...]) -> None:
-        self.by_name: dict[str, list[int]] = {}
-        self.labels = [dict(each.labels) for each in series]
-        for row, each in enumerate(series):
-            self.by_name.setdefault(each.name, []).append(row)
-        self._parts: dict[Part, list[int]] = {}
-        self._edges: dict[str, list[tuple[float, list[int]]]] = {}
-
-    def of(self, part: Part) -> list[int]:
-        """The rows of one part of a sum."""
-        found = self._parts.get(part)
-        if found is None:
-            rows = self.by_name.get(part.series, [])
-            found = [row for row in rows if _has(self.labels[row], part.where)]
-            self._parts[part] = found
-        return found
-
-    def edges(self, histogram: str) -> list[tuple[float, list[int]]]:
-        """The rows of the buckets by edge, ascending, the infinite one last."""
-        found = self._edges.get(histogram)
-        if found is None:
-            by_edge: dict[float, list[int]] = {}
-            for row in self.by_name.get(f"{histogram}_bucket", []):
-                edge = self.labels[row].get("le")
-                if edge is not None:
-                    by_edge.setdefault(float(edge), []).append(row)
-            found = self._edges[histogram] = sorted(by_edge.items())
-        return found
-
-
-def _has(labels: Mapping[str, str], where: Matchers) -> bool:
-    return not where or matches(labels, where)
 
 
 def _fold_arm(
@@ -270,68 +224,85 @@ def _fold_arm(
         places=places,
         counting={},
     )  # fmt: skip
-    sums = _Sums(blocks.size)
+    sums = _BucketSums(blocks.size)
+    former = _former(before)
     counting = dict(before.counting) if before is not None else {}
-    for pod, target in enumerate(targets):
-        inside = (target.blocks >= blocks[0]) & (target.blocks < blocks[-1] + BLOCK_MS) if blocks.size else None
-        if inside is None or not inside.any():
-            continue
-        columns = (target.blocks[inside] - blocks[0]) // BLOCK_MS
-        process = _Process(target, inside, before)
-        _read_target(reading, arm, pod, target, inside, columns, sums, process)
-        counting[target.target_id] = process.counting(target.series)
+    for batch in batches(targets, blocks):
+        processes = Processes(batch, former)
+        _read_batch(reading, arm, batch, processes, sums)
+        counting |= processes.counting()
     return replace(arm, distributions=sums.distributions(), counting=counting)
 
 
-def _read_target(
-    reading: _Reading,
-    arm: ArmFold,
-    pod: int,
-    target: TargetIncrements,
-    inside: NDArray[np.bool_],
-    columns: NDArray[np.int64],
-    sums: _Sums,
-    process: _Process,
-) -> None:
-    every = bool(inside.all())
-    gains = target.gains if every else target.gains[:, inside]
-    levels = target.levels if every else target.levels[:, inside]
-    above = target.above if every else target.above[:, inside]
-    tallies = target.tallies
-    arm.started[pod, columns] = target.started_ms[inside]
-    for name in ("scrapes", "failed", "torn", "resets", "gaps"):
-        getattr(arm, name)[pod, columns] = getattr(tallies, name)[inside]
-    arm.present[pod, columns] = (tallies.scrapes[inside] + tallies.failed[inside]) > 0
-    rows = reading.rows(target.series)
+def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]]:
+    if before is None or not before.blocks.size:
+        return {}
+    return {
+        pod: (float(before.started[index, -1]), before.counting.get(pod, frozenset()))
+        for index, pod in enumerate(before.pods)
+    }
+
+
+def _read_batch(reading: _Reading, arm: ArmFold, batch: TargetBatch, processes: Processes, sums: _BucketSums) -> None:
+    cells = batch.cells
+    arm.started[cells] = batch.started
+    for name, values in batch.tallies.items():
+        getattr(arm, name)[cells] = values
+    arm.present[cells] = (batch.tallies["scrapes"] + batch.tallies["failed"]) > 0.0
     for (name, side), parts in reading.counters.items():
-        if all(_taken(arm, target, SAMPLE_FAMILIES[part.series]) for part in parts):
-            value = _sum(rows, gains, parts, process)
+        if _taken(arm, batch, parts):
+            value = sum_counters(batch, parts, processes)
             if value is not None:
-                _cell(arm, name, side)[pod, columns] = value
-    for histogram, name in reading.histograms.items():
-        if _taken(arm, target, histogram):
-            _read_histogram(reading, arm, pod, columns, (histogram, name), rows, gains, sums)
-
-    gauge_rows = reading.rows(target.gauges)
+                _cell(arm, name, side)[cells] = value
     for (name, side), parts in reading.gauges.items():
-        if not all(_taken(arm, target, part.series) for part in parts):
+        value = sum_gauges(batch, parts) if _taken(arm, batch, parts) else None
+        if value is None:
             continue
-        found = [gauge_rows.of(part) for part in parts]
-        if all(found):
-            values = sum(part.factor * levels[row].sum(axis=0) for part, row in zip(parts, found, strict=True))
-            if side == "level":
-                arm.levels[name][pod, columns] = values / len(found[0]) if name == "gpu_usage" else values
-                arm.above_level[name][pod, columns] = above[found[0]].max(axis=0)
-            else:
-                _cell(arm, name, side)[pod, columns] = values
-    devices = gauge_rows.by_name.get("gpu_usage", [])
+        if side == "level":
+            rows = batch.gauges.of(parts[0])
+            arm.levels[name][cells] = value / len(rows) if name == "gpu_usage" else value
+            arm.above_level[name][cells] = batch.above[:, rows].max(axis=1)
+        else:
+            _cell(arm, name, side)[cells] = value
+    devices = batch.gauges.by_name.get("gpu_usage", [])
     if devices:
-        arm.gpus[pod, columns] = np.isfinite(levels[devices]).sum(axis=0)
+        arm.gpus[cells] = np.isfinite(batch.levels[:, devices]).sum(axis=1)
+    for histogram, name in reading.histograms.items():
+        if _taken(arm, batch, (Part(f"{histogram}_count"),)):
+            _read_histogram(reading, arm, batch, (histogram, name), sums)
 
 
-def _taken(arm: ArmFold, target: TargetIncrements, family: str) -> bool:
-    place = arm.places.get(family)
-    return place is not None and place.name == place_of(target.layer, target.identity.role, family)
+def _read_histogram(
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, which: tuple[str, str], sums: _BucketSums
+) -> None:
+    histogram, name = which
+    found = read_histogram(batch, histogram)
+    if found is None:
+        return
+    cells = batch.cells
+    arm.torn[cells] += found.torn
+    counted = arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else name)
+    if counted is not None:
+        counted.above[cells], counted.below[cells] = found.total, found.count
+    if not found.edges:
+        return
+    whole = np.concatenate([found.cumulative.sum(axis=0), np.nansum(found.count, axis=0)[None]])
+    sums.add(histogram, found.edges, batch.columns, whole)
+    for number, edge in enumerate(reading.edges.get(name, ())):
+        if edge in found.edges:
+            above = found.count - found.cumulative[:, found.edges.index(edge)]
+            arm.slow[name][:, number][cells] = above
+
+
+def _taken(arm: ArmFold, batch: TargetBatch, parts: Iterable[Part]) -> bool:
+    """Whether the arm takes what these series count from where the batch's targets are."""
+    target = batch.targets[0]
+    for part in parts:
+        family = SAMPLE_FAMILIES[part.series]
+        place = arm.places.get(family)
+        if place is None or place.name != place_of(target.layer, target.identity.role, family):
+            return False
+    return True
 
 
 def _cell(arm: ArmFold, name: str, side: str) -> Floats:
@@ -340,116 +311,7 @@ def _cell(arm: ArmFold, name: str, side: str) -> Floats:
     return arm.metrics[name].above if side == "above" else arm.metrics[name].below
 
 
-class _Process:
-    """When a target's process is another than before, and which labelled series it has counted with.
-
-    Of labelled series beside others that do count, those that have not begun to are 0: their first event has not
-    happened. One that did count in the same process, and is not there now, is not known.
-    """
-
-    def __init__(self, target: TargetIncrements, inside: NDArray[np.bool_], before: ArmFold | None) -> None:
-        started, resets = target.started_ms[inside], target.tallies.resets[inside]
-        former = np.nan
-        self._former: frozenset[Series] = frozenset()
-        if before is not None and target.target_id in before.pods and before.blocks.size:
-            former = float(before.started[before.pods.index(target.target_id), -1])
-            self._former = before.counting.get(target.target_id, frozenset())
-        earlier = np.concatenate([[former], started[:-1]])
-        moved = (started != earlier) & np.isfinite(started) & np.isfinite(earlier)
-        self._number = np.cumsum(moved | (resets > 0))
-        self._series = target.series
-        self._counted: dict[int, bool] = {}
-
-    def begun(self, rows: Sequence[int], gains: Floats) -> Floats:
-        """The gains of the rows, with zeros where a series has not begun."""
-        values = gains[list(rows)]
-        finite = np.isfinite(values)
-        first = np.array([[0 if self._series[row] in self._former else -1] for row in rows])
-        last = np.maximum(np.maximum.accumulate(np.where(finite, self._number, -1), axis=1), first)
-        self._counted |= dict(zip(rows, (last[:, -1] == self._number[-1]).tolist(), strict=True))
-        if finite.all():
-            return values
-        unborn = np.isnan(values) & (last < self._number) & finite.any(axis=0)
-        return np.where(unborn, 0.0, values)
-
-    def counting(self, series: tuple[Series, ...]) -> frozenset[Series]:
-        """The labelled series that the process has counted with, at the end."""
-        return frozenset(series[row] for row, counted in self._counted.items() if counted)
-
-
-def _sum(rows: _Rows, gains: Floats, parts: Sequence[Part], process: _Process) -> Floats | None:
-    """The sum of the parts per block, NaN where one is not known; None where the target does not have them."""
-    total = np.zeros(gains.shape[1])
-    for part in parts:
-        family = rows.by_name.get(part.series, [])
-        if not family:
-            return None
-        if len(family) == 1 and not part.where:
-            values = gains[family[0]]
-            bad = ~(values >= 0.0) | ~np.isfinite(values)
-            total = total + part.factor * np.where(bad, np.nan, values)
-            continue
-        counted = process.begun(family, gains)
-        known = np.isfinite(counted).all(axis=0) & (counted >= 0.0).all(axis=0)
-        chosen = rows.of(part)
-        inside = np.isin(family, chosen)
-        total = total + part.factor * np.where(known, counted[inside].sum(axis=0), np.nan)
-    return total
-
-
-def _read_histogram(
-    reading: _Reading,
-    arm: ArmFold,
-    pod: int,
-    columns: NDArray[np.int64],
-    which: tuple[str, str],
-    rows: _Rows,
-    gains: Floats,
-    sums: _Sums,
-) -> None:
-    histogram, name = which
-    edges = rows.edges(histogram)
-    counts, totals = (rows.by_name.get(f"{histogram}{suffix}", []) for suffix in ("_count", "_sum"))
-    if not counts or not totals:
-        return
-    count, total = gains[counts].sum(axis=0), gains[totals].sum(axis=0)
-    finite = [each for each in edges if np.isfinite(each[0])]
-    cumulative = _stack(gains, finite)
-    infinite = _stack(gains, [each for each in edges if not np.isfinite(each[0])])
-    tolerance = _COUNT_TOLERANCE * (1.0 + np.abs(count))
-    read = np.isfinite(count) & np.isfinite(total) & np.isfinite(cumulative).all(axis=0)
-    fits = (count >= 0.0) & (total >= 0.0)
-    if finite:
-        ladder = np.vstack([cumulative, count[None]])
-        fits &= (cumulative[0] >= 0.0) & (np.diff(ladder, axis=0) >= -tolerance).all(axis=0)
-    if infinite.size:
-        fits &= np.abs(infinite[0] - count) <= tolerance
-        read &= np.isfinite(infinite[0])
-    # Observations whose sum is zero, or a sum without any, are no latency and no number of tokens.
-    fits &= (total > 0.0) == (count > 0.0)
-    arm.torn[pod, columns] += (np.isfinite(count) | np.isfinite(total)) & ~(read & fits)
-    good = read & fits
-    counted = arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else name)
-    if counted is not None:
-        counted.above[pod, columns] = np.where(good, total, np.nan)
-        counted.below[pod, columns] = np.where(good, count, np.nan)
-    if not finite:
-        return
-    sums.add(histogram, tuple(edge for edge, _ in finite), columns, np.where(good, np.vstack([cumulative, count]), 0.0))
-    compared = reading.edges.get(name, ())
-    at = {edge: index for index, (edge, _) in enumerate(finite)}
-    for number, edge in enumerate(compared):
-        if edge in at:
-            arm.slow[name][pod, number, columns] = np.where(good, count - cumulative[at[edge]], np.nan)
-
-
-def _stack(gains: Floats, edges: Sequence[tuple[float, list[int]]]) -> Floats:
-    if all(len(rows) == 1 for _, rows in edges):
-        return gains[[rows[0] for _, rows in edges]]
-    return np.array([gains[rows].sum(axis=0) for _, rows in edges]).reshape(len(edges), gains.shape[1])
-
-
-class _Sums:
+class _BucketSums:
     """The buckets of an arm's pods added up, each at the edges that its pods share."""
 
     def __init__(self, blocks: int) -> None:
@@ -479,24 +341,22 @@ def _choose_places(
     reading: _Reading, targets: Sequence[TargetIncrements], known: Mapping[str, str]
 ) -> dict[str, Place]:
     """Per family the place that is frozen, or the outermost of those that showed it first."""
-    found: dict[str, list[tuple[int, int, str]]] = {}
     wanted = reading.families()
+    kinds: dict[tuple[tuple[Series, ...], tuple[Series, ...], str, str, str], int] = {}
     for target in targets:
-        if not target.blocks.size:
-            continue
-        families = {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)} & wanted
-        for family in families:
-            place = place_of(target.layer, target.identity.role, family)
-            found.setdefault(family, []).append((int(target.blocks[0]), PLACES.index(place), target.source))
+        if target.blocks.size:
+            kind = target.series, target.gauges, target.layer, target.identity.role, target.source
+            kinds[kind] = min(kinds.get(kind, int(target.blocks[0])), int(target.blocks[0]))
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    for (series, gauges, layer, role, source), first in kinds.items():
+        for family in {SAMPLE_FAMILIES.get(each.name, "") for each in (*series, *gauges)} & wanted:
+            found.setdefault(family, []).append((first, PLACES.index(place_of(layer, role, family)), source))
     chosen = {}
-    for family in wanted:
+    for family in wanted & (found.keys() | known.keys()):
         seen = found.get(family, [])
-        name = known.get(family)
-        if name is None and seen:
-            name = PLACES[min(seen)[1]]
-        if name is not None:
-            sources = {source for _, place, source in seen if PLACES[place] == name and source}
-            chosen[family] = Place(name, tuple(sorted(sources)))
+        name = known.get(family) or PLACES[min(seen)[1]]
+        sources = {source for _, place, source in seen if PLACES[place] == name and source}
+        chosen[family] = Place(name, tuple(sorted(sources)))
     return chosen
 
 
@@ -509,7 +369,8 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
     deployments = dict(zip(after.pods, after.deployments, strict=True)) | dict(
         zip(before.pods, before.deployments, strict=True)
     )
-    rows = [np.array([pods.index(pod) for pod in arm.pods], dtype=np.int64) for arm in (before, after)]
+    index = {pod: number for number, pod in enumerate(pods)}
+    rows = [np.array([index[pod] for pod in arm.pods], dtype=np.int64) for arm in (before, after)]
     sizes = before.blocks.size, after.blocks.size
 
     def join(one: NDArray[np.float64], other: NDArray[np.float64], missing: float) -> Floats:

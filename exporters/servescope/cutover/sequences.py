@@ -17,9 +17,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from servescope.cutover.normal import normal_probability
+
 Floats = NDArray[np.float64]
 
-_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+_GRIDS, _GRID_POINTS = 6, 64
 _STEPS = 4
 """Of Newton's method; the boundary's equation is nearly quadratic, so that these give all digits."""
 
@@ -130,18 +132,17 @@ def information_to_settle(distance: float, alpha: float, wanted: float, power: f
         return math.inf
     margin = NormalDist().inv_cdf(power)
 
-    def missing(information: float) -> float:
-        return float(half_width(information, alpha, wanted)) + margin / math.sqrt(information) - distance
-
-    low, high = 1e-9 * wanted, wanted
-    while missing(high) > 0.0:
-        low, high = high, 4.0 * high
-        if high > 1e18 * wanted:
+    # The distance that is missing falls with information: found on a grid that closes in on where it ends.
+    low, high = math.log(1e-9 * wanted), math.log(1e18 * wanted)
+    for _ in range(_GRIDS):
+        grid = np.linspace(low, high, _GRID_POINTS)
+        information = np.exp(grid)
+        settled = half_width(information, alpha, wanted) + margin / np.sqrt(information) <= distance
+        if not settled.any():
             return math.inf
-    for _ in range(60):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if missing(middle) > 0.0 else (low, middle)
-    return high
+        first = int(np.argmax(settled))
+        low, high = grid[max(0, first - 1)], grid[first]
+    return math.exp(high)
 
 
 def split_alpha(shares: Sequence[float]) -> tuple[float, ...]:
@@ -159,11 +160,6 @@ def split_alpha(shares: Sequence[float]) -> tuple[float, ...]:
     least = 0.1 / len(shares)
     parts = least + (1.0 - 0.1) * wanted / wanted.sum()
     return tuple(float(part) for part in parts)
-
-
-def normal_probability(score: Floats) -> Floats:
-    """The probability that a standard normal variable is below each score."""
-    return np.asarray(0.5 * _erfc(-np.asarray(score, dtype=float) / math.sqrt(2.0)))
 
 
 def _log_mixed(score: Floats) -> Floats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,16 +72,14 @@ def _ages(arm: ArmFold, pod: int, first: int, requests: Floats) -> Floats:
     Where no start is known, it is as old as it has been seen.
     """
     ends = arm.blocks + BLOCK_MS
-    started = np.array(arm.started[pod])
-    restarts = np.flatnonzero((arm.resets[pod] > 0.0) & ~np.isfinite(started))
-    shown = started[np.isfinite(started)]
-    began = float(shown[0]) if shown.size else float(arm.blocks[first])
-    for block in range(started.size):
-        if math.isfinite(started[block]):
-            began = float(started[block])
-        elif block in restarts:
-            began = float(arm.blocks[block])
-        started[block] = began
+    known = np.isfinite(arm.started[pod])
+    # Where no start is shown, a process began when it was first seen, or in the block in which its counters fell.
+    begun = np.where(known, arm.started[pod], arm.blocks)
+    news = known | ((arm.resets[pod] > 0.0) & ~known)
+    if not news.any():
+        news[first] = True
+    latest = np.maximum.accumulate(np.where(news, np.arange(begun.size), -1))
+    started = begun[np.where(latest >= 0, latest, int(np.argmax(news)))]
     ages = (ends - started) / 1000.0
     served = np.flatnonzero(requests > 0.0)
     if not served.size:

@@ -1,0 +1,275 @@
+"""The series of targets that expose the same ones, read together: sums of counters, histograms, levels of gauges.
+
+What cannot be what it says is not known: a value that is not finite, a counter's gain below zero, a histogram whose
+parts do not fit together. Arrays are over the T targets of a batch and its n blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.expressions import matches
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.contract.judged import Part
+from servescope.contract.samples import Series
+from servescope.cutover.sequences import Floats
+
+_COUNT_TOLERANCE: Final = 1e-6
+_MOST_ZEROS: Final = 20.0
+"""As many observations do not sum to zero."""
+_MOST_NUMBERS: Final = 2_000_000
+"""The gains of a batch at most, which bounds its memory."""
+
+
+class SeriesRows:
+    """The rows of a target's series by name, and those of its histograms by edge."""
+
+    def __init__(self, series: tuple[Series, ...]) -> None:
+        self.series = series
+        self.by_name: dict[str, list[int]] = {}
+        self._labels = [dict(each.labels) for each in series]
+        for row, each in enumerate(series):
+            self.by_name.setdefault(each.name, []).append(row)
+
+    def of(self, part: Part) -> list[int]:
+        """The rows of one part of a sum."""
+        rows = self.by_name.get(part.series, [])
+        return [row for row in rows if not part.where or matches(self._labels[row], part.where)]
+
+    def edges(self, histogram: str) -> list[tuple[float, list[int]]]:
+        """The rows of the buckets by edge, ascending, the infinite one last."""
+        by_edge: dict[float, list[int]] = {}
+        for row in self.by_name.get(f"{histogram}_bucket", []):
+            edge = self._labels[row].get("le")
+            if edge is not None:
+                by_edge.setdefault(float(edge), []).append(row)
+        return sorted(by_edge.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetBatch:
+    """T targets with the same series in the same blocks.
+
+    `pods` are their rows in the arm, `columns` those of the blocks; `gains` is (T, m, n), `levels` and `above` (T, g,
+    n), the tallies by name and `started` (T, n).
+    """
+
+    targets: tuple[TargetIncrements, ...]
+    pods: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    rows: SeriesRows
+    gauges: SeriesRows
+    gains: Floats
+    levels: Floats
+    above: Floats
+    started: Floats
+    tallies: Mapping[str, Floats]
+
+    @property
+    def cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The index of the batch's cells in an arm's arrays."""
+        return np.ix_(self.pods, self.columns)  # type: ignore[return-value]
+
+
+_TALLIES: Final = ("scrapes", "failed", "torn", "resets", "gaps")
+
+
+def batches(targets: Sequence[TargetIncrements], blocks: NDArray[np.int64]) -> Iterator[TargetBatch]:
+    """The targets in batches, as far as they have any of the blocks."""
+    rows: dict[tuple[Series, ...], SeriesRows] = {}
+    groups: dict[tuple[object, ...], list[tuple[int, NDArray[np.int64] | slice]]] = {}
+    spans: dict[tuple[object, ...], NDArray[np.int64]] = {}
+    for pod, target in enumerate(targets):
+        inside = _inside(target.blocks, blocks)
+        chosen = target.blocks[inside]
+        if chosen.size:
+            key = (target.series, target.gauges, target.layer, target.identity.role, chosen.tobytes())
+            groups.setdefault(key, []).append((pod, inside))
+            spans.setdefault(key, (chosen - blocks[0]) // BLOCK_MS)
+
+    def read(series: tuple[Series, ...]) -> SeriesRows:
+        if series not in rows:
+            rows[series] = SeriesRows(series)
+        return rows[series]
+
+    for spelled, members in groups.items():
+        series, gauges = targets[members[0][0]].series, targets[members[0][0]].gauges
+        columns = spans[spelled]
+        size = max(1, _MOST_NUMBERS // max(1, len(series) * columns.size))
+        for first in range(0, len(members), size):
+            yield _batch(
+                [(targets[pod], pod, inside) for pod, inside in members[first : first + size]],
+                columns,
+                read(series),
+                read(gauges),
+            )
+
+
+def _inside(of_target: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64] | slice:
+    """Which of a target's blocks are among the consecutive `blocks`."""
+    if not blocks.size or not of_target.size:
+        return slice(0, 0)
+    first, last = np.searchsorted(of_target, [blocks[0], blocks[-1] + 1])
+    return slice(int(first), int(last))
+
+
+def _batch(
+    members: Sequence[tuple[TargetIncrements, int, NDArray[np.int64] | slice]],
+    columns: NDArray[np.int64],
+    rows: SeriesRows,
+    gauges: SeriesRows,
+) -> TargetBatch:
+    return TargetBatch(
+        targets=tuple(target for target, _, _ in members),
+        pods=np.array([pod for _, pod, _ in members], dtype=np.int64),
+        columns=columns,
+        rows=rows,
+        gauges=gauges,
+        gains=np.stack([target.gains[:, inside] for target, _, inside in members]),
+        levels=np.stack([target.levels[:, inside] for target, _, inside in members]),
+        above=np.stack([target.above[:, inside] for target, _, inside in members]),
+        started=np.stack([target.started_ms[inside] for target, _, inside in members]),
+        tallies={
+            name: np.stack([getattr(target.tallies, name)[inside] for target, _, inside in members]).astype(float)
+            for name in _TALLIES
+        },
+    )
+
+
+# --- Counters ---------------------------------------------------------------------------------------------------------
+
+
+class Processes:
+    """Which process of each target each block is of, and which labelled series it has counted with.
+
+    Of labelled series beside others that do count, those that have not begun to are 0: their first event has not
+    happened. One that did count in the same process, and is not there now, is not known. `former` are by target when
+    its process began, at the end of what was read before, and the series that it had counted with.
+    """
+
+    def __init__(self, batch: TargetBatch, former: Mapping[str, tuple[float, frozenset[Series]]]) -> None:
+        known = [former.get(target.target_id, (np.nan, frozenset())) for target in batch.targets]
+        earlier = np.concatenate([np.array([[started] for started, _ in known]), batch.started[:, :-1]], axis=1)
+        with np.errstate(invalid="ignore"):
+            moved = (batch.started != earlier) & np.isfinite(batch.started) & np.isfinite(earlier)
+        self._number = np.cumsum(moved | (batch.tallies["resets"] > 0.0), axis=1)
+        self._former = [series for _, series in known]
+        self._batch = batch
+        self._read: dict[tuple[int, ...], Floats] = {}
+        self._counted: dict[int, NDArray[np.bool_]] = {}
+
+    def begun(self, rows: Sequence[int]) -> Floats:
+        """The gains of the rows, (T, r, n), with zeros where a series has not begun."""
+        key = tuple(rows)
+        found = self._read.get(key)
+        if found is None:
+            found = self._read[key] = self._begun(key)
+        return found
+
+    def _begun(self, rows: tuple[int, ...]) -> Floats:
+        values = self._batch.gains[:, list(rows)]
+        finite = np.isfinite(values)
+        number = self._number[:, None, :]
+        series = self._batch.rows.series
+        before = np.array([[0 if series[row] in known else -1 for row in rows] for known in self._former])
+        last = np.maximum(np.maximum.accumulate(np.where(finite, number, -1), axis=2), before[:, :, None])
+        ended = last[:, :, -1] == self._number[:, None, -1]
+        self._counted |= {row: ended[:, index] for index, row in enumerate(rows)}
+        if finite.all():
+            return values
+        unborn = np.isnan(values) & (last < number) & finite.any(axis=1, keepdims=True)
+        return np.where(unborn, 0.0, values)
+
+    def counting(self) -> Iterator[tuple[str, frozenset[Series]]]:
+        """By target the labelled series that its process has counted with, at the end."""
+        for index, target in enumerate(self._batch.targets):
+            counted = (self._batch.rows.series[row] for row, each in self._counted.items() if each[index])
+            yield target.target_id, frozenset(counted)
+
+
+def sum_counters(batch: TargetBatch, parts: Sequence[Part], processes: Processes) -> Floats | None:
+    """The sum of the parts, (T, n), NaN where one is not known; None where the targets do not have them."""
+    total = np.zeros((len(batch.targets), batch.columns.size))
+    for part in parts:
+        family = batch.rows.by_name.get(part.series, [])
+        if not family:
+            return None
+        if len(family) == 1 and not part.where:
+            values = batch.gains[:, family[0]]
+            total += part.factor * np.where((values >= 0.0) & (values < np.inf), values, np.nan)
+            continue
+        counted = processes.begun(family)
+        chosen = set(batch.rows.of(part))
+        rows = [index for index, row in enumerate(family) if row in chosen]
+        known = ((counted >= 0.0) & (counted < np.inf)).all(axis=1)
+        total += part.factor * np.where(known, counted[:, rows].sum(axis=1), np.nan)
+    return total
+
+
+def sum_gauges(batch: TargetBatch, parts: Sequence[Part]) -> Floats | None:
+    """The sum of the parts' levels, (T, n); None where the targets do not have them."""
+    found = [batch.gauges.of(part) for part in parts]
+    if not all(found):
+        return None
+    total = np.zeros((len(batch.targets), batch.columns.size))
+    for part, rows in zip(parts, found, strict=True):
+        values = batch.levels[:, rows].sum(axis=1)
+        total += part.factor * np.where(np.isfinite(values), values, np.nan)
+    return total
+
+
+# --- Histograms -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HistogramGains:
+    """What histograms gained: `count` and `total`, (T, n), NaN where not known, `torn` where their parts did not fit.
+
+    `cumulative`, (T, E, n), are the observations up to each of the finite `edges`, 0 where not known.
+    """
+
+    edges: tuple[float, ...]
+    count: Floats
+    total: Floats
+    cumulative: Floats
+    torn: NDArray[np.bool_]
+
+
+def read_histogram(batch: TargetBatch, histogram: str) -> HistogramGains | None:
+    """A histogram of the batch's targets; None where they do not have it."""
+    counts, totals = (batch.rows.by_name.get(f"{histogram}{suffix}", []) for suffix in ("_count", "_sum"))
+    if not counts or not totals:
+        return None
+    edges = batch.rows.edges(histogram)
+    count, total = batch.gains[:, counts].sum(axis=1), batch.gains[:, totals].sum(axis=1)
+    finite = [each for each in edges if np.isfinite(each[0])]
+    cumulative = _stacked(batch.gains, finite)
+    infinite = _stacked(batch.gains, [each for each in edges if not np.isfinite(each[0])])
+    with np.errstate(invalid="ignore"):
+        tolerance = _COUNT_TOLERANCE * (1.0 + np.abs(count))
+        ladder = np.concatenate([np.zeros_like(count)[:, None], cumulative, infinite, count[:, None]], axis=1)
+        # Not a number is in no order, so that this is also where all are known.
+        good = (ladder[:, 1:] - ladder[:, :-1] >= -tolerance[:, None]).all(axis=1) & (count < np.inf)
+        if infinite.shape[1]:
+            good &= np.abs(infinite[:, 0] - count) <= tolerance
+        good &= (total >= 0.0) & (total < np.inf)
+        # No observations have no sum, and many that sum to nothing are none.
+        good &= ~((count <= 0.0) & (total > 0.0)) & ~((count >= _MOST_ZEROS) & (total <= 0.0))
+    return HistogramGains(
+        edges=tuple(edge for edge, _ in finite),
+        count=np.where(good, count, np.nan),
+        total=np.where(good, total, np.nan),
+        cumulative=np.where(good[:, None], cumulative, 0.0),
+        torn=(np.isfinite(count) | np.isfinite(total)) & ~good,
+    )
+
+
+def _stacked(gains: Floats, edges: Sequence[tuple[float, list[int]]]) -> Floats:
+    if all(len(rows) == 1 for _, rows in edges):
+        return gains[:, [rows[0] for _, rows in edges]]
+    return np.stack([gains[:, rows].sum(axis=1) for _, rows in edges], axis=1)

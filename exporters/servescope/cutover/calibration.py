@@ -24,6 +24,7 @@ LAG_BLOCKS = 36
 LEAST_BLOCKS = 24 * BLOCKS_PER_HOUR
 """A day of past is the least that shows the noise."""
 _MOST_SPLITS = 12
+_MOST_TURNS = 50
 _LEAST_SPLIT = 3 * LAG_BLOCKS
 """Blocks with an effect below which a division shows no autocorrelation."""
 _MOST_PODS = 48
@@ -108,8 +109,7 @@ def _split_noise(split: Callable[[NDArray[np.bool_]], BlockEffects], pods: NDArr
     """The excess variance of groups of so many pods, and their spread; None where their effects are too few."""
     groups = pod_groups(pods.size, size)
     chosen = int(groups[0].sum())
-    # Groups of the same pods are no independent divisions: as many as there are disjoint groups, less one.
-    few = student_factor(_freedom(seen, LAG_BLOCKS) * max(1.0, pods.size / chosen - 1.0), _CROSSING)
+    few = student_factor(_freedom(seen, LAG_BLOCKS) * len(groups), _CROSSING)
     excess = np.array([excess_variance(split(_among(pods[group], count)), few) for group in groups])
     excess = excess[np.isfinite(excess)]
     return (upper_of(excess), 1.0 / chosen + 1.0 / (pods.size - chosen)) if excess.size else None
@@ -122,19 +122,25 @@ def _among(pods: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
 
 
 def pod_groups(pods: int, size: int | None = None) -> list[NDArray[np.bool_]]:
-    """Which pods are the second group, (P,) each, of several divisions: in turn, so that each pod is in few of them."""
+    """Which pods are the second group, (P,) each, of several divisions that differ: the same ones at every call.
+
+    As many as there are independent contrasts between the pods, 12 at most. Pods take turns, so that each is in about
+    as many groups as any other. `size` is that of the second group, half of the pods at most.
+    """
     most = max(1, pods // 2)
     chosen = most if size is None else min(max(1, size), most)
-    order = np.random.default_rng(pods * 1009 + chosen).permutation(pods)
-    count = 1 if pods == 2 else min(_MOST_SPLITS, max(3, -(-pods // chosen)))
-    groups = []
-    for turn in range(count):
-        if turn and (turn * chosen) % pods < chosen:
-            order = np.random.default_rng(pods * 1009 + chosen + turn).permutation(pods)
-        group = np.zeros(pods, dtype=np.bool_)
-        group[order[(turn * chosen + np.arange(chosen)) % pods]] = True
-        groups.append(group)
-    return groups
+    random = np.random.default_rng(pods * 1009 + chosen)
+    groups: dict[bytes, NDArray[np.bool_]] = {}
+    for _ in range(_MOST_TURNS):
+        order = random.permutation(pods)
+        for first in range(0, pods - chosen + 1, chosen):
+            group = np.zeros(pods, dtype=np.bool_)
+            group[order[first : first + chosen]] = True
+            # A division into halves is the same whichever half is called the second.
+            groups.setdefault(min(group.tobytes(), (~group).tobytes()), group)
+            if len(groups) == min(_MOST_SPLITS, pods - 1):
+                return list(groups.values())
+    return list(groups.values())
 
 
 def upper_of(values: Floats) -> float:

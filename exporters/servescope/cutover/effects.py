@@ -21,6 +21,7 @@ MOST_MERGED = 3
 """Blocks of five minutes that are merged at most."""
 _PRIOR_BLOCKS = 24.0
 """Blocks for which the predicted variance counts when it is compared with the realised one."""
+_LEAST_KEPT = 0.01
 _LOCAL_BLOCKS = 24
 """Five-minute blocks, two hours, around whose mean the realised variance is taken."""
 
@@ -126,7 +127,10 @@ def _ratio(part: Floats, whole: Floats, least_whole: float) -> tuple[Floats, Flo
     logarithm = np.log(np.where(known, ratio, 1.0))
     if pods > 1:
         residuals = part - ratio * whole
-        spread = pods / (pods - 1) * np.square(residuals).sum(axis=0)
+        # What is left of a pod is smaller the more of the ratio is its own: by 1 − 2·h + Σh² where its share is h.
+        shares = np.divide(whole, base, out=np.zeros_like(whole), where=known & (whole > 0.0))
+        kept = np.maximum(_LEAST_KEPT, 1.0 - 2.0 * shares + np.square(shares).sum(axis=0))
+        spread = (np.square(residuals) / kept).sum(axis=0)
         variance = np.divide(spread, np.square(total), out=np.full_like(total, np.inf), where=known)
     else:
         steps = np.diff(logarithm[known])

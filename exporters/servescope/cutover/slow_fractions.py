@@ -59,9 +59,7 @@ def difference_path(
     seen = (weight > 0.0) & (variance > 0.0)
     difference = np.divide(np.cumsum(strata.excess), weight, out=np.zeros_like(weight), where=seen)
     width = np.full(weight.shape, np.inf)
-    # Where nothing was seen the half width is infinite, and so is the result.
-    spread = np.multiply(half_width(variance, alpha, wanted), variance, out=np.zeros_like(weight), where=seen)
-    np.divide(spread, weight, out=width, where=seen)
+    width[seen] = half_width(variance[seen], alpha, wanted) * variance[seen] / weight[seen]
     return difference, difference - width, difference + width
 
 

@@ -94,8 +94,8 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
                    dispersion: ArrayLike = 1.0) -> tuple[Floats, Floats]:  # fmt: skip
     """The lower and upper limit of v2's rate ÷ v1's after each block, (B,) each: 0 and infinity where there is none.
 
-    All ratios are within that the evidence above them, or below, does not exclude, one-sided at each level and at all
-    blocks together; rounded outwards to 4 %.
+    All ratios are within that the evidence at that block does not exclude, one-sided at each level and at all blocks
+    together; rounded outwards to 4 %. The ratio that was seen is always among them.
     """
     running = np.cumsum(log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float), axis=1)
     return (
@@ -111,7 +111,7 @@ def _limit(running: Floats, multiples: tuple[float, ...], alpha: float, *, outsi
     low, high = max(0, -min(steps)), size - max(0, *steps)
     bounds = np.arange(low, high)
     logs = np.stack([running[bounds + step] - running[bounds] for step in steps])
-    excluded = np.maximum.accumulate(_log_mean(logs), axis=1) >= -math.log(alpha)
+    excluded = _log_mean(logs) >= -math.log(alpha)
     if outside == 0.0:
         # Evidence that the ratio is above a bound falls with the bound: all excluded ones are below the limit.
         count = np.logical_and.accumulate(excluded, axis=0).sum(axis=0)

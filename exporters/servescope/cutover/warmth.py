@@ -19,6 +19,7 @@ LEAST_REQUESTS = 50.0
 OLD_SECONDS = 7200.0
 """A replica that was at least as old when it was first seen has been warm since."""
 _LEAST_EFFECTS = 6
+_TREND_BLOCKS = 12
 _FLAT_BLOCKS = 6
 """Blocks over which a hit rate must not rise."""
 _RISING = 1.645
@@ -86,29 +87,35 @@ def is_flat(hit_rates: Floats) -> bool:
     reported = hit_rates[np.isfinite(hit_rates)][-_FLAT_BLOCKS:]
     if not reported.size:
         return True
-    count = reported.size
-    if count < _FLAT_BLOCKS:
-        return False
-    later, earlier = np.tril_indices(count, -1)
-    score = float(np.sign(reported[later] - reported[earlier]).sum())
-    deviation = float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18.0))
-    return (score - 1.0) / deviation <= _RISING
+    return reported.size == _FLAT_BLOCKS and trend_score(reported) <= _RISING
 
 
 def is_settled(effects: Floats) -> bool:
-    """Whether no transient is left at the end of the effects, by MSER: its cut point lies in the first half.
+    """Whether no transient is left at the end of the effects: they no longer fall, and MSER cuts in the first half.
 
-    White 1997: the cut after which the mean is known best, the least variance of what is left ÷ its number.
+    White 1997: the cut after which the mean is known best, the least variance of what is left ÷ its number. A slow
+    decline looks like a spread to it, which Mann and Kendall's test over the last hour sees.
     """
     known = effects[np.isfinite(effects)]
     count = known.size
-    if count < _LEAST_EFFECTS:
+    if count < _LEAST_EFFECTS or trend_score(known[-_TREND_BLOCKS:]) < -_RISING:
         return False
     left = np.arange(count, _LEAST_EFFECTS - 2, -1)
     sums = np.cumsum(known[::-1])[::-1][: left.size]
     squares = np.cumsum(np.square(known)[::-1])[::-1][: left.size]
     errors = (squares - np.square(sums) / left) / np.square(left)
     return int(np.argmin(errors)) <= count // 2
+
+
+def trend_score(values: Floats) -> float:
+    """Mann and Kendall's standardised score of a trend: above 0 where values rise, 0 for fewer than three."""
+    count = values.size
+    if count < 3:
+        return 0.0
+    later, earlier = np.tril_indices(count, -1)
+    score = float(np.sign(values[later] - values[earlier]).sum())
+    deviation = float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18.0))
+    return float(np.sign(score)) * max(0.0, abs(score) - 1.0) / deviation
 
 
 def cold_start_cost(counts: Floats, sums: Floats, warm_mean: Floats) -> ColdStartCost:

@@ -1,0 +1,59 @@
+"""Load: which blocks compare latencies at like loads."""
+
+import numpy as np
+import pytest
+
+from servescope.cutover.load import load_range, relate, saturated, top_tercile
+
+NO = np.zeros(24, dtype=np.bool_)
+YES = ~NO
+LOAD = np.full(24, 0.5)
+
+
+def test_like_loads_without_queues_are_free() -> None:
+    """And unlike ones are unmatched: one idle v2 replica beside a busy fleet."""
+    assert relate(LOAD, LOAD * 1.2, NO, NO).free.all()
+    idle = relate(LOAD, LOAD * 0.1, NO, NO)
+    assert idle.unmatched.all()
+    assert not idle.free.any()
+    assert relate(LOAD, LOAD * 2.0, NO, NO).unmatched.all()
+
+
+def test_chance_in_few_requests_does_not_unmatch() -> None:
+    """Fifteen requests a block vary by a quarter; the hour does not."""
+    random = np.random.default_rng(1)
+    few = random.poisson(15.0, 288) / 15.0 * 0.5
+    quiet = np.zeros(288, dtype=np.bool_)
+    assert relate(np.full(288, 0.5), few, quiet, quiet).free.mean() > 0.99
+
+
+def test_who_is_saturated_decides_what_is_compared() -> None:
+    """v2 alone at no more load lost capacity; both are compared by throughput; other cases by nothing."""
+    assert relate(LOAD, LOAD, NO, YES).overloaded.all()
+    assert relate(LOAD, LOAD, YES, YES).both.all()
+    assert relate(LOAD, LOAD, YES, NO).unmatched.all()
+    assert relate(LOAD, LOAD * 1.3, NO, YES).unmatched.all()
+
+
+def test_an_arm_without_requests_is_in_no_relation() -> None:
+    """Neither matched nor unmatched."""
+    for v1, v2 in ((LOAD, LOAD * 0.0), (LOAD * np.nan, LOAD)):
+        found = relate(v1, v2, NO, NO)
+        assert not (found.free | found.overloaded | found.both | found.unmatched).any()
+
+
+def test_queues_caches_and_preemptions_saturate() -> None:
+    """Above a fifth of the scrapes on average over pods, and gauges that are not reported do not count."""
+    above = np.full((2, 2, 3), np.nan)
+    above[0, :, 0] = [0.5, 0.1]
+    above[0, :, 1] = [0.1, 0.1]
+    assert saturated(above, np.array([0.0, 0.0, 3.0])).tolist() == [True, False, True]
+    assert saturated(np.full((2, 2, 3), np.nan), np.full(3, np.nan)).tolist() == [False, False, False]
+
+
+def test_the_range_of_loads() -> None:
+    """The upper third begins where it does, of blocks with load; none where there were none."""
+    assert top_tercile(np.array([0.0, np.nan, 1.0, 2.0, 3.0, 4.0])) == pytest.approx(3.0)
+    assert load_range(np.arange(1.0, 102.0)) == pytest.approx((6.0, 96.0))
+    assert top_tercile(np.zeros(3)) is None
+    assert load_range(np.zeros(3)) is None

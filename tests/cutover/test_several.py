@@ -1,0 +1,71 @@
+"""Several metrics: the family's error, and shares against what was configured."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from servescope.cutover.sequences import Floats
+from servescope.cutover.several import anytime_log_p, holm
+from servescope.cutover.shares import differs, log_evidence_of_mismatch
+
+
+@given(hnp.arrays(np.float64, (5, 20), elements=st.floats(-10.0, 10.0)))
+def test_adjusted_values_never_fall_below_and_only_fall_with_time(evidence: Floats) -> None:
+    """An adjusted p-value is at least the plain one, at most 1, and what was claimed stays claimed."""
+    plain = anytime_log_p(evidence)
+    adjusted = holm(plain)
+    assert (plain <= 0.0).all()
+    assert (adjusted >= plain - 1e-12).all()
+    assert (adjusted <= 0.0).all()
+    assert (np.diff(adjusted, axis=1) <= 1e-12).all()
+
+
+@given(hnp.arrays(np.float64, (5, 3), elements=st.floats(-10.0, 0.0)), st.permutations(range(5)))
+def test_the_order_of_metrics_does_not_matter(log_p: Floats, order: list[int]) -> None:
+    """Each metric has the same adjusted value wherever it is in the list."""
+    np.testing.assert_allclose(holm(log_p[order]), holm(log_p)[order])
+
+
+def test_two_metrics_share_alpha_and_one_has_all_of_it() -> None:
+    """The strongest needs 1 ÷ (2 alpha), the other then 1 ÷ alpha."""
+    found = np.exp(holm(np.log(np.array([[0.02], [0.04]]))))
+    assert found.ravel().tolist() == pytest.approx([0.04, 0.04])
+    assert np.exp(holm(np.log(np.array([[0.04]])))).item() == pytest.approx(0.04)
+
+
+def test_requests_that_follow_the_configured_share_seldom_differ() -> None:
+    """At most 5 % of days; conversations that stay with an arm need their dispersion."""
+    random = np.random.default_rng(1)
+    total = random.poisson(1500.0, (200, 288))
+    v2 = random.binomial(total, 0.05).astype(float)
+    alarms = [log_evidence_of_mismatch(n - x, x, 0.05).max() > math.log(20.0) for n, x in zip(total, v2, strict=True)]
+    assert np.mean(alarms) <= 0.05
+    clustered = 8.0 * random.binomial(total // 8, 0.05)
+    loose = [
+        log_evidence_of_mismatch(n - x, x, 0.05, dispersion=8.0).max() > math.log(20.0)
+        for n, x in zip(total // 8 * 8, clustered, strict=True)
+    ]
+    assert np.mean(loose) <= 0.05
+
+
+def test_another_share_is_found() -> None:
+    """Half of what was configured within half an hour, in either direction."""
+    random = np.random.default_rng(2)
+    total = random.poisson(1500.0, 288)
+    for share in (0.025, 0.1):
+        v2 = random.binomial(total, share).astype(float)
+        assert int(np.argmax(log_evidence_of_mismatch(total - v2, v2, 0.05) > math.log(20.0))) <= 6
+    assert differs(0.025, 0.05)
+    assert not differs(0.055, 0.05)
+    assert differs(0.97, 0.95)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_share_of_nothing_or_all_has_no_mismatch(share: float) -> None:
+    """It is refused by its value."""
+    with pytest.raises(ValueError, match=f"{share}"):
+        log_evidence_of_mismatch(np.ones(1), np.ones(1), share)

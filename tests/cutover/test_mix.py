@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -130,6 +130,7 @@ def test_a_different_mix_is_found_and_measured() -> None:
 
 
 @given(histograms, histograms)
+@settings(max_examples=40)
 def test_evidence_is_symmetric_and_never_changes_later(v1: Floats, v2: Floats) -> None:
     """Which arm is called v2 does not matter, nor do blocks that come later, while the same arm is the smaller one."""
     v2 = v2 + v1 + 1.0

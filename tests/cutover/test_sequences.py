@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from servescope.cutover.normal import normal_probability
 from servescope.cutover.sequences import (
     accumulate,
     half_width,
@@ -15,7 +16,6 @@ from servescope.cutover.sequences import (
     information_wanted,
     lasting_information,
     log_evidence,
-    normal_probability,
     split_alpha,
     tuned,
 )
@@ -101,6 +101,7 @@ def test_a_path_never_changes_when_later_blocks_come(blocks: list[tuple[float, f
 
 
 @given(st.floats(-40.0, 40.0), st.floats(0.1, 1e4), st.floats(0.1, 1e4))
+@settings(max_examples=40)
 def test_evidence_grows_with_the_total_and_agrees_with_quadrature(score: float, variance: float, rho: float) -> None:
     """More drift is more evidence, and the closed form is the mixture over the half normal distribution."""
     total = score * math.sqrt(variance)

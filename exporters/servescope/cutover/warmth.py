@@ -18,7 +18,8 @@ LEAST_AGE_SECONDS = 900.0
 LEAST_REQUESTS = 50.0
 OLD_SECONDS = 7200.0
 """A replica that was at least as old when it was first seen has been warm since."""
-_LEAST_EFFECTS = 6
+_LEAST_EFFECTS = 9
+_LEAST_LEFT = 5
 _TREND_BLOCKS = 12
 _FLAT_BLOCKS = 6
 """Blocks over which a hit rate must not rise."""
@@ -100,7 +101,7 @@ def is_settled(effects: Floats) -> bool:
     count = known.size
     if count < _LEAST_EFFECTS or trend_score(known[-_TREND_BLOCKS:]) < -_RISING:
         return False
-    left = np.arange(count, _LEAST_EFFECTS - 2, -1)
+    left = np.arange(count, _LEAST_LEFT - 1, -1)
     sums = np.cumsum(known[::-1])[::-1][: left.size]
     squares = np.cumsum(np.square(known)[::-1])[::-1][: left.size]
     errors = (squares - np.square(sums) / left) / np.square(left)

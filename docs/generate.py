@@ -28,6 +28,7 @@ COMPONENTS: Mapping[str, str] = {
     "engine": "Engine",
     "router": "Router",
     "autoscaler": "Autoscaler",
+    "process": "Process",
 }
 PROGRAMS: Mapping[str, str] = {
     "collector": "Of the collector",

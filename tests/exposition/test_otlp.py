@@ -311,6 +311,7 @@ def test_names_and_units_are_opentelemetrys(
         "gen_ai.server.time_to_first_token": "s",
         "servescope.decode_time": "s",
         "servescope.kv_cache_usage": "1",
+        "servescope.replica_start_time": "s",
         "servescope.time_per_output_token": "s",
         "servescope.time_to_first_token": "s",
         "servescope.tps_per_request": "{token}/s",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
-from servescope.contract.metrics import METRICS, REPLICA_STATUSES
+from servescope.contract.metrics import METRICS, REPLICA_START_TIME, REPLICA_STATUSES
 from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.testing import value
@@ -30,7 +30,9 @@ def autoscaler() -> AutoscalerInstruments:
 
 def test_nothing_is_there_before_the_first_evaluation(autoscaler: AutoscalerInstruments) -> None:
     """An autoscaler that has not looked yet does not claim 0."""
-    assert {sample.name for sample in autoscaler.samples()} == {"servescope_instrument_errors_total"}
+    assert {sample.name for sample in autoscaler.samples()} == {
+        "servescope_instrument_errors_total", REPLICA_START_TIME,
+    }  # fmt: skip
 
 
 def test_an_evaluation_is_shown_under_the_documented_names(autoscaler: AutoscalerInstruments) -> None:
@@ -89,7 +91,7 @@ def test_no_value_raises(figures: tuple[Any, ...], replicas: Any, counts: dict[s
 def test_every_metric_of_an_autoscaler_can_be_exposed(autoscaler: AutoscalerInstruments) -> None:
     """The catalog names no autoscaler metric that the instruments do not know."""
     known = {metric.name for metric, _ in autoscaler.families()}
-    assert known == {metric.name for metric in METRICS.values() if metric.component == "autoscaler"} | {
+    assert known == {metric.name for metric in METRICS.values() if metric.component in ("autoscaler", "process")} | {
         "servescope_instrument_errors_total"
     }
 

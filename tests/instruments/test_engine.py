@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
-from servescope.contract.metrics import METRICS, OUTCOMES
+from servescope.contract.metrics import METRICS, OUTCOMES, REPLICA_START_TIME
+from servescope.contract.samples import Sample
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
@@ -166,6 +167,11 @@ def test_one_token_has_a_size_and_no_rate(engine: EngineInstruments, clock: Fake
     assert value(engine, "decode_seconds_total") == 0
 
 
+def counted(engine: EngineInstruments) -> list[Sample]:
+    """Its samples without when it began."""
+    return [sample for sample in engine.samples() if sample.name != REPLICA_START_TIME]
+
+
 def test_a_recorded_request_books_what_a_driven_one_does(clock: FakeClock) -> None:
     """One call with the numbers and the calls along the way give the same series."""
     driven, recorded = (EngineInstruments(IDENTITY, clock=clock) for _ in range(2))
@@ -177,8 +183,8 @@ def test_a_recorded_request_books_what_a_driven_one_does(clock: FakeClock) -> No
     record(recorded, outcome="error")
     record(driven, outcome="rejected", output_tokens=0, time_to_first_token=None, decode_seconds=None)
     record(recorded, outcome="rejected", output_tokens=0, time_to_first_token=None, decode_seconds=None)
-    besides = [sample for sample in driven.samples() if sample.name != "concurrent_requests"]
-    assert besides == recorded.samples()
+    besides = [sample for sample in counted(driven) if sample.name != "concurrent_requests"]
+    assert besides == counted(recorded)
 
 
 def test_a_request_is_recorded_alike_by_position_and_by_keyword(clock: FakeClock) -> None:
@@ -186,7 +192,7 @@ def test_a_request_is_recorded_alike_by_position_and_by_keyword(clock: FakeClock
     by_position, by_keyword = (EngineInstruments(IDENTITY, clock=clock, draft_length=4) for _ in range(2))
     by_position.record_request("ok", 100, 11, 0.5, 2.5, 2.0, 8, (3, 2, 0, 0))
     record(by_keyword, draft_tokens=8, accepted_by_position=(3, 2, 0, 0))
-    assert by_position.samples() == by_keyword.samples()
+    assert counted(by_position) == counted(by_keyword)
 
 
 def test_tokens_after_the_first_are_paired_with_decode_seconds(engine: EngineInstruments) -> None:
@@ -407,11 +413,18 @@ def test_every_name_and_label_is_the_catalogs(engine: EngineInstruments) -> None
             assert math.isfinite(sample.value)
 
 
+def test_the_page_says_when_the_process_began() -> None:
+    """In Unix seconds, so that a restart is told from counters that go on."""
+    engine = EngineInstruments(IDENTITY)
+    (shown,) = [sample.value for sample in engine.samples() if sample.name == REPLICA_START_TIME]
+    assert shown == engine.created_at > 1.7e9
+
+
 def test_every_metric_of_an_engine_can_be_exposed() -> None:
     """The catalog names no engine metric that the instruments do not know."""
     engine = EngineInstruments(IDENTITY)
     known = {metric.name for metric, _ in engine.families()}
-    assert known == {metric.name for metric in METRICS.values() if metric.component == "engine"} | {
+    assert known == {metric.name for metric in METRICS.values() if metric.component in ("engine", "process")} | {
         "servescope_instrument_errors_total"
     }
 

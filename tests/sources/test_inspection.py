@@ -232,8 +232,8 @@ def test_the_text_is_aligned(reference: Path, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert "Dynamo frontend, 1.6 (source map 'dynamo-frontend')" in text
     assert "since its process started" in text
-    sections = re.split(r"^(ENGINE|ROUTER|AUTOSCALER)\n", text, flags=re.MULTILINE)[1:]
-    assert sections[::2] == ["ENGINE", "ROUTER", "AUTOSCALER"]
+    sections = re.split(r"^(ENGINE|ROUTER|AUTOSCALER|PROCESS)\n", text, flags=re.MULTILINE)[1:]
+    assert sections[::2] == ["ENGINE", "ROUTER", "AUTOSCALER", "PROCESS"]
     for section in sections[1::2]:
         lines = section.rstrip("\n").split("\n")
         starts = {re.search(r"\b(present|derived|approximate|elsewhere|impossible)\b", line) for line in lines}

@@ -327,6 +327,23 @@ def test_a_reader_leaves_out_what_is_supplied_from_further_out() -> None:
     assert {series.name for series in series_of(engine, VLLM)} == own
 
 
+def test_every_target_keeps_its_own_start_time() -> None:
+    """It is the process's own, whichever layer the others are taken from; without it, when its counters were made."""
+    supply = Supply()
+    frontend = Reader(Identity("llama", "chat", "v1", replica="f"), supply=supply)
+    engine = Reader(IDENTITY, supply=supply)
+    shown = "process_start_time_seconds 1.7e+09"
+    for reader, lines in ((frontend, DYNAMO), (engine, VLLM), (engine, VLLM)):
+        assert _start_time(reader, [*lines, shown]) == 1.7e9
+    assert _start_time(Reader(IDENTITY), [*VLLM, f"vllm:generation_tokens_created{LABELS} 1.8e+09"]) == 1.8e9
+    assert _start_time(Reader(IDENTITY), VLLM) is None
+
+
+def _start_time(reader: Reader, lines: Iterable[str]) -> float | None:
+    snapshot = reader.read("\n".join([*lines, ""]).encode()).snapshot
+    return next((each.value for each in snapshot.samples() if each.name == "replica_start_time_seconds"), None)
+
+
 @pytest.mark.slow
 def test_the_cache_drops_series_of_targets_that_left() -> None:
     """It keeps at most twice the memory of the series that are exposed now."""

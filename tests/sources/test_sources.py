@@ -26,6 +26,9 @@ reason = "there"
 [default.autoscaler]
 status = "elsewhere"
 reason = "there"
+[default.process]
+status = "impossible"
+reason = "no"
 """
 
 

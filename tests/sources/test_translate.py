@@ -74,7 +74,7 @@ def map_of(metric: str, body: str) -> Source:
     """A source whose only mapped metric is one, by the TOML given."""
     missing = "".join(
         f'[default.{component}]\nstatus = "elsewhere"\nreason = "there"\n'
-        for component in ("engine", "router", "autoscaler")
+        for component in ("engine", "router", "autoscaler", "process")
     )
     head = 'title = "X"\ncovers = "X"\nlayer = "engine"\n[identify]\nall = ["x"]\n'
     return read_source("x.toml", f"{head}{missing}[metrics.{metric}]\n{body}\n")

@@ -25,15 +25,12 @@ from numpy.typing import NDArray
 
 from servescope.contract.identity import Identity
 from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
-from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, Window
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Indexes = NDArray[np.intp]
-
-START_TIME: Final = "replica_start_time_seconds"
-"""The gauge that says when a target's process began."""
 
 GAP_INTERVALS: Final = 2.5
 """Scrapes that lie further apart than so many intervals have a gap between them."""
@@ -195,7 +192,7 @@ def _layout(series: tuple[Series, ...]) -> _Layout:
     gauges: list[int] = []
     starts: list[int] = []
     for row, each in enumerate(series):
-        if each.name == START_TIME:
+        if each.name == REPLICA_START_TIME:
             starts.append(row)
         elif each.name in JUDGED_GAUGES:
             gauges.append(row)

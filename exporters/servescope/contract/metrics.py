@@ -437,8 +437,22 @@ _AUTOSCALER_METRICS = (
     ),
 )  # fmt: skip
 
+REPLICA_START_TIME = "replica_start_time_seconds"
+"""What tells a restart from a counter that went on: every target has its own, whichever layer it is of."""
+
+_PROCESS_METRICS = (
+    Metric(
+        REPLICA_START_TIME,
+        "gauge",
+        "seconds",
+        "process",
+        "When the process began whose counters these are, seconds since 1970.",
+        absent="the source does not show it; restarts are then seen by counters that fall",
+    ),
+)
+
 METRICS: Mapping[str, Metric] = MappingProxyType(
-    {metric.name: metric for metric in (*_ENGINE_METRICS, *_ROUTER_METRICS, *_AUTOSCALER_METRICS)}
+    {metric.name: metric for metric in (*_ENGINE_METRICS, *_ROUTER_METRICS, *_AUTOSCALER_METRICS, *_PROCESS_METRICS)}
 )
 
 

@@ -15,7 +15,7 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import UsageError
 
 Kind = Literal["counter", "gauge", "histogram"]
-Component = Literal["engine", "router", "autoscaler"]
+Component = Literal["engine", "router", "autoscaler", "process"]
 Unit = Literal[
     "bytes", "bytes/s", "cores", "decisions", "decisions/s", "events", "events/s", "preemptions", "preemptions/s",
     "ratio", "recoveries", "replicas", "requests", "requests/s", "seconds", "tokens", "tokens/s", "workers",

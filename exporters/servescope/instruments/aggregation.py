@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS
+from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS, REPLICA_START_TIME
 from servescope.contract.samples import Labels, Sample, Series, make_labels
 from servescope.contract.types import Metric
 from servescope.instruments.instrument import Instruments
@@ -137,6 +137,9 @@ def read_instruments(instruments: Iterable[Instruments]) -> State:
     scope = ""
     for one in instruments:
         for metric, samples in one.families():
+            # What a member counted stays when it ends: its start says nothing about the sums of all.
+            if metric.name == REPLICA_START_TIME:
+                continue
             families.setdefault(metric.name, (metric, []))[1].extend(samples)
         labels = one.identity.labels()
         ratios += [(Series(name, labels), *parts) for name, parts in one._ratio_parts.items()]

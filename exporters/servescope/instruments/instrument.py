@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, REPLICA_START_TIME
 from servescope.contract.samples import Sample
 from servescope.contract.types import Metric
 from servescope.errors import UsageError
@@ -97,6 +98,7 @@ class Instruments(Exposed):
         self._epoch = object()
         self._lock = threading.Lock()
         self._ledger = Ledger(identity.labels())
+        self._ledger.scalar(METRICS[REPLICA_START_TIME], self.created_at)
         self._journals: list[_Foldable] = []
         self._logged: dict[str, object] = {}
         self._to_log: list[tuple[str, str]] = []

@@ -28,6 +28,8 @@ from servescope.sources.series_plan import SeriesPlan, StoredSeries, cut, list_f
 from servescope.sources.translate import Coverage, Plan
 
 _ALL_METRICS = frozenset(METRICS)
+# What describes the target itself is taken from each, whichever layer it is of.
+_OF_ITS_OWN = frozenset(name for name, metric in METRICS.items() if metric.component == "process")
 _MOST_PLANS = 4
 
 
@@ -197,7 +199,7 @@ class Reader:
             return
         self._ever_supplied |= observed
         supplied: dict[int, frozenset[str]] = {}
-        for name in self._ever_supplied:
+        for name in self._ever_supplied - _OF_ITS_OWN:
             depth = depth_of(source, self._identity.role, name)
             supplied[depth] = supplied.get(depth, frozenset()) | {name}
         self._supplied_at = supplied

@@ -6,8 +6,10 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from servescope.contract.metrics import PROCESS_RATIOS
+from servescope.contract.types import Component
 from servescope.sources.inspection import Entry, Report
 
 
@@ -48,7 +50,7 @@ def render_text(report: Report) -> str:
     """The report for people, in lines as wide as the terminal and not below 100 columns."""
     width = max(100, shutil.get_terminal_size((120, 24)).columns)
     lines = [*_headline(report, width), ""]
-    for component in ("engine", "router", "autoscaler"):
+    for component in get_args(Component):
         entries = [entry for entry in report.entries if entry.component == component]
         if entries:
             lines += [*_section(component, entries, width), ""]

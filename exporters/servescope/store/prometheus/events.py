@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.events import Event
 from servescope.contract.identity import IDENTITY_LABELS, Identity
-from servescope.contract.incrementing import START_TIME
+from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, make_labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.blocks import key_of
@@ -33,7 +33,7 @@ _ALERTS = f'ALERTS{{{_FIRING},inference_stack!=""}} or ALERTS{{{_FIRING},alertna
 _COUNTED, _SHARES, _BUILD = "servescope_alerts", "servescope_configured_traffic_ratio", "servescope_build_info"
 _COLLECTED_ALERTS = f'{_COUNTED}{{alertstate="firing",alertname!="ServescopeWatchdog"}} > 0'
 _PAGES = f"group by (job, instance) ({_BUILD})"
-_STARTS = f"group by ({', '.join(IDENTITY_LABELS)}, job, instance) ({START_TIME})"
+_STARTS = f"group by ({', '.join(IDENTITY_LABELS)}, job, instance) ({REPLICA_START_TIME})"
 
 Flags = NDArray[np.bool_]
 _ABOUT = ("source", "version", "layer")

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.incrementing import GAP_INTERVALS, START_TIME, compute_increments, memory_ms
+from servescope.contract.incrementing import GAP_INTERVALS, compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
-from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, Window
 from servescope.store.prometheus.blocks import Blocks, Key, key_of
 from servescope.store.prometheus.client import Prometheus
@@ -183,7 +183,7 @@ def _read_clock(prometheus: Prometheus, target: ScrapedTarget, blocks: Blocks, w
 
 
 def _read_edges(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, _Page]) -> None:
-    last = [("last_over_time", name) for name in (*wanted.counters, START_TIME)]
+    last = [("last_over_time", name) for name in (*wanted.counters, REPLICA_START_TIME)]
     for function, name in [*last, *(("avg_over_time", name) for name in wanted.means)]:
         for labels, edges, values in blocks.values(function, name):
             page = pages.get(key_of(labels))
@@ -220,7 +220,7 @@ def _compute(prometheus: Prometheus, page: _Page, blocks: Blocks, wanted: _Wante
     gains, started = computed.gains, computed.started_ms
     torn, resets, gaps = (np.zeros(blocks.count - 1, dtype=np.int64) for _ in range(3))
     for first, last in page.runs():
-        read = _read_raw(prometheus, page, blocks, window.series, (*wanted.counters, START_TIME), first, last)
+        read = _read_raw(prometheus, page, blocks, window.series, (*wanted.counters, REPLICA_START_TIME), first, last)
         at = (read.blocks - blocks.first_ms) // BLOCK_MS
         gains[:, at], started[at] = read.gains, read.started_ms
         torn[at], resets[at], gaps[at] = read.tallies.torn, read.tallies.resets, read.tallies.gaps

@@ -263,17 +263,23 @@ def online_path(blocks: BlockEffects, *, persistent: float = 0.0) -> EffectPath:
     plain = accumulate(blocks.effects, blocks.sampling)
     known = np.flatnonzero(np.isfinite(blocks.sampling))
     information = np.zeros_like(plain.information)
-    factor = math.inf
     for position, block in enumerate(known):
-        seen = position + 1
-        if seen >= ONLINE_BURN_IN:
-            so_far = known[:seen]
-            scores = (blocks.effects[so_far] - plain.estimate[block]) / np.sqrt(blocks.sampling[so_far])
-            lags = min(_ONLINE_LAGS, seen // 3)
-            # Bartlett's weights and the fitted mean take away about (lags + 1) ÷ n of the variance.
-            fitted = seen / (seen - lags - 1)
-            few = student_factor(_freedom(seen, lags), _CROSSING)
-            factor = max(1.0, long_run_variance(scores, lags) * fitted * few)
+        factor = online_factor(blocks, known[: position + 1], float(plain.estimate[block]))
         information[block:] = plain.information[block] / factor
     lasting = information / (1.0 + information * persistent)
     return EffectPath(np.where(lasting > 0.0, plain.estimate, 0.0), lasting)
+
+
+def online_factor(blocks: BlockEffects, known: NDArray[np.int64], mean: float) -> float:
+    """By how much the variance of the `known` blocks, their indices, exceeds sampling, autocorrelation included.
+
+    At least 1, and infinite before `ONLINE_BURN_IN` of them. `mean` is that of their effects.
+    """
+    seen = known.size
+    if seen < ONLINE_BURN_IN:
+        return math.inf
+    scores = (blocks.effects[known] - mean) / np.sqrt(blocks.sampling[known])
+    lags = min(_ONLINE_LAGS, seen // 3)
+    # Bartlett's weights and the fitted mean take away about (lags + 1) ÷ n of the variance.
+    fitted = seen / (seen - lags - 1)
+    return max(1.0, long_run_variance(scores, lags) * fitted * student_factor(_freedom(seen, lags), _CROSSING))

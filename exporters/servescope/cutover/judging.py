@@ -17,6 +17,7 @@ import numpy as np
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover import wording
 from servescope.cutover.coverage import HOUR_BLOCKS, STALE_INTERVALS
+from servescope.cutover.efficiency import compare_efficiency
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import ArmFold, Folded, fold
 from servescope.cutover.judgement import (
@@ -104,6 +105,7 @@ def judge_folded(
         v1=_arm(folded.v1, stage, 0),
         v2=_arm(folded.v2, stage, 1),
         mix=_mix(frozen, stage),
+        efficiency=compare_efficiency(folded, stage),
         changes=run.changes,
         missed=_missed(folded, course),
         incomparable={

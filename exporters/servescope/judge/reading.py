@@ -10,6 +10,7 @@ import numpy as np
 
 from servescope.contract.events import Event
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
+from servescope.contract.incrementing import block_of
 from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import read_families
@@ -122,21 +123,22 @@ def _cut(target: TargetIncrements, until_ms: int) -> TargetIncrements:
 
 
 def _last_scrapes(targets: Sequence[TargetIncrements], statuses: Sequence[TargetStatus], at_ms: int) -> dict[str, int]:
-    """When each target was last scraped before `at_ms`: exactly by its status, in a replay by the block at the latest.
+    """When each target was last scraped before `at_ms`: exactly by its status, in a replay to the block.
 
-    A target that was scraped since may have been missed just before; the block then in progress says whether it was.
+    A target that was scraped since may have been missed just before: the block in progress says whether it was, once
+    it is closed.
     """
-    blocks = {
-        target.target_id: min(int(seen[-1]) + BLOCK_MS, at_ms)
-        for target in targets
-        if (seen := target.blocks[target.tallies.scrapes > 0]).size
-    }
-    known = {
-        status.target_id: status.last_success_ms
-        for status in statuses
-        if status.last_success_ms is not None and status.last_success_ms <= at_ms
-    }
-    return blocks | known
+    begun_ms = block_of(at_ms)
+    found = {}
+    for target in targets:
+        seen = target.blocks[target.tallies.scrapes > 0]
+        if seen.size:
+            found[target.target_id] = min(int(seen[-1]) + BLOCK_MS, at_ms)
+    for status in statuses:
+        success_ms = status.last_success_ms
+        if success_ms is not None and success_ms < begun_ms + 2 * BLOCK_MS:
+            found[status.target_id] = min(success_ms, at_ms)
+    return found
 
 
 def _read_events(past: Past, start_ms: int, end_ms: int) -> tuple[tuple[Event, ...], tuple[str, ...]]:

@@ -20,8 +20,8 @@ from tests.support.cutover_plans import LEAST_PLAN
 
 STAGES = "\n[[stages]]\nshare = 0.5\n\n[[stages]]\nshare = 1.0\n"
 HOUR_MS = 3_600_000
-EQUAL = Story(past_hours=30, hours=8, v2=Side(pods=1))
-SLOWER = Story(past_hours=30, hours=8, v2=Side(pods=1, slower=1.5))
+EQUAL = Story(past_hours=26, hours=8, v2=Side(pods=1))
+SLOWER = Story(past_hours=26, hours=8, v2=Side(pods=1, slower=1.5))
 
 Judge = Callable[..., Done]
 
@@ -112,7 +112,7 @@ def test_one_stage_is_judged_without_a_journal(slower: MadePast, judge: Judge, p
 
 def test_a_v2_without_traffic_is_no_data(judge: Judge) -> None:
     """Code 12, with the reason."""
-    with given(made_past(Story(past_hours=30, hours=2, share=0.0))) as past:
+    with given(made_past(Story(past_hours=26, hours=2, share=0.0))) as past:
         done = judge("run", "--since", "2h")
 
     assert past.reads
@@ -257,6 +257,7 @@ def test_arms_that_select_nothing_are_refused(equal: MadePast, judge: Judge, pla
         (("decide", "hold", "--by", "ada"), "--reason"),
         (("watch", "--at", "1h"), "--at does not go with `watch`"),
         (("watch", "--listen", "9910"), "--listen '9910' is not HOST:PORT"),
+        (("watch", "--gate-cert-file", "gate.pem"), "tls_cert_file and tls_key_file go together"),
     ],
 )
 def test_wrong_usage_is_code_2(equal: MadePast, judge: Judge, words: tuple[str, ...], reason: str) -> None:

@@ -95,7 +95,7 @@ def pasts(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFac
 
 
 def test_store_and_prometheus_give_one_judgement(pasts: Pasts) -> None:
-    """Each verdict, reason, ratio and limit, what each arm did and what was missed; what a Prometheus lacks is noted."""
+    """Each verdict, reason, ratio and limit, and what each arm did; what a Prometheus lacks is noted."""
     code, stored = pasts.judge("--store", str(pasts.store))
     other_code, queried = pasts.judge("--prometheus", pasts.url)
 

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from servescope.contract.expressions import Matchers, matchers_promql, promql
+from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
+from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.cutover.judgement import ArmFigures, ArmState, Judgement, MetricJudgement
 from servescope.cutover.plan import Arm, FrozenPlan
 
@@ -25,7 +27,8 @@ def describe_judgement(judgement: Judgement) -> str:
 def explain_judgement(judgement: Judgement, frozen: FrozenPlan, metric: str | None = None) -> str:
     """What `judge explain` prints: how each metric was judged and what would change it, for one metric or for all."""
     shown = [each for each in judgement.metrics if metric in (None, each.name)]
-    lines = [*_head(judgement), ""]
+    blocks = max(0, judgement.at_ms - judgement.stage.since_ms) // BLOCK_MS
+    lines = [*_head(judgement), "", f"{blocks} blocks of five minutes since the stage began"]
     for name, state in (("v1", judgement.v1), ("v2", judgement.v2)):
         lines += _arm_lines(name, state)
     if judgement.mix is not None:
@@ -177,8 +180,8 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
     required = "required" if metric.required else "optional"
     yield f"{metric.title} ({metric.name}, {required}): {metric.verdict}, {metric.cause}"
     yield f"  {metric.reason}"
-    for name, arm, figures in (("v1", frozen.plan.v1, metric.v1), ("v2", frozen.plan.v2, metric.v2)):
-        yield f"  {name}: {_figures(figures, metric.unit)}"
+    for side, arm, figures in ((0, frozen.plan.v1, metric.v1), (1, frozen.plan.v2, metric.v2)):
+        yield f"  {arm.name}: {_figures(figures, metric.unit)}{_place(metric.name, side, frozen)}"
         yield from (f"    {query}" for query in _queries(metric.name, arm, frozen))
     if metric.ratio is not None:
         yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}"
@@ -209,6 +212,14 @@ def _figures(figures: ArmFigures | None, unit: str) -> str:
         return "nothing was observed"
     events = "" if figures.events is None else f", {number(figures.events)} events"
     return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}"
+
+
+def _place(name: str, side: int, frozen: FrozenPlan) -> str:
+    """Where in the deployment an arm's metric is measured."""
+    judged = SPEED_HISTOGRAM if name in frozen.histograms else JUDGED[name]
+    families = {SAMPLE_FAMILIES[part.series] for part in (*judged.above, *judged.below)}
+    places = {frozen.layers[family][side] for family in families if family in frozen.layers} - {""}
+    return f", measured at the {' and the '.join(sorted(places))}" if places else ""
 
 
 def _queries(name: str, arm: Arm, frozen: FrozenPlan) -> Iterable[str]:

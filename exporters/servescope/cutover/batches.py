@@ -45,10 +45,16 @@ class SeriesRows:
         """The rows of the buckets by edge, ascending, the infinite one last."""
         by_edge: dict[float, list[int]] = {}
         for row in self.by_name.get(f"{histogram}_bucket", []):
-            edge = self._labels[row].get("le")
-            if edge is not None:
-                by_edge.setdefault(float(edge), []).append(row)
+            by_edge.setdefault(_edge(self._labels[row].get("le", "")), []).append(row)
         return sorted(by_edge.items())
+
+
+def _edge(text: str) -> float:
+    """The edge of a bucket; not a number where it has none, which leaves its histogram unknown."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,15 +252,16 @@ def read_histogram(batch: TargetBatch, histogram: str) -> HistogramGains | None:
     if not counts or not totals:
         return None
     edges = batch.rows.edges(histogram)
+    whole = not any(np.isnan(edge) for edge, _ in edges)
     count, total = batch.gains[:, counts].sum(axis=1), batch.gains[:, totals].sum(axis=1)
     finite = [each for each in edges if np.isfinite(each[0])]
     cumulative = _stacked(batch.gains, finite)
-    infinite = _stacked(batch.gains, [each for each in edges if not np.isfinite(each[0])])
+    infinite = _stacked(batch.gains, [each for each in edges if np.isinf(each[0])])
     with np.errstate(invalid="ignore"):
         tolerance = _COUNT_TOLERANCE * (1.0 + np.abs(count))
         ladder = np.concatenate([np.zeros_like(count)[:, None], cumulative, infinite, count[:, None]], axis=1)
         # Not a number is in no order, so that this is also where all are known.
-        good = (ladder[:, 1:] - ladder[:, :-1] >= -tolerance[:, None]).all(axis=1) & (count < np.inf)
+        good = (ladder[:, 1:] - ladder[:, :-1] >= -tolerance[:, None]).all(axis=1) & (count < np.inf) & whole
         if infinite.shape[1]:
             good &= np.abs(infinite[:, 0] - count) <= tolerance
         good &= (total >= 0.0) & (total < np.inf)

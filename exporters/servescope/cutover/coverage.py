@@ -65,12 +65,6 @@ def arm_coverage(arm: ArmFold, within: slice, usable: NDArray[np.bool_], interva
     expected = np.cumsum(np.where(usable, begun, 0.0).sum(axis=0)) + each * later.sum(axis=0)
     # The pace of a scrape loop is not exact, so one scrape more in a block does not make up for others.
     succeeded = np.cumsum(np.where(usable, np.minimum(scrapes, each), 0.0).sum(axis=0))
-    before = np.maximum(number - HOUR_BLOCKS, -1)
-
-    def within_hour(running: Floats) -> Floats:
-        padded = np.concatenate([[0.0], running])
-        return np.asarray(padded[1:] - padded[before + 1])
-
     scraped = np.asarray((scrapes > 0.0).any(axis=0))
     return ArmCoverage(
         scraped=scraped,
@@ -78,18 +72,30 @@ def arm_coverage(arm: ArmFold, within: slice, usable: NDArray[np.bool_], interva
         expected=expected,
         succeeded=succeeded,
         share=_ratio(succeeded, expected),
-        recent=_ratio(within_hour(succeeded), within_hour(expected)),
+        recent=_ratio(_of_last_hour(succeeded), _of_last_hour(expected)),
     )
+
+
+def _of_last_hour(running: Floats) -> Floats:
+    return trailing_sum(np.diff(running, prepend=0.0))
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
     return np.asarray(np.divide(above, below, out=np.ones_like(above), where=below > 0.0))
 
 
-def known_share(known: NDArray[np.bool_], scraped: NDArray[np.bool_]) -> Floats:
-    """The share of the pods' blocks, of those scraped so far, whose metric is known, (B,), from (P, B) each.
+def known_share(known: NDArray[np.bool_], scraped: NDArray[np.bool_], last: int | None = None) -> Floats:
+    """The share of the pods' blocks, of those scraped so far or in the `last` ones, whose metric is known, (B,).
 
-    Pods that never report the metric do not count: it is of another layer.
+    Both are per pod and block, (P, B). Pods that never report the metric do not count: it is of another layer.
     """
     reports = np.logical_or.accumulate(known, axis=1) & scraped
-    return _ratio(np.cumsum((known & reports).sum(axis=0)).astype(float), np.cumsum(reports.sum(axis=0)).astype(float))
+    both = [(known & reports).sum(axis=0).astype(float), reports.sum(axis=0).astype(float)]
+    above, below = (np.cumsum(each) if last is None else trailing_sum(each, last) for each in both)
+    return _ratio(above, below)
+
+
+def trailing_sum(values: Floats, blocks: int = HOUR_BLOCKS) -> Floats:
+    """The sum of each block and those before it, as many as asked for in all: (B,)."""
+    running = np.concatenate([np.zeros(blocks), np.cumsum(values)])
+    return np.asarray(running[blocks:] - running[:-blocks])

@@ -70,7 +70,9 @@ def fold_evidence(
 
 
 def _distinct(evidence: Evidence) -> list[TargetIncrements]:
-    return list({target.target_id: target for target in evidence.targets}.values())
+    """One of the targets of each name, of those whose blocks can be read."""
+    ordered = (target for target in evidence.targets if not (np.diff(target.blocks) <= 0).any())
+    return list({target.target_id: target for target in ordered}.values())
 
 
 def judge_folded(
@@ -118,8 +120,22 @@ def judge_folded(
 def _problems(frozen: FrozenPlan, evidence: Evidence) -> list[str]:
     """What makes the evidence itself unusable."""
     counted = Counter(target.target_id for target in evidence.targets)
+    distinct: dict[int, bool] = {}
+    for target in evidence.targets:
+        if id(target.series) not in distinct:
+            distinct[id(target.series)] = len(set(target.series)) == len(target.series)
     return [
         *(f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1),
+        *(
+            f"target {target.target_id!r} has a series twice"
+            for target in evidence.targets
+            if not distinct[id(target.series)]
+        ),
+        *(
+            f"the blocks of target {target.target_id!r} are not in order"
+            for target in evidence.targets
+            if (np.diff(target.blocks) <= 0).any() or (target.blocks % BLOCK_MS).any()
+        ),
         *(
             f"target {target.target_id!r} is in both arms"
             for target in evidence.targets

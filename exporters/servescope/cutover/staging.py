@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,18 @@ from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover import load, paths, several
 from servescope.cutover.comparability import Comparability, compare
-from servescope.cutover.coverage import HOUR_BLOCKS, ArmCoverage, arm_coverage, known_share
+from servescope.cutover.conditions import (
+    ArmLoad,
+    StageContext,
+    arm_load,
+    conditions_of,
+    conditions_of_v2,
+    harm_counts,
+    missing,
+    mix_hides,
+    with_mix,
+)
+from servescope.cutover.coverage import ArmCoverage, arm_coverage
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded, judged_metric
 from servescope.cutover.freezing import counted_of, prompts_of
@@ -26,11 +37,8 @@ from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
     DEGRADED,
     INCONCLUSIVE,
-    LEAST_COUNT,
-    Conditions,
     MetricTrack,
     combine,
-    missing,
     track_band,
     track_metric,
 )
@@ -38,16 +46,6 @@ from servescope.cutover.warming import ArmWarmth, warm_mean_of, warm_pods
 from servescope.cutover.warmth import ColdStartCost
 
 _BLOCK_SECONDS = BLOCK_MS / 1000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ArmLoad:
-    """What an arm carried in each block, (B,): requests, replicas that served, requests per replica and second."""
-
-    requests: Floats
-    replicas: Floats
-    per_replica: Floats
-    saturated: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,13 +87,13 @@ def judge_stage(
     usable = course.usable(blocks[within])
     stage = frozen.plan.stages[span.index]
     weights = split_alpha([each.share for each in frozen.plan.stages])
-    loads = tuple(_load(arm, within, usable) for arm in (folded.v1, folded.v2))
+    loads = tuple(arm_load(arm, within, usable) for arm in (folded.v1, folded.v2))
     coverage = tuple(arm_coverage(arm, within, usable, evidence.scrape_interval_ms) for arm in (folded.v1, folded.v2))
-    context = _Context(
+    context = StageContext(
         frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
         coverage=(coverage[0], coverage[1]), loads=(loads[0], loads[1]),
         relation=load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated),
-        whole=stage.share >= 1.0, problems=bool(evidence.problems), warmth=warmth,
+        share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
     tracks = _judge_metrics(context)
@@ -128,16 +126,6 @@ def _always_warm(arm: ArmFold) -> ArmWarmth:
     return ArmWarmth(np.ones(arm.present.shape, dtype=np.bool_), nothing, None, ColdStartCost(0.0, 0.0))
 
 
-def _load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
-    requests = np.where(usable, np.nan_to_num(arm.traffic["requests"][:, within]), 0.0)
-    served = (requests > 0.0).sum(axis=0)
-    total = requests.sum(axis=0)
-    per_replica = np.divide(total, served * _BLOCK_SECONDS, out=np.full(total.shape, np.nan), where=served > 0)
-    above = np.array([arm.above_level[name][:, within] for name in ("queued_requests", "kv_cache_usage")])
-    preemptions = np.where(usable, np.nan_to_num(arm.traffic["preemptions"][:, within]), 0.0).sum(axis=0)
-    return ArmLoad(total, served.astype(float), per_replica, load.saturated(above, preemptions))
-
-
 _OFFERED: float = 20.0
 
 
@@ -150,26 +138,13 @@ def _outage(folded: Folded, within: slice, usable: NDArray[np.bool_]) -> NDArray
     offered = np.maximum(total(folded.v2, "started"), total(folded.v2, "requests"))
     failing = (offered >= _OFFERED) & (total(folded.v2, "ok") <= 0.0) & (total(folded.v1, "ok") > 0.0)
     before = np.concatenate([[False], offered[:-1] >= _OFFERED])
-    return np.asarray(failing & before)
+    # What is not known is no failure.
+    reported = np.isfinite(folded.v2.traffic["ok"][:, within])
+    reports = reported.any(axis=1, keepdims=True) & (folded.v2.scrapes[:, within] > 0.0)
+    return np.asarray(failing & before & reported.any(axis=0) & ~(reports & ~reported).any(axis=0))
 
 
 # --- Metrics ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Context:
-    frozen: FrozenPlan
-    folded: Folded
-    within: slice
-    usable: NDArray[np.bool_]
-    weight: float
-    coverage: tuple[ArmCoverage, ArmCoverage]
-    loads: tuple[ArmLoad, ArmLoad]
-    relation: load.LoadRelation
-    whole: bool
-    problems: bool
-    warmth: tuple[ArmWarmth, ArmWarmth]
-    mix: MixPath | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,16 +157,16 @@ class _Candidate:
     path: MetricPath
 
 
-def _judge_metrics(context: _Context) -> dict[str, MetricTrack]:
+def _judge_metrics(context: StageContext) -> dict[str, MetricTrack]:
     plan = context.frozen.plan
-    conditions = _conditions(context)
+    conditions = conditions_of(context)
     candidates, tracks = {}, {}
     for metric in plan.metrics:
         judged = judged_metric(metric.name, context.frozen.histograms)
         found = compare(judged, context.folded)
         if metric.kind == "band":
             v2 = _sums(context, context.folded.v2, metric.name, ())
-            tracks[metric.name] = track_band(metric, judged, v2, _of_v2(context), found)
+            tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found)
         else:
             candidates[metric.name] = _candidate(context, metric, judged, found)
     for required in (True, False):
@@ -200,13 +175,14 @@ def _judge_metrics(context: _Context) -> dict[str, MetricTrack]:
         for name, each in family.items():
             tracks[name] = track_metric(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
-                conditions=_with_mix(context, conditions, each), absent=_missing(context, each), found=each.found,
+                conditions=with_mix(context, conditions, each.plan),
+                absent=missing(context, each.plan, each.judged), found=each.found,
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
 
 
 def _harm(
-    context: _Context, family: Mapping[str, _Candidate]
+    context: StageContext, family: Mapping[str, _Candidate]
 ) -> tuple[dict[str, NDArray[np.bool_]], dict[str, NDArray[np.bool_]]]:
     """Where harm of each metric is proven, and more than its margin of it, over the metrics of a family together."""
     if not family:
@@ -224,18 +200,20 @@ def _harm(
     )
 
 
-def _evidence_of_harm(context: _Context, candidate: _Candidate) -> tuple[Floats, Floats, Floats]:
+def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Floats, Floats, Floats]:
     """The evidence of a metric, (B,) each; none where the stacks do not report the same, or prompts explain it."""
     path = candidate.path
     if candidate.found is not None and candidate.found.finding != "note":
         nothing = np.zeros(context.usable.size)
         return nothing, nothing, nothing
-    hidden = _mix_hides(context, candidate)
+    hidden = mix_hides(context, candidate.plan, candidate.judged, candidate.path)
     harm, material, beyond = (np.where(hidden, 0.0, each) for each in (path.harm, path.material, path.beyond))
     return harm, material, beyond
 
 
-def _candidate(context: _Context, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None) -> _Candidate:
+def _candidate(
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None
+) -> _Candidate:
     frozen = context.frozen
     edges = frozen.edges.get(metric.name, ())
     v1, v2 = (
@@ -262,7 +240,7 @@ def _candidate(context: _Context, metric: MetricPlan, judged: JudgedMetric, foun
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
 
     matched = context.relation.free
-    harmful = _harm_counts(context)
+    harmful = harm_counts(context)
     health = path(matched)
     if np.array_equal(matched, harmful):
         return _Candidate(metric, judged, found, v1, v2, health)
@@ -273,19 +251,8 @@ def _candidate(context: _Context, metric: MetricPlan, judged: JudgedMetric, foun
 _LEAST_DECODING = 60.0
 
 
-def _harm_counts(context: _Context) -> NDArray[np.bool_]:
-    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free."""
-    v1, v2 = (np.nan_to_num(each.per_replica) for each in context.loads)
-    both = (v1 > 0.0) & (v2 > 0.0)
-    return np.asarray(
-        context.relation.free
-        | context.relation.overloaded
-        | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~context.relation.both)
-    )
-
-
 def _sums(
-    context: _Context, arm: ArmFold, name: str, edges: tuple[float, ...], warm: NDArray[np.bool_] | None = None
+    context: StageContext, arm: ArmFold, name: str, edges: tuple[float, ...], warm: NDArray[np.bool_] | None = None
 ) -> ArmSums:
     """What an arm counted in the stage's blocks, of pods that are warm where `warm`, (P, B), says which."""
     counted = counted_of(arm, name, context.frozen.histograms)
@@ -309,104 +276,3 @@ def _kept(sums: ArmSums, kept: NDArray[np.bool_]) -> ArmSums:
         return sums
     slow = None if sums.slow is None else sums.slow * kept
     return ArmSums(sums.above * kept, sums.below * kept, slow, sums.prompts)
-
-
-def _missing(context: _Context, candidate: _Candidate) -> NDArray[np.object_]:
-    arms = []
-    for name, arm in (("v1", context.folded.v1), ("v2", context.folded.v2)):
-        counted = counted_of(arm, candidate.plan.name, context.frozen.histograms)
-        within = context.within
-        known = np.isfinite(counted.above[:, within]) & np.isfinite(counted.below[:, within])
-        scraped = (arm.scrapes[:, within] > 0.0) & context.usable
-        torn = np.cumsum(arm.torn[:, within].sum(axis=0))
-        seen = np.where(known & context.usable, counted.below[:, within], 0.0).sum(axis=0)
-        arms.append((name, np.cumsum(seen), known_share(known & scraped, scraped), torn))
-    return missing(candidate.judged, arms, ~_without_control(context))
-
-
-def _without_control(context: _Context) -> NDArray[np.bool_]:
-    """Where v1 has too few requests left in the last hour to compare with, though v2 has them, (B,)."""
-    if not context.whole:
-        return np.zeros(context.usable.size, dtype=np.bool_)
-    running = np.concatenate([[0.0], np.cumsum(context.loads[0].requests)])
-    number = np.arange(context.usable.size)
-    recent = running[number + 1] - running[np.maximum(0, number + 1 - HOUR_BLOCKS)]
-    return np.asarray(recent < LEAST_COUNT)
-
-
-def _conditions(context: _Context) -> Conditions:
-    size = context.usable.size
-    no_control = _without_control(context)
-    no_data = _no_data(context, (context.coverage[0], context.coverage[1]), no_control)
-    hold = np.full(size, "", dtype=object)
-    free = _recent_share(context.relation.free, _present(context))
-    hold[free < _LEAST_MATCHED] = "load"
-    hold[_warming(context)] = "warming"
-    return Conditions(no_data, hold, no_control)
-
-
-def _warming(context: _Context) -> NDArray[np.bool_]:
-    """Where most of v2's requests went to replicas that are not warm, or one that had restarted is not, (B,)."""
-    warmth = context.warmth[1]
-    requests = np.where(context.usable, np.nan_to_num(context.folded.v2.traffic["requests"][:, context.within]), 0.0)
-    warm = (requests * warmth.usable[:, context.within]).sum(axis=0)
-    total = requests.sum(axis=0)
-    return np.asarray(((total > 0.0) & (warm < _LEAST_MATCHED * total)) | warmth.rearmed[context.within])
-
-
-def _with_mix(context: _Context, conditions: Conditions, candidate: _Candidate) -> Conditions:
-    """The conditions of a metric that prompts move: none is claimed where these differ and it cannot be adjusted."""
-    mix = context.mix
-    if mix is None:
-        return conditions
-    unadjusted = mix.differs & (mix.refused | (candidate.plan.name not in context.frozen.slopes))
-    hold = np.where(unadjusted & (conditions.hold == ""), "mix", conditions.hold).astype(object)
-    return replace(conditions, hold=hold)
-
-
-def _mix_hides(context: _Context, candidate: _Candidate) -> NDArray[np.bool_]:
-    """Where a difference of prompts may explain what looks like harm of a metric, (B,)."""
-    mix = context.mix
-    if mix is None or candidate.judged.kind == "events":
-        return np.zeros(context.usable.size, dtype=np.bool_)
-    unadjusted = mix.differs & (mix.refused | (candidate.plan.name not in context.frozen.slopes))
-    return np.asarray(unadjusted & ~(candidate.path.slow_low > mix.distance + mix.chance))
-
-
-_LEAST_MATCHED = 0.5
-
-
-def _present(context: _Context) -> NDArray[np.bool_]:
-    return np.asarray((context.loads[0].requests > 0.0) & (context.loads[1].requests > 0.0))
-
-
-def _recent_share(chosen: NDArray[np.bool_], among: NDArray[np.bool_]) -> Floats:
-    """The share of the last hour's blocks that are chosen, 1 where there were none."""
-    number = np.arange(chosen.size)
-    counts = []
-    for each in (chosen & among, among):
-        running = np.concatenate([[0], np.cumsum(each)])
-        counts.append((running[number + 1] - running[np.maximum(0, number + 1 - HOUR_BLOCKS)]).astype(float))
-    return np.asarray(np.divide(counts[0], counts[1], out=np.ones(chosen.size), where=counts[1] > 0.0))
-
-
-def _of_v2(context: _Context) -> Conditions:
-    size = context.usable.size
-    no = np.zeros(size, dtype=np.bool_)
-    return Conditions(_no_data(context, (None, context.coverage[1]), no), np.full(size, "", dtype=object), no)
-
-
-def _no_data(
-    context: _Context, coverage: tuple[ArmCoverage | None, ArmCoverage], no_control: NDArray[np.bool_]
-) -> NDArray[np.object_]:
-    causes = np.full(context.usable.size, "", dtype=object)
-    for arm, each in zip(("v1", "v2"), coverage, strict=True):
-        if each is None:
-            continue
-        asked = ~no_control if arm == "v1" else np.ones(causes.size, dtype=np.bool_)
-        causes[asked & (causes == "") & ~each.seen] = "arm missing"
-        causes[asked & (causes == "") & ~each.scraped & context.usable] = "stale"
-        causes[asked & (causes == "") & ~each.complete()] = "scrapes missing"
-    if context.problems:
-        causes[:] = "query error"
-    return causes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover.comparability import Comparability
-from servescope.cutover.coverage import HOUR_BLOCKS
+from servescope.cutover.conditions import Conditions
+from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
@@ -21,26 +22,11 @@ from servescope.cutover.sequences import Floats
 CODES: Final[tuple[Verdict, ...]] = ("HEALTHY", "DEGRADED", "INCONCLUSIVE", "NO DATA")
 HEALTHY, DEGRADED, INCONCLUSIVE, NO_DATA = range(4)
 
-LEAST_COUNT: Final = 20.0
-"""Observations of either arm below which a metric is NO DATA."""
 LEAST_BLOCKS: Final = 3
 """Blocks that both arms were compared in before health is claimed."""
 BURST_SHARE: Final = 0.05
 BURST_EVENTS: Final = 20.0
 """Harm without a baseline: more than this share of a block's requests, and at least so many of them (5.1)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Conditions:
-    """What holds for every metric of a stage after each block, (B,) each: causes why nothing, or no health, is claimed.
-
-    `no_data` and `hold` are the first cause that applies, "" where none does; `hold` is of metrics that load, prompts
-    and warmth move, `no_control` of all.
-    """
-
-    no_data: NDArray[np.object_]
-    hold: NDArray[np.object_]
-    no_control: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +58,7 @@ def track_band(
     plan: MetricPlan, judged: JudgedMetric, v2: ArmSums, conditions: Conditions, found: Comparability | None
 ) -> MetricTrack:
     """The track of a level that has to lie within a band: the ratio of sums over the last hour."""
-    above, below = (_trailing(each.sum(axis=0)) for each in (v2.above, v2.below))
+    above, below = (trailing_sum(each.sum(axis=0)) for each in (v2.above, v2.below))
     value = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0.0)
     inside = np.ones(value.shape, dtype=np.bool_)
     if plan.low is not None:
@@ -88,12 +74,6 @@ def track_band(
     _set(codes, causes, absent, NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value)
-
-
-def _trailing(values: Floats) -> Floats:
-    running = np.concatenate([[0.0], np.cumsum(values)])
-    number = np.arange(values.size)
-    return np.asarray(running[number + 1] - running[np.maximum(0, number + 1 - HOUR_BLOCKS)])
 
 
 def track_metric(
@@ -143,34 +123,6 @@ def burst(v2: ArmSums) -> NDArray[np.bool_]:
     """In which blocks events of v2 are harm whatever v1 does, (B,)."""
     events, requests = v2.above.sum(axis=0), v2.below.sum(axis=0)
     return np.asarray((events >= BURST_EVENTS) & (events > BURST_SHARE * requests))
-
-
-def missing(
-    judged: JudgedMetric, arms: Sequence[tuple[str, Floats, Floats, Floats]], control: NDArray[np.bool_]
-) -> NDArray[np.object_]:
-    """Why a metric has no data after each block, "" where it has: (B,).
-
-    Per arm its name, what it counted the metric among so far, the share of its pods' blocks that are known and the torn
-    histograms so far. Where there is no control, (B,), v1 is not asked for.
-    """
-    size = control.size
-    causes = np.full(size, "", dtype=object)
-    for name, counted, known, torn in arms:
-        asked = control if name == "v1" else np.ones(size, dtype=np.bool_)
-        causes[asked & (causes == "") & (counted <= 0.0)] = "metric absent"
-        causes[asked & (causes == "") & (counted < _least(judged))] = "too few"
-        low = known < _LEAST_KNOWN
-        causes[asked & (causes == "") & low & (torn > 0.0)] = "torn"
-        causes[asked & (causes == "") & low] = "scrapes missing"
-    return causes
-
-
-def _least(judged: JudgedMetric) -> float:
-    """Requests or observations; a ratio's denominator is in its own unit, where any above zero is one."""
-    return 0.0 if judged.kind == "ratio" else LEAST_COUNT
-
-
-_LEAST_KNOWN: Final = 0.8
 
 
 def _set(

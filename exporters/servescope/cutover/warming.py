@@ -73,13 +73,16 @@ def _ages(arm: ArmFold, pod: int, first: int, requests: Floats) -> Floats:
     """
     ends = arm.blocks + BLOCK_MS
     known = np.isfinite(arm.started[pod])
-    # Where no start is shown, a process began when it was first seen, or in the block in which its counters fell.
+    # A process began when it says, when its counters fell, and otherwise when it was first seen.
+    fell = arm.resets[pod] > 0.0
     begun = np.where(known, arm.started[pod], arm.blocks)
-    news = known | ((arm.resets[pod] > 0.0) & ~known)
+    begun = np.where(fell, np.maximum(begun, arm.blocks), begun)
+    news = known | fell
     if not news.any():
         news[first] = True
     latest = np.maximum.accumulate(np.where(news, np.arange(begun.size), -1))
-    started = begun[np.where(latest >= 0, latest, int(np.argmax(news)))]
+    # A start that is shown again after counters fell is that of another process of the target, and changes nothing.
+    started = np.maximum.accumulate(begun[np.where(latest >= 0, latest, int(np.argmax(news)))])
     ages = (ends - started) / 1000.0
     served = np.flatnonzero(requests > 0.0)
     if not served.size:

@@ -116,6 +116,7 @@ _CAUSES: Final[dict[str, str]] = {
     "arm missing": "an arm has no target that was scraped",
     "metric absent": "an arm does not report it",
     "stale": "an arm was not scraped any more",
+    "quiet": "an arm gets no requests any more",
     "scrapes missing": "fewer than 80 % of the expected scrapes succeeded",
     "torn": "its histograms' parts do not fit together",
     "too few": "an arm has fewer than 20 observations",

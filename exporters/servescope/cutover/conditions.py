@@ -1,0 +1,216 @@
+"""What keeps a verdict from being given, block by block: data that is missing, arms that are not alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.contract.judged import JudgedMetric
+from servescope.cutover import load
+from servescope.cutover.coverage import HOUR_BLOCKS, LEAST_SCRAPES, ArmCoverage, known_share, trailing_sum
+from servescope.cutover.folding import ArmFold, Folded
+from servescope.cutover.freezing import counted_of
+from servescope.cutover.mixing import MixPath
+from servescope.cutover.paths import MetricPath
+from servescope.cutover.plan import FrozenPlan, MetricPlan
+from servescope.cutover.sequences import Floats
+from servescope.cutover.warming import ArmWarmth
+
+LEAST_COUNT: Final = 20.0
+"""Observations of either arm below which a metric is NO DATA."""
+_BLOCK_SECONDS: Final = BLOCK_MS / 1000
+_LEAST_MATCHED: Final = 0.5
+_RECENT: Final = 3
+"""Blocks within which a metric that vanished is found missing."""
+_QUIET: Final = 6
+_EXPECTED: Final = 10.0
+"""Where an arm has no request within `_QUIET` blocks though so many were to be expected, it gets none any more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArmLoad:
+    """What an arm carried in each block, (B,): requests, replicas that served, requests per replica and second."""
+
+    requests: Floats
+    replicas: Floats
+    per_replica: Floats
+    saturated: NDArray[np.bool_]
+
+
+def arm_load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
+    """What an arm carried in the blocks of a stage that are `usable`."""
+    requests = np.where(usable, np.nan_to_num(arm.traffic["requests"][:, within]), 0.0)
+    served = (requests > 0.0).sum(axis=0)
+    total = requests.sum(axis=0)
+    per_replica = np.divide(total, served * _BLOCK_SECONDS, out=np.full(total.shape, np.nan), where=served > 0)
+    above = np.array([arm.above_level[name][:, within] for name in ("queued_requests", "kv_cache_usage")])
+    preemptions = np.where(usable, np.nan_to_num(arm.traffic["preemptions"][:, within]), 0.0).sum(axis=0)
+    return ArmLoad(total, served.astype(float), per_replica, load.saturated(above, preemptions))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageContext:
+    """What is known of a stage before any metric is judged; `within` are its B blocks of those that are folded.
+
+    `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `problems` that the
+    past could not be read whole.
+    """
+
+    frozen: FrozenPlan
+    folded: Folded
+    within: slice
+    usable: NDArray[np.bool_]
+    weight: float
+    coverage: tuple[ArmCoverage, ArmCoverage]
+    loads: tuple[ArmLoad, ArmLoad]
+    relation: load.LoadRelation
+    share: float
+    problems: bool
+    warmth: tuple[ArmWarmth, ArmWarmth]
+    mix: MixPath | None
+
+
+def harm_counts(context: StageContext) -> NDArray[np.bool_]:
+    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free."""
+    v1, v2 = (np.nan_to_num(each.per_replica) for each in context.loads)
+    both = (v1 > 0.0) & (v2 > 0.0)
+    return np.asarray(
+        context.relation.free
+        | context.relation.overloaded
+        | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~context.relation.both)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conditions:
+    """What holds for every metric of a stage after each block, (B,) each: causes why nothing, or no health, is claimed.
+
+    `no_data` and `hold` are the first cause that applies, "" where none does; `hold` is of metrics that load, prompts
+    and warmth move, `no_control` of all.
+    """
+
+    no_data: NDArray[np.object_]
+    hold: NDArray[np.object_]
+    no_control: NDArray[np.bool_]
+
+
+def missing(context: StageContext, metric: MetricPlan, judged: JudgedMetric) -> NDArray[np.object_]:
+    """Why a metric has no data after each block, "" where it has: (B,)."""
+    causes = np.full(context.usable.size, "", dtype=object)
+    within = context.within
+    for name, arm in (("v1", context.folded.v1), ("v2", context.folded.v2)):
+        counted = counted_of(arm, metric.name, context.frozen.histograms)
+        known = np.isfinite(counted.above[:, within]) & np.isfinite(counted.below[:, within]) & context.usable
+        scraped = (arm.scrapes[:, within] > 0.0) & context.usable
+        seen = np.cumsum(np.where(known, counted.below[:, within], 0.0).sum(axis=0))
+        share = np.minimum(known_share(known, scraped), known_share(known, scraped, _RECENT))
+        torn = trailing_sum((arm.torn[:, within] * context.usable).sum(axis=0), _RECENT) > 0.0
+        asked = ~_without_control(context) if name == "v1" else np.ones(causes.size, dtype=np.bool_)
+        # A ratio's denominator is in its own unit, where any above zero is one.
+        few = seen < (0.0 if judged.kind == "ratio" else LEAST_COUNT)
+        low = share < LEAST_SCRAPES
+        for where, cause in (
+            (seen <= 0.0, "metric absent"), (few, "too few"), (low & torn, "torn"), (low, "scrapes missing"),
+        ):  # fmt: skip
+            causes[asked & (causes == "") & where] = cause
+    return causes
+
+
+def _without_control(context: StageContext) -> NDArray[np.bool_]:
+    """Where v1 has too few requests left in the last hour to compare with, though v2 has them, (B,)."""
+    if not context.share >= 1.0:
+        return np.zeros(context.usable.size, dtype=np.bool_)
+    return np.asarray(trailing_sum(context.loads[0].requests) < LEAST_COUNT)
+
+
+def conditions_of(context: StageContext) -> Conditions:
+    """The conditions of metrics that are compared."""
+    size = context.usable.size
+    no_control = _without_control(context)
+    no_data = _no_data(context, (context.coverage[0], context.coverage[1]), no_control)
+    hold = np.full(size, "", dtype=object)
+    free = _recent_share(context.relation.free, _present(context))
+    hold[free < _LEAST_MATCHED] = "load"
+    hold[_warming(context)] = "warming"
+    return Conditions(no_data, hold, no_control)
+
+
+def _warming(context: StageContext) -> NDArray[np.bool_]:
+    """Where most of v2's requests went to replicas that are not warm, or one that had restarted is not, (B,)."""
+    warmth = context.warmth[1]
+    requests = np.where(context.usable, np.nan_to_num(context.folded.v2.traffic["requests"][:, context.within]), 0.0)
+    warm = (requests * warmth.usable[:, context.within]).sum(axis=0)
+    total = requests.sum(axis=0)
+    return np.asarray(((total > 0.0) & (warm < _LEAST_MATCHED * total)) | warmth.rearmed[context.within])
+
+
+def with_mix(context: StageContext, conditions: Conditions, metric: MetricPlan) -> Conditions:
+    """The conditions of a metric that prompts move: none is claimed where these differ and it cannot be adjusted."""
+    mix = context.mix
+    if mix is None:
+        return conditions
+    unadjusted = mix.differs & (mix.refused | (metric.name not in context.frozen.slopes))
+    hold = np.where(unadjusted & (conditions.hold == ""), "mix", conditions.hold).astype(object)
+    return replace(conditions, hold=hold)
+
+
+def mix_hides(context: StageContext, metric: MetricPlan, judged: JudgedMetric, path: MetricPath) -> NDArray[np.bool_]:
+    """Where a difference of prompts may explain what looks like harm of a metric, (B,)."""
+    mix = context.mix
+    if mix is None or judged.kind == "events":
+        return np.zeros(context.usable.size, dtype=np.bool_)
+    unadjusted = mix.differs & (mix.refused | (metric.name not in context.frozen.slopes))
+    return np.asarray(unadjusted & ~(path.slow_low > mix.distance + mix.chance))
+
+
+def _present(context: StageContext) -> NDArray[np.bool_]:
+    return np.asarray((context.loads[0].requests > 0.0) & (context.loads[1].requests > 0.0))
+
+
+def _recent_share(chosen: NDArray[np.bool_], among: NDArray[np.bool_]) -> Floats:
+    """The share of the last hour's blocks that are chosen, 1 where there were none."""
+    picked, whole = (trailing_sum(each.astype(float)) for each in (chosen & among, among))
+    return np.asarray(np.divide(picked, whole, out=np.ones(chosen.size), where=whole > 0.0))
+
+
+def conditions_of_v2(context: StageContext) -> Conditions:
+    """The conditions of metrics of v2 alone."""
+    size = context.usable.size
+    no = np.zeros(size, dtype=np.bool_)
+    return Conditions(_no_data(context, (None, context.coverage[1]), no), np.full(size, "", dtype=object), no)
+
+
+def _no_data(
+    context: StageContext, coverage: tuple[ArmCoverage | None, ArmCoverage], no_control: NDArray[np.bool_]
+) -> NDArray[np.object_]:
+    causes = np.full(context.usable.size, "", dtype=object)
+    for arm, each in zip(("v1", "v2"), coverage, strict=True):
+        if each is None:
+            continue
+        asked = ~no_control if arm == "v1" else np.ones(causes.size, dtype=np.bool_)
+        causes[asked & (causes == "") & ~each.seen] = "arm missing"
+        causes[asked & (causes == "") & ~each.scraped & context.usable] = "stale"
+        causes[asked & (causes == "") & ~each.complete()] = "scrapes missing"
+        causes[asked & (causes == "") & _quiet(context, arm)] = "quiet"
+    if context.problems:
+        causes[:] = "query error"
+    return causes
+
+
+def _quiet(context: StageContext, arm: str) -> NDArray[np.bool_]:
+    """Where an arm gets no requests any more, (B,): none for an hour, or for half of it while the other's go on.
+
+    What was proven before says nothing of the present.
+    """
+    own, other = (context.loads[0], context.loads[1])[:: 1 if arm == "v1" else -1]
+    share = context.share if arm == "v2" else 1.0 - context.share
+    expected = trailing_sum(other.requests, _QUIET) * share / max(1.0 - share, 1e-9)
+    silent = (trailing_sum(own.requests, _QUIET) <= 0.0) & (expected >= _EXPECTED)
+    seen = np.cumsum(own.requests) > 0.0
+    whole_hour = trailing_sum(context.usable.astype(float)) >= HOUR_BLOCKS
+    none = (trailing_sum(own.requests) <= 0.0) & whole_hour
+    return np.asarray(seen & (none | (silent & (trailing_sum(context.usable.astype(float), _QUIET) >= _QUIET))))

@@ -1,0 +1,209 @@
+"""What holds of every judgement, whatever the evidence: over generated cases, of which `make proofs` has more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.contract.judged import JUDGED
+from servescope.contract.samples import Series, format_edge, make_labels
+from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.freezing import freeze
+from servescope.cutover.judgement import Judgement
+from servescope.cutover.judging import fold_evidence, judge, judge_folded
+from servescope.cutover.plan import Arm, FrozenPlan, MetricPlan
+from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.damaged_evidence import DAMAGES, keep_blocks
+
+V1, V2 = Side(pods=6), Side(pods=2)
+STORIES = {
+    "equal": Story(past_hours=25, hours=3, v1=V1, v2=V2),
+    "slow": Story(past_hours=25, hours=3, v1=V1, v2=replace(V2, slower=1.4), seed=2),
+    "failing": Story(past_hours=25, hours=3, v1=V1, v2=replace(V2, errors=0.012), seed=3),
+    "slow to begin": Story(past_hours=25, hours=3, v1=V1, v2=replace(V2, first_token=1.35), seed=4),
+    "quiet": Story(past_hours=25, hours=3, v1=V1, v2=V2, requests_per_minute=90.0, seed=5),
+    "other prompts": Story(past_hours=25, hours=3, v1=V1, v2=replace(V2, prompts=1.5), seed=6),
+}  # fmt: skip
+HARMED = ("slow", "failing", "slow to begin")
+
+
+@cache
+def observed(name: str) -> tuple[Story, Evidence, FrozenPlan]:
+    """A story, its evidence and the plan frozen at its start."""
+    story = STORIES[name]
+    evidence = evidence_of(story)
+    return story, evidence, freeze(plan_of(story.share), evidence, story.started_ms)
+
+
+def judged(name: str, evidence: Evidence, frozen: FrozenPlan | None = None, at_ms: int | None = None) -> Judgement:
+    """The judgement of a story from other evidence, with another plan, or at another time than its end."""
+    story, _, own = observed(name)
+    return judge(frozen or own, evidence, (start(name),), at_ms or story.end_ms)
+
+
+def start(name: str) -> Decision:
+    """The first entry of the journal of a story."""
+    return Decision("start", STORIES[name].started_ms, stage=0)
+
+
+def check_deletion(case: int) -> None:
+    """Damage what is known of a cutover that harms, and find that it is still not healthy."""
+    random = np.random.default_rng(case)
+    name = HARMED[case % len(HARMED)]
+    _, evidence, _ = observed(name)
+    for damage in random.choice(len(DAMAGES), size=random.integers(1, 4), replace=False):
+        evidence = DAMAGES[damage](evidence, random)
+    judgement = judged(name, evidence)
+    # A failure's own series that is not there means that nothing failed: that is the contract.
+    lost = any(
+        not any(each.name == "requests_total" for each in target.series) for target in evidence.targets
+    )  # fmt: skip
+    assert judgement.verdict != "HEALTHY" or (lost and name == "failing"), f"case {case}: {judgement.reason}"
+
+
+def check_stream(case: int) -> None:
+    """Judge up to some block, alone, from evidence that ends there, and by what was folded before."""
+    random = np.random.default_rng(case)
+    name = list(STORIES)[case % len(STORIES)]
+    story, evidence, frozen = observed(name)
+    if random.random() < 0.5:
+        evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+    at_ms = story.started_ms + int(random.integers(1, story.hours * 12 + 1)) * BLOCK_MS
+    whole = judged(name, evidence)
+    early = judged(name, evidence, at_ms=at_ms)
+    streamed = replace(
+        evidence,
+        targets=tuple(keep_blocks(target, target.blocks + BLOCK_MS <= at_ms) for target in evidence.targets),
+        observed_until_ms=at_ms,
+    )
+
+    assert early.changes == tuple(change for change in whole.changes if change.at_ms <= at_ms), f"case {case}"
+    assert judged(name, streamed, at_ms=at_ms).changes == early.changes, f"case {case}"
+    before = fold_evidence(frozen, evidence, (start(name),), at_ms)
+    again = fold_evidence(frozen, _since(evidence, at_ms), (start(name),), story.end_ms, before)
+    assert judge_folded(frozen, again, evidence, (start(name),), story.end_ms) == whole, f"case {case}"
+
+
+def _since(evidence: Evidence, at_ms: int) -> Evidence:
+    return replace(evidence, targets=tuple(keep_blocks(target, target.blocks >= at_ms) for target in evidence.targets))
+
+
+def check_swap(case: int) -> None:
+    """Exchange the arms: every ratio is its inverse."""
+    random = np.random.default_rng(case)
+    name = list(STORIES)[case % len(STORIES)]
+    _, evidence, frozen = observed(name)
+    if random.random() < 0.5:
+        evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+    plan = frozen.plan
+    swapped = replace(
+        frozen, plan=replace(plan, v1=Arm("v1", plan.v2.selectors), v2=Arm("v2", plan.v1.selectors)), layers={}
+    )
+    for one, other in zip(
+        judged(name, evidence, replace(frozen, layers={})).metrics, judged(name, evidence, swapped).metrics, strict=True
+    ):
+        if one.ratio and other.ratio and JUDGED[one.name].kind == "events":
+            assert one.ratio * other.ratio == pytest.approx(1.0, rel=1e-9), f"case {case}: {one.name}"
+        elif one.verdict == "HEALTHY" and one.ratio and other.ratio:
+            assert one.ratio * other.ratio == pytest.approx(1.0, rel=0.02), f"case {case}: {one.name}"
+
+
+def check_units(case: int) -> None:
+    """Measure the latencies in another unit: no ratio, interval or verdict changes."""
+    random = np.random.default_rng(case)
+    name = list(STORIES)[case % len(STORIES)]
+    story, evidence, frozen = observed(name)
+    factor = float(2.0 ** random.integers(-10, 11))
+    targets = tuple(_scaled(target, factor) for target in evidence.targets)
+    scaled = replace(evidence, targets=targets)
+    edges = {
+        metric: tuple(replace(each, edge=each.edge * factor) for each in found)
+        for metric, found in frozen.edges.items()
+    }
+    before, after = judged(name, evidence), judge(replace(frozen, edges=edges), scaled, (start(name),), story.end_ms)
+    for one, other in zip(before.metrics, after.metrics, strict=True):
+        assert (one.verdict, one.cause) == (other.verdict, other.cause), f"case {case}: {one.name}"
+        for value, expected in zip((one.ratio, one.low, one.high), (other.ratio, other.low, other.high), strict=True):
+            assert value == (expected if expected is None else pytest.approx(expected, rel=1e-9)), f"case {case}"
+
+
+def _scaled(target: TargetIncrements, factor: float) -> TargetIncrements:
+    series, gains = [], np.array(target.gains)
+    for row, each in enumerate(target.series):
+        timed = each.name.split("_seconds")[0] != each.name and each.name != "decode_seconds_total"
+        if timed and each.name.endswith("_bucket"):
+            edge = float(dict(each.labels)["le"]) * factor
+            each = Series(each.name, make_labels({"le": format_edge(edge)}))
+        elif timed and each.name.endswith("_sum"):
+            gains[row] *= factor
+        series.append(each)
+    return replace(target, series=tuple(series), gains=gains)
+
+
+def check_optional(case: int) -> None:
+    """Add optional metrics, or take some away: a verdict does not become DEGRADED, nor any other."""
+    random = np.random.default_rng(case)
+    name = list(STORIES)[case % len(STORIES)]
+    _, evidence, frozen = observed(name)
+    if random.random() < 0.5:
+        evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+    optional = [each for each in frozen.plan.metrics if not each.required]
+    kept = tuple(each for each in optional if random.random() < 0.5)
+    required = tuple(each for each in frozen.plan.metrics if each.required)
+    fewer = replace(frozen, plan=replace(frozen.plan, metrics=(*required, *kept)))
+    one, other = judged(name, evidence), judged(name, evidence, fewer)
+
+    assert (one.verdict, one.reason, one.changes) == (other.verdict, other.reason, other.changes), f"case {case}"
+
+
+def check_refresh(case: int) -> None:
+    """Look again: nothing has changed."""
+    random = np.random.default_rng(case)
+    name = list(STORIES)[case % len(STORIES)]
+    _, evidence, _ = observed(name)
+    evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+
+    assert judged(name, evidence).to_json() == judged(name, evidence).to_json(), f"case {case}"
+
+
+CHECKS = (check_deletion, check_stream, check_swap, check_units, check_optional, check_refresh)
+PROOFS = {"check_deletion": 6_000, "check_stream": 1_200, "check_swap": 1_000, "check_units": 600,
+          "check_optional": 1_000, "check_refresh": 400}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_a_property_holds(check) -> None:  # type: ignore[no-untyped-def]
+    """Of a few cases of each kind."""
+    for case in range(8):
+        check(case)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_a_property_holds_of_thousands(check) -> None:  # type: ignore[no-untyped-def]
+    """More than ten thousand cases together."""
+    for case in range(8, PROOFS[check.__name__]):
+        check(case)
+
+
+def test_there_are_ten_thousand_cases() -> None:
+    """As the specification asks for."""
+    assert sum(PROOFS.values()) >= 10_000
+
+
+def test_a_metric_that_is_not_required_is_no_metric_plan_less() -> None:
+    """An optional metric that is harmed warns, and gates nothing."""
+    _, evidence, frozen = observed("slow to begin")
+    metrics = tuple(_optional(each) for each in frozen.plan.metrics)
+    judgement = judged("slow to begin", evidence, replace(frozen, plan=replace(frozen.plan, metrics=metrics)))
+    found = next(each for each in judgement.metrics if each.name == "time_to_first_token_seconds")
+
+    assert (judgement.verdict, found.verdict) == ("HEALTHY", "DEGRADED")
+
+
+def _optional(metric: MetricPlan) -> MetricPlan:
+    return replace(metric, required=metric.required and metric.name != "time_to_first_token_seconds")

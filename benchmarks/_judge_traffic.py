@@ -187,7 +187,7 @@ def draw_cutover(past: Past, seed: int, confounder: Confounder | None = None) ->
     v1_levels = _levels(rng, setting, shock, past.effects[:v1_pods])
     v1 = _draw_requests(rng, setting, "v1", blocks, 1 - share, v1_levels)
     fresh = blocks[LEAD_BLOCKS:] if confounder.warm_up_minutes else blocks
-    v2_levels = _levels(rng, setting, shock[-len(fresh) :], setting.pod_spread * rng.standard_normal(v2_pods))
+    v2_levels = _levels(rng, setting, shock[..., -len(fresh) :], setting.pod_spread * rng.standard_normal(v2_pods))
     if confounder.warm_up_minutes:
         minutes = (fresh - fresh[0]) / 60_000 + BLOCK_MS / 120_000
         v2_levels = v2_levels + np.log1p(0.8 * np.exp(-minutes / confounder.warm_up_minutes))
@@ -260,6 +260,11 @@ def truncate(target: TargetIncrements, until_ms: int) -> TargetIncrements:
     if kept == len(target.blocks):
         return target
     return _with_blocks(target, slice(0, kept))
+
+
+def cut(target: TargetIncrements, from_ms: int) -> TargetIncrements:
+    """The blocks of a target that begin at a time or later."""
+    return _with_blocks(target, slice(int(np.searchsorted(target.blocks, from_ms)), len(target.blocks)))
 
 
 def join(before: tuple[TargetIncrements, ...], after: tuple[TargetIncrements, ...]) -> tuple[TargetIncrements, ...]:

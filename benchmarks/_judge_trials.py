@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from benchmarks._judge_rivals import judge_by_rivals, observe, usual_p95
 from benchmarks._judge_traffic import (
-    BLOCKS_PER_DAY,
     LEAD_BLOCKS,
     PAST_BLOCKS,
     Confounder,
@@ -91,36 +90,39 @@ class Order:
     rivals: bool = False
 
 
-def one_stage(share: float) -> CutoverPlan:
-    """The least plan there is, with everything else as documented."""
+def one_stage(share: float, **settings: object) -> CutoverPlan:
+    """The least plan there is with these settings, and everything else as documented."""
     arms = {"v1": {"deployment_id": "chat-v1"}, "v2": {"deployment_id": "chat-v2"}}
-    return parse_plan({"arms": arms, "stages": [{"share": share}]}, "trial")
+    return parse_plan({"arms": arms, "stages": [{"share": share}], **settings}, "trial")
 
 
 def run_trials(share: float, past_seed: int, orders: Sequence[Order]) -> Iterator[Trial]:
-    """The trials of one past; those that were made before are read, the others made and kept."""
-    path = CACHE / _version() / f"{share:g}-{past_seed}.jsonl"
+    """The trials of one past, each once; those that were made before are read, the others made and kept."""
+    path = CACHE / version() / f"{share:g}-{past_seed}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     known = {_key(trial): trial for trial in _read(path)}
-    wanted = [
-        (order, seed, harm) for order in orders for seed in range(order.days) for harm in order.harms
-    ]  # fmt: skip
-    missing = [each for each in wanted if (each[1], each[2], each[0].confounder) not in known]
-    if missing:
-        with path.open("a", encoding="utf-8") as file:
-            for trial in _make(share, past_seed, missing):
-                known[_key(trial)] = trial
-                file.write(json.dumps(asdict(trial)) + "\n")
-                file.flush()
-    for order, seed, harm in wanted:
-        yield known[seed, harm, order.confounder]
+    wanted: dict[tuple[int, Confounder], dict[Harm, bool]] = {}
+    for order in orders:
+        for seed in range(order.days):
+            harms = wanted.setdefault((seed, order.confounder), {})
+            harms |= {harm: order.rivals or harms.get(harm, False) for harm in order.harms}
+    missing = {
+        day: {harm: rivals for harm, rivals in harms.items() if (*day, harm) not in known}
+        for day, harms in wanted.items()
+    }
+    with path.open("a", encoding="utf-8") as file:
+        for trial in _make(share, past_seed, {day: harms for day, harms in missing.items() if harms}):
+            known[_key(trial)] = trial
+            file.write(json.dumps(asdict(trial)) + "\n")
+            file.flush()
+    yield from (known[*day, harm] for day, harms in wanted.items() for harm in harms)
 
 
-def _key(trial: Trial) -> tuple[int, Harm, Confounder]:
-    return trial.seed, trial.harm, trial.confounder
+def _key(trial: Trial) -> tuple[int, Confounder, Harm]:
+    return trial.seed, trial.confounder, trial.harm
 
 
-def _version() -> str:
+def version() -> str:
     """A digest of everything that a trial depends on."""
     folder = Path(staging.__file__).parent
     texts = [*sorted(folder.glob("*.py")), folder.parent / "contract" / "judged.py"]
@@ -145,28 +147,31 @@ def _read(path: Path) -> Iterator[Trial]:
         )
 
 
-def _make(share: float, past_seed: int, wanted: Sequence[tuple[Order, int, Harm]]) -> Iterator[Trial]:
+def _make(
+    share: float, past_seed: int, wanted: Mapping[tuple[int, Confounder], Mapping[Harm, bool]]
+) -> Iterator[Trial]:
+    if not wanted:
+        return
     past = draw_past(past_seed, share)
     started_ms = past.start_ms + (PAST_BLOCKS + LEAD_BLOCKS) * BLOCK_MS
+    usual = usual_p95(past)
     frozen: FrozenPlan | None = None
-    usual: float | None = None
-    for order, seed in dict.fromkeys((order, seed) for order, seed, _ in wanted):
-        cutover = draw_cutover(past, seed, order.confounder)
+    for (seed, confounder), harms in wanted.items():
+        cutover = draw_cutover(past, seed, confounder)
         if frozen is None:
             # The noise is v1's alone, so that any day of this past freezes the same plan.
             frozen = freeze(one_stage(share), show_past(cutover), started_ms)
-            usual = usual_p95(past)
-        minutes = observe(cutover, cutover.v1) if order.rivals else None
+        minutes = observe(cutover, cutover.v1) if any(harms.values()) else None
         folded: Folded | None = None
-        for harm in [each for made, at, each in wanted if made == order and at == seed]:
-            evidence = show(cutover, harm)
+        for harm, rivalled in harms.items():
             # A harm is in v2 alone: v1 is folded once.
-            folded, track = _judge(frozen, evidence, folded)
-            rivals = {} if minutes is None or usual is None else judge_by_rivals(cutover, harm, minutes, usual)
-            yield _trial(track, share, past_seed, seed, harm, order.confounder, rivals)
+            folded, stage = judge_evidence(frozen, show(cutover, harm), folded)
+            rivals = judge_by_rivals(cutover, harm, minutes, usual) if rivalled and minutes is not None else {}
+            yield _trial(stage, share, past_seed, seed, harm, confounder, rivals)
 
 
-def _judge(frozen: FrozenPlan, evidence: Evidence, former: Folded | None) -> tuple[Folded, StageTrack]:
+def judge_evidence(frozen: FrozenPlan, evidence: Evidence, former: Folded | None) -> tuple[Folded, StageTrack]:
+    """Every block of the one stage; `former` is what v1 was folded to before, where it is the same."""
     decisions = [Decision("start", frozen.started_ms, stage=0)]
     at_ms = evidence.observed_until_ms
     if former is not None:
@@ -188,19 +193,27 @@ def _trial(
     confounder: Confounder,
     rivals: Mapping[str, float | None],
 ) -> Trial:
-    degraded = _first(stage.codes == DEGRADED)
-    block = BLOCKS_PER_DAY - 1 if degraded is None else int(degraded // BLOCK_MINUTES) - 1
-    named = [
+    return Trial(
+        share=share, past=past_seed, seed=seed, hour=int(stage.blocks[0] // 3_600_000 % 24), harm=harm,
+        confounder=confounder, degraded=when(stage.codes == DEGRADED), healthy=when(stage.codes == HEALTHY),
+        cause=causes(stage), metrics=metric_trials(stage, harm), rivals=rivals,
+    )  # fmt: skip
+
+
+def causes(stage: StageTrack) -> str:
+    """What the verdict rests on when the stage was DEGRADED first, or at the end where it never was."""
+    degraded = np.flatnonzero(stage.codes == DEGRADED)
+    block = int(degraded[0]) if degraded.size else stage.codes.size - 1
+    return "; ".join(
         f"{name}: {track.causes[block]}"
         for name, track in stage.tracks.items()
         if track.plan.required and track.codes[block] == stage.codes[block]
-    ]
-    return Trial(
-        share=share, past=past_seed, seed=seed, hour=int(stage.blocks[0] // 3_600_000 % 24), harm=harm,
-        confounder=confounder, degraded=degraded, healthy=_first(stage.codes == HEALTHY), cause="; ".join(named),
-        metrics={name: _metric(track, harm, name) for name, track in stage.tracks.items() if track.path is not None},
-        rivals=rivals,
-    )  # fmt: skip
+    )
+
+
+def metric_trials(stage: StageTrack, harm: Harm) -> dict[str, MetricTrial]:
+    """What became of each metric that is compared."""
+    return {name: _metric(track, harm, name) for name, track in stage.tracks.items() if track.path is not None}
 
 
 def _metric(track: MetricTrack, harm: Harm, name: str) -> MetricTrial:
@@ -208,10 +221,8 @@ def _metric(track: MetricTrack, harm: Harm, name: str) -> MetricTrial:
     path = track.path
     low = high = None
     if truth is not None and path is not None:
-        low, high = _first(path.low > truth), _first(path.high < truth)
-    return MetricTrial(
-        _first(track.codes == DEGRADED), _first(track.codes == HEALTHY), low, high, known=truth is not None
-    )
+        low, high = when(path.low > truth), when(path.high < truth)
+    return MetricTrial(when(track.codes == DEGRADED), when(track.codes == HEALTHY), low, high, known=truth is not None)
 
 
 def true_cost(harm: Harm, metric: str) -> float | None:
@@ -227,6 +238,6 @@ def true_cost(harm: Harm, metric: str) -> float | None:
     return -math.log1p(-harm.size) if harm.kind == "tps" else math.log1p(harm.size)
 
 
-def _first(found: NDArray[np.bool_]) -> float | None:
+def when(found: NDArray[np.bool_]) -> float | None:
     """Minutes until the end of the first block that has it."""
     return float((int(np.argmax(found)) + 1) * BLOCK_MINUTES) if found.any() else None

@@ -1,0 +1,185 @@
+"""A/A trials on recordings of the emulated stack: two days each, of which the first shows the noise.
+
+A recording is of one deployment of twelve replicas, which is divided at random into two stacks, or of two identical
+deployments of six. Whatever the judge proves of such stacks is wrong. The divisions of one recording share its traffic,
+so that results are clustered by recording.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from benchmarks._judge_traffic import BLOCKS_PER_DAY, BLOCKS_PER_HOUR, Harm, cut, truncate
+from benchmarks._judge_trials import CACHE, MetricTrial, causes, judge_evidence, metric_trials, one_stage, version, when
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.cutover.evidence import Evidence
+from servescope.cutover.folding import read_families
+from servescope.cutover.freezing import freeze
+from servescope.cutover.tracks import DEGRADED, HEALTHY
+from servescope.emulator.recording import START_MS, record
+from servescope.emulator.scenario import Scenario, make_scenario
+from servescope.store.embedded import Store
+
+Kind = Literal["one", "two"]
+
+RECORDINGS: Final[tuple[tuple[Kind, int], ...]] = (
+    *(("one", seed) for seed in range(14)), *(("two", seed) for seed in range(100, 108)),
+)  # fmt: skip
+"""Each is independent of the others: its seed decides requests, paces of replicas and everything else by chance."""
+
+DIVISIONS: Final[tuple[tuple[int, int], ...]] = ((3, 24), (6, 12))
+"""How many of a deployment's twelve replicas are v2, and in how many ways they are drawn."""
+
+_HOURS: Final = 48
+_REPLICAS: Final = 12
+_SCRAPE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrial:
+    """One day of watching two like stacks; times are minutes, None where something never happened."""
+
+    kind: Kind
+    recording: int
+    share: float
+    division: int
+    degraded: float | None
+    healthy: float | None
+    cause: str
+    metrics: dict[str, MetricTrial]
+
+
+def record_missing(recordings: Sequence[tuple[Kind, int]] = RECORDINGS) -> None:
+    """Record what is not there yet, which takes minutes for each; a recording that is interrupted begins anew."""
+    for kind, seed in recordings:
+        path = _path(kind, seed)
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begun = path.with_suffix(".part")
+        for left in path.parent.glob(f"{begun.name}*"):
+            left.unlink()
+        recorded = record(_scenario(kind), begun, hours=_HOURS, seed=seed, scrape_seconds=_SCRAPE_SECONDS)
+        begun.replace(path)
+        print(f"recorded {path.name}: {recorded.requests} requests", flush=True)
+
+
+def recorded() -> list[tuple[Kind, int]]:
+    """The recordings that are there."""
+    return [each for each in RECORDINGS if _path(*each).exists()]
+
+
+def run_recorded(kind: Kind, seed: int) -> Iterator[RecordedTrial]:
+    """The trials on one recording; those that were made before are read."""
+    path = CACHE / version() / f"recorded-{kind}-{seed}.json"
+    if path.exists():
+        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        for row in rows:
+            yield RecordedTrial(
+                **{**row, "metrics": {name: MetricTrial(**each) for name, each in row["metrics"].items()}}
+            )
+        return
+    trials = list(_make(kind, seed))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([asdict(trial) for trial in trials]), encoding="utf-8")
+    yield from trials
+
+
+def _make(kind: Kind, seed: int) -> Iterator[RecordedTrial]:
+    targets = _read(_path(kind, seed))
+    if kind == "two":
+        for turn, exchanged in enumerate((False, True)):
+            yield _trial(kind, seed, 0.5, turn, [_rename(each, exchanged) for each in targets])
+        return
+    rng = np.random.default_rng([3, seed])
+    for pods, divisions in DIVISIONS:
+        for number in range(divisions):
+            chosen = set(rng.permutation(len(targets))[:pods].tolist())
+            divided = [part for place, each in enumerate(targets) for part in _divide(each, v2=place in chosen)]
+            yield _trial(kind, seed, pods / len(targets), number, divided)
+
+
+def _trial(kind: Kind, seed: int, share: float, division: int, targets: Sequence[TargetIncrements]) -> RecordedTrial:
+    started_ms = _stage_ms()
+    until_ms = started_ms + BLOCKS_PER_DAY * BLOCK_MS
+    frozen = freeze(
+        one_stage(share, calibration="1d"), _evidence([truncate(each, started_ms) for each in targets], started_ms),
+        started_ms,
+    )  # fmt: skip
+    _, stage = judge_evidence(frozen, _evidence(targets, until_ms), None)
+    degraded, healthy = when(stage.codes == DEGRADED), when(stage.codes == HEALTHY)
+    return RecordedTrial(kind, seed, share, division, degraded, healthy, causes(stage), metric_trials(stage, Harm()))
+
+
+def _stage_ms() -> int:
+    return START_MS + _HOURS // 2 * BLOCKS_PER_HOUR * BLOCK_MS
+
+
+def _evidence(targets: Sequence[TargetIncrements], until_ms: int) -> Evidence:
+    return Evidence(
+        tuple(targets), until_ms, round(_SCRAPE_SECONDS * 1000), {each.target_id: until_ms for each in targets}
+    )
+
+
+def _divide(target: TargetIncrements, *, v2: bool) -> Iterator[TargetIncrements]:
+    """A replica of v1, which is v2's from two hours before the stage on where it is chosen."""
+    from_ms = _stage_ms() - 2 * BLOCKS_PER_HOUR * BLOCK_MS
+    if not v2:
+        yield target
+        return
+    yield truncate(target, from_ms)
+    identity = replace(target.identity, deployment_id="chat-v2", inference_stack="v2")
+    yield replace(cut(target, from_ms), identity=identity, target_id=identity.target_id)
+
+
+def _rename(target: TargetIncrements, exchanged: bool) -> TargetIncrements:
+    if not exchanged:
+        return target
+    other = "v1" if target.identity.deployment_id == "chat-v2" else "v2"
+    identity = replace(target.identity, deployment_id=f"chat-{other}", inference_stack=other)
+    return replace(target, identity=identity, target_id=identity.target_id)
+
+
+def _read(path: Path) -> list[TargetIncrements]:
+    """The replicas of a recording with what a judge reads of them."""
+    with Store(path, read_only=True) as store:
+        start_ms, end_ms = START_MS, START_MS + _HOURS * 3_600_000
+        names = read_families(one_stage(0.5))
+        found = [
+            each
+            for deployment in store.deployments()
+            for each in store.read_increments(deployment, names, start_ms, end_ms)
+        ]
+    return sorted((each for each in found if each.identity.role == "aggregated"), key=lambda each: each.target_id)
+
+
+def _path(kind: Kind, seed: int) -> Path:
+    return CACHE / "recordings" / f"{kind}-{seed}.db"
+
+
+def _scenario(kind: Kind) -> Scenario:
+    """Chat of short prompts and answers over a day, forty requests a minute; replicas differ by 2 %."""
+    stacks = ("v1",) if kind == "one" else ("v1", "v2")
+    replicas = _REPLICAS // len(stacks)
+    document = {
+        "traffic": {
+            "preset": "chat-diurnal", "requests_per_second": 40 / 60, "message_tokens": 400, "output_tokens": 100,
+            "output_range": [20, 300], "system_tokens": [100, 400], "prompt_limit": 3000,
+        },
+        "deployments": [
+            {
+                "model_name": "llama-3.3-70b", "deployment_id": f"chat-{stack}", "inference_stack": "v1",
+                "share": 1 / len(stacks),
+                "engine": {"pace_spread": 0.02},
+                "autoscaling": {"min_replica": replicas, "max_replica": replicas, "concurrency_target": 16},
+            }
+            for stack in stacks
+        ],
+    }  # fmt: skip
+    return make_scenario(document, origin="recording", directory=Path())

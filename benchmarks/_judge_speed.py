@@ -1,0 +1,5 @@
+"""placeholder"""
+
+
+def measure_speed() -> None:
+    """x."""

@@ -1,0 +1,74 @@
+"""The judge on cutovers of known truth: false alarms, coverage, power and delay, beside other judges; and its speed.
+
+Trials are kept under `.cache/judge`, so that an interrupted run goes on where it was. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import _judge_experiments as experiments
+from benchmarks import _judge_recordings as recordings
+from benchmarks._judge_curves import draw_all
+from benchmarks._judge_speed import measure_speed
+from benchmarks._judge_trials import Trial, run_trials
+
+PICTURES: Final = Path(__file__).parent.parent / "docs" / "pictures"
+
+_TABLES: Final[Sequence[tuple[str, Callable[[Sequence[Trial]], Iterator[str]]]]] = (
+    ("False alarms of equal stacks, a day of watching", experiments.false_alarms),
+    ("The same by hour of the day", experiments.by_hour),
+    ("Coverage at every look of a day", experiments.coverage),
+    ("False HEALTHY", experiments.false_health),
+    ("Demanded and measured", experiments.demanded),
+    ("Harms found within a day, with the delay in minutes", experiments.power),
+    ("Equal stacks proven so, minutes", experiments.health),
+    ("Confounders", experiments.confounded),
+    ("Beside other judges", experiments.side_by_side),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this benchmark."""
+    group = parser.add_argument_group("judge")
+    group.add_argument("--speed", action="store_true", help="measure only how long a judgement takes, and its memory")
+    group.add_argument("--record", action="store_true", help="record the emulated stacks that are not recorded yet")
+    group.add_argument("--pasts", type=int, default=25, metavar="N", help="deployments' pasts (default: %(default)s)")
+    group.add_argument(
+        "--days", type=int, default=20, metavar="N",
+        help="days of equal stacks for each share and past, a tenth of it of most harms (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument("--shares", type=float, nargs="+", default=experiments.SHARES, metavar="SHARE")
+    group.add_argument("--pictures", action="store_true", help="draw the curves into docs/pictures")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the tables, in the form of docs/judge.md."""
+    if arguments.speed:
+        measure_speed()
+        return
+    if arguments.record:
+        recordings.record_missing()
+    trials = list(_trials(arguments))
+    for title, table in _TABLES:
+        print(f"\n## {title}\n")
+        print("\n".join(table(trials)))
+    recorded = [trial for each in recordings.recorded() for trial in recordings.run_recorded(*each)]
+    if recorded:
+        print("\n## False alarms on recordings\n")
+        print("\n".join(experiments.recorded_alarms(recorded)))
+    if arguments.pictures:
+        draw_all(PICTURES, trials)
+
+
+def _trials(arguments: argparse.Namespace) -> Iterator[Trial]:
+    """Past by past over all shares, so that what is there after an interruption is balanced."""
+    began = time.monotonic()
+    for past in range(arguments.pasts):
+        for share in arguments.shares:
+            yield from run_trials(share, past, experiments.orders(share, arguments.days))
+        print(f"past {past + 1} of {arguments.pasts}, {time.monotonic() - began:.0f} s", flush=True)

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks._judge_recordings import RecordedTrial
 from benchmarks._judge_rivals import RIVALS
 from benchmarks._judge_traffic import PODS, Confounder, Harm, HarmKind
-from benchmarks._judge_trials import PLAIN, Order, Trial
+from benchmarks._judge_trials import PLAIN, Order, Trial, true_cost
 from servescope.contract.judged import DEFAULT_MARGIN
 
 _T = TypeVar("_T")
@@ -96,20 +96,20 @@ def by_hour(trials: Sequence[Trial]) -> Iterator[str]:
 def coverage(trials: Sequence[Trial]) -> Iterator[str]:
     """How often an interval holds the truth at every one of a day's 288 looks."""
     yield from _head("metric", *(f"{share:.0%}" for share in SHARES), "all", "lower 95 % limit")
-    known = [trial for trial in trials if trial.confounder == PLAIN]
-    for metric in dict.fromkeys(name for trial in known for name in trial.metrics):
-        cells, total, held = [], 0, 0
-        for share in SHARES:
-            chosen = [
-                trial.metrics[metric]
-                for trial in of_share(known, share)
-                if metric in trial.metrics and trial.metrics[metric].known
-            ]
-            good = sum(each.missed_low is None and each.missed_high is None for each in chosen)
-            total, held = total + len(chosen), held + good
-            cells.append(_percent(good, len(chosen)))
-        low, _ = clopper_pearson(held, total)
-        yield _row(f"`{metric}`", *cells, f"{_percent(held, total)} of {total}", f"{low:.1%}")
+    # One day with another harm is the same day for the metrics that the harm leaves alone: each truth counts once.
+    days: dict[tuple[str, float], dict[tuple[int, int, float], bool]] = {}
+    for trial in trials:
+        for metric, each in trial.metrics.items() if trial.confounder == PLAIN else ():
+            truth = true_cost(trial.harm, metric)
+            if truth is not None:
+                held = each.missed_low is None and each.missed_high is None
+                days.setdefault((metric, trial.share), {})[trial.past, trial.seed, truth] = held
+    for metric in dict.fromkeys(name for name, _ in days):
+        by_share = [list(days.get((metric, share), {}).values()) for share in SHARES]
+        total, kept = sum(map(len, by_share)), sum(map(sum, by_share))
+        low, _ = clopper_pearson(kept, total)
+        cells = [_percent(sum(each), len(each)) for each in by_share]
+        yield _row(f"`{metric}`", *cells, f"{_percent(kept, total)} of {total}", f"{low:.1%}")
 
 
 def false_health(trials: Sequence[Trial]) -> Iterator[str]:

@@ -37,6 +37,8 @@ DIVISIONS: Final[tuple[tuple[int, int], ...]] = ((3, 24), (6, 12))
 """How many of a deployment's twelve replicas are v2, and in how many ways they are drawn."""
 
 _HOURS: Final = 48
+_BUSY: Final = 4
+"""The first recordings of each kind have twice the requests of the others."""
 _REPLICAS: Final = 12
 _SCRAPE_SECONDS: Final = 60.0
 
@@ -65,7 +67,7 @@ def record_missing(recordings: Sequence[tuple[Kind, int]] = RECORDINGS) -> None:
         begun = path.with_suffix(".part")
         for left in path.parent.glob(f"{begun.name}*"):
             left.unlink()
-        recorded = record(_scenario(kind), begun, hours=_HOURS, seed=seed, scrape_seconds=_SCRAPE_SECONDS)
+        recorded = record(_scenario(kind, seed), begun, hours=_HOURS, seed=seed, scrape_seconds=_SCRAPE_SECONDS)
         begun.replace(path)
         print(f"recorded {path.name}: {recorded.requests} requests", flush=True)
 
@@ -163,13 +165,15 @@ def _path(kind: Kind, seed: int) -> Path:
     return CACHE / "recordings" / f"{kind}-{seed}.db"
 
 
-def _scenario(kind: Kind) -> Scenario:
-    """Chat of short prompts and answers over a day, forty requests a minute; replicas differ by 2 %."""
+def _scenario(kind: Kind, seed: int) -> Scenario:
+    """Chat of short prompts and answers over a day, twenty or forty requests a minute; replicas differ by 2 %."""
+    per_minute = 40 if seed % 100 < _BUSY else 20
     stacks = ("v1",) if kind == "one" else ("v1", "v2")
     replicas = _REPLICAS // len(stacks)
     document = {
         "traffic": {
-            "preset": "chat-diurnal", "requests_per_second": 40 / 60, "message_tokens": 400, "output_tokens": 100,
+            "preset": "chat-diurnal", "requests_per_second": per_minute / 60, "message_tokens": 400,
+            "output_tokens": 100,
             "output_range": [20, 300], "system_tokens": [100, 400], "prompt_limit": 3000,
         },
         "deployments": [

@@ -197,6 +197,19 @@ def draw_cutover(past: Past, seed: int, confounder: Confounder | None = None) ->
     return Cutover(past, stage_ms, v1, counted, v2, confounder)
 
 
+def draw_day(seed: int, v1_pods: int, v2_pods: int) -> tuple[TargetIncrements, ...]:
+    """A day of both stacks of so many pods that bear like loads, from `EPOCH_MS` on."""
+    setting = Setting()
+    rng = np.random.Generator(np.random.SFC64([3, seed]))
+    blocks = EPOCH_MS + BLOCK_MS * np.arange(BLOCKS_PER_DAY, dtype=np.int64)
+    shock = _shock(rng, setting, len(blocks))
+    targets: list[TargetIncrements] = []
+    for stack, pods in (("v1", v1_pods), ("v2", v2_pods)):
+        levels = _levels(rng, setting, shock, setting.pod_spread * rng.standard_normal(pods))
+        targets += _count(_draw_requests(rng, setting, stack, blocks, pods / (v1_pods + v2_pods), levels), setting)
+    return tuple(targets)
+
+
 def show(cutover: Cutover, harm: Harm | None = None, *, until_block: int = BLOCKS_PER_DAY) -> Evidence:
     """What a judge reads `until_block` blocks into the stage when v2 has this harm: from when v2 gets requests on."""
     until = cutover.stage_ms + until_block * BLOCK_MS

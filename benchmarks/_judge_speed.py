@@ -1,5 +1,0 @@
-"""placeholder"""
-
-
-def measure_speed() -> None:
-    """x."""

@@ -1,0 +1,116 @@
+"""The judge on a few synthetic days of known truth, with wide bounds; `python -m benchmarks judge` has thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import _judge_trials
+from benchmarks._judge_experiments import AT_MARGIN, BEYOND_MARGIN, FIRST_TOKEN, NO_HARM, clopper_pearson
+from benchmarks._judge_rivals import RIVALS
+from benchmarks._judge_traffic import Confounder, Harm
+from benchmarks._judge_trials import PLAIN, Order, Trial, run_trials
+
+SLOWER, ERRING = Harm("mean", 0.20), Harm("errors", 4.0)
+DAYS = 8
+LATE = Confounder(warm_up_minutes=20.0)
+IDLE = Confounder(pods_factor=3)
+
+
+@pytest.fixture(scope="module", name="trials")
+def _trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Trial]]:
+    """A quarter of the requests on v2, after two pasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_judge_trials, "CACHE", tmp_path_factory.mktemp("trials"))
+        orders = [
+            Order(2, (NO_HARM,), rivals=True),
+            Order(DAYS, (NO_HARM, SLOWER, BEYOND_MARGIN)),
+            Order(2, (AT_MARGIN, ERRING, Harm("tps", 0.2), Harm("tail", 0.344), Harm("one pod", 0.5))),
+            Order(1, (NO_HARM,), LATE),
+            Order(1, (NO_HARM,), IDLE),
+        ]
+        yield [trial for past in (0, 1) for trial in run_trials(0.25, past, orders)]
+
+
+def test_equal_stacks_are_not_degraded(trials: list[Trial]) -> None:
+    """At most one of sixteen days of watching ends in a false DEGRADED, where one in twenty is allowed."""
+    equal = _with(trials, NO_HARM)
+
+    assert len(equal) == 2 * DAYS
+    assert sum(trial.degraded is not None for trial in equal) <= 1
+
+
+def test_equal_stacks_are_proven_so(trials: list[Trial]) -> None:
+    """The time to the first token within two hours on half of the days, everything within the day on nearly all."""
+    equal = _with(trials, NO_HARM)
+
+    assert sum((trial.metrics[FIRST_TOKEN].healthy or 1e9) <= 120 for trial in equal) >= DAYS
+    assert sum(trial.healthy is not None for trial in equal) >= 2 * DAYS - 3
+
+
+def test_a_slower_stack_is_degraded_soon_and_never_healthy(trials: list[Trial]) -> None:
+    """20 % more until the first token is found within two hours on nearly all days; 1.5 × the margin never passes."""
+    assert sum((trial.degraded or 1e9) <= 120 for trial in _with(trials, SLOWER)) >= 2 * DAYS - 2
+    assert [
+        trial for harm in (SLOWER, BEYOND_MARGIN) for trial in _with(trials, harm) if trial.healthy is not None
+    ] == []
+
+
+@pytest.mark.parametrize("kind", ["errors", "tps", "tail", "one pod"])
+def test_other_harms_are_degraded_for_what_they_are(trials: list[Trial], kind: str) -> None:
+    """Errors, slow decoding, a slow tail and a slow pod are found within three hours, by the metric that they harm."""
+    harmed = [trial for trial in trials if trial.harm.kind == kind]
+    metric = {"errors": "request_error_share", "tps": "tps_per_request"}.get(kind, FIRST_TOKEN)
+
+    assert len(harmed) == 4
+    assert all(trial.metrics[metric].degraded is not None and (trial.degraded or 1e9) <= 180 for trial in harmed)
+
+
+def test_intervals_hold_the_truth(trials: list[Trial]) -> None:
+    """At every look of a day, on nearly all days, whether v2 is equal or 15 % slower."""
+    for harm in (NO_HARM, BEYOND_MARGIN):
+        metrics = [trial.metrics[FIRST_TOKEN] for trial in _with(trials, harm)]
+        missed = [each for each in metrics if each.missed_low is not None or each.missed_high is not None]
+        assert len(missed) <= 3
+
+
+def test_what_confounds_is_no_harm(trials: list[Trial]) -> None:
+    """Equal stacks are not DEGRADED while v2 warms up; beside idle replicas nothing is proven healthy either."""
+    late, idle = ([trial for trial in trials if trial.confounder == each] for each in (LATE, IDLE))
+
+    assert [trial.degraded for trial in late] == [None, None]
+    assert [(trial.degraded, trial.healthy) for trial in idle] == [(None, None), (None, None)]
+    assert all("load" in trial.cause for trial in idle)
+
+
+def test_rivals_judge_the_same_requests(trials: list[Trial]) -> None:
+    """Each of them says something of a day that was asked for with rivals, and of no other."""
+    rivalled = [trial for trial in _with(trials, NO_HARM) if trial.rivals]
+
+    assert len(rivalled) == 4
+    assert all(list(trial.rivals) == list(RIVALS) for trial in rivalled)
+    assert any(minute is not None for trial in rivalled for minute in trial.rivals.values())
+
+
+def test_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on reads the trials that were made, and makes only what is missing."""
+    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
+    first = list(run_trials(0.5, 3, [Order(1, (NO_HARM,))]))
+    monkeypatch.setattr(_judge_trials, "draw_past", None)
+
+    assert list(run_trials(0.5, 3, [Order(1, (NO_HARM,))])) == first
+    with pytest.raises(TypeError):
+        list(run_trials(0.5, 3, [Order(2, (NO_HARM,))]))
+
+
+def test_an_exact_interval() -> None:
+    """Clopper and Pearson's of 3 in 20, and of none and all of 10."""
+    assert clopper_pearson(3, 20) == pytest.approx((0.0321, 0.3789), abs=1e-4)
+    assert clopper_pearson(0, 10) == pytest.approx((0.0, 0.3085), abs=1e-4)
+    assert clopper_pearson(10, 10) == pytest.approx((0.6915, 1.0), abs=1e-4)
+
+
+def _with(trials: list[Trial], harm: Harm) -> list[Trial]:
+    return [trial for trial in trials if trial.harm == harm and trial.confounder == PLAIN]

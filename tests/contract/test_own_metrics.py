@@ -56,9 +56,9 @@ def test_an_exposed_metric_agrees_with_its_record(page: dict[str, Any]) -> None:
         assert family.documentation == record.help or name.startswith("process_"), name
         for sample in family.samples:
             labels = set(sample.labels) - {"le"}
-            # Of a target's identity, what is empty is left out.
+            # Of a target's identity, and of what it was identified as, what is empty is left out.
             assert labels <= set(record.labels), name
-            assert set(record.labels) - labels <= set(IDENTITY_LABELS), name
+            assert set(record.labels) - labels <= {*IDENTITY_LABELS, "source", "version", "layer"}, name
 
 
 @pytest.mark.parametrize("metric", OWN_METRICS.values(), ids=OWN_METRICS)

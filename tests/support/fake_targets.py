@@ -117,7 +117,7 @@ class FakeTarget:
     def _step(self, *, idle: bool) -> None:
         component = _ROLE_COMPONENTS.get(self.identity.role, "engine")
         for metric in METRICS.values():
-            if metric.component == component:
+            if metric.component in (component, "process"):
                 for labels in self._label_sets(metric):
                     _WALKS[metric.kind](self, metric, labels, 0 if idle else self._random.randrange(6))
 

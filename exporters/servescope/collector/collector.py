@@ -159,6 +159,7 @@ class Collector:
     async def run(self) -> None:
         """Discover, scrape and evaluate, each at its interval, until cancelled."""
         await self._discovering.recall_alerts()
+        await asyncio.to_thread(self.recorder.recall)
         await self.discover()
         try:
             async with asyncio.TaskGroup() as tasks:

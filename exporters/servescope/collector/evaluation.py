@@ -59,7 +59,9 @@ class EvaluationLoop:
         series = sum(len(watched.recent) for watches in by_deployment.values() for watched in watches)
         self._telemetry.set_state(series=series, problems=len(self._problems()))
         fleet.resize_cache(series)
-        fleet.recorder.record_figures(at_ms, derived, fleet.watched, fleet.leaving, fleet.settings)
+        fleet.recorder.record_figures(
+            at_ms, derived, fleet.watched, fleet.leaving, fleet.settings, self._own.traffic_split
+        )
         self._evaluate_alerts(self.last, failed)
         return self.last
 

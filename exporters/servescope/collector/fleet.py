@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Literal
 
 from servescope.collector.clock import Clock
@@ -135,6 +136,9 @@ class Fleet:
             watched.recent = self.recent_scrapes(watched.target)
         elif last_ms is not None and time_ms <= last_ms:
             return False
+        interval_ms = self.pacer.interval_ms(watched.target)
+        if watched.status.scrape_interval_ms != interval_ms:
+            watched.status = replace(watched.status, scrape_interval_ms=interval_ms)
         kept = watched.recent.append(time_ms, snapshot)
         self.recorder.record_scrape(watched, time_ms, kept)
         self.deriver.look_up(watched.deployment, watched.recent)

@@ -9,7 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from servescope.collector.clock import Clock, Leaps
 from servescope.collector.config import CollectorSettings
 from servescope.collector.derive import Derivation
+from servescope.collector.event_log import EventLog
 from servescope.collector.telemetry import Telemetry
+from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.collector.watched import Watched
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot
@@ -38,6 +40,7 @@ class Recorder:
         self._pruned_ms = 0
         self._leaps = Leaps()
         self._settings: RecordedSettings | None = None
+        self._events = EventLog()
         self._problem_logged = self._drop_logged = -_PROBLEM_LOGGED_EVERY_SECONDS
         self._writer = StoreWriter(
             store,
@@ -46,6 +49,13 @@ class Recorder:
             on_dropped=self._on_dropped,
             on_pruned=telemetry.store_pruned.inc,
         )
+
+    def recall(self) -> None:
+        """Read which targets and configured shares were known before a restart, so that only changes are events."""
+        try:
+            self._events.recall(self.history, self._clock.now_ms)
+        except StoreError as error:
+            _logger.warning("%s; all targets count as new in the event log", error)
 
     def submit(self, round_: Round) -> None:
         """Queue a round for the writer's thread."""
@@ -77,13 +87,16 @@ class Recorder:
         targets: Sequence[Watched],
         leaving: Collection[str],
         settings: CollectorSettings,
+        traffic_split: Sequence[ConfiguredTraffic],
     ) -> None:
-        """Queue an evaluation with the status of all targets and, once a minute, the retention to apply."""
+        """Queue an evaluation with the status of all targets, what changed, and once a minute the retention."""
         listed = frozenset(watched.target.target_id for watched in targets)
+        statuses = [watched.status for watched in targets]
         round_ = Round(
             figures=[(deployment, at_ms, each.figures) for deployment, each in derived.items()],
-            targets=[watched.status for watched in targets],
+            targets=statuses,
             listed=listed,
+            events=self._events.note(at_ms, statuses, traffic_split),
         )
         self._record_settings(round_, at_ms, settings)
         self._keep(round_, settings)

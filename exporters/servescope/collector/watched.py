@@ -73,6 +73,7 @@ class Watched:
             former,
             source=self.reader.source or former.source,
             versions=self.reader.versions,
+            layer=self.reader.layer or former.layer,
             healthy=healthy,
             last_scrape_ms=scrape.time_ms,
             last_success_ms=scrape.time_ms if healthy else former.last_success_ms,

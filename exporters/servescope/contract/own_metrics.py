@@ -168,6 +168,11 @@ _COLLECTOR = (
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(
+        "servescope_target_info", "gauge", "state",
+        "1, with the source that the target was identified as, its version, and where in the deployment it measures.",
+        (*IDENTITY_LABELS, "source", "version", "layer"), absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
         "servescope_target_samples", "gauge", "samples", "Contract samples of the target's last scrape.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),

@@ -97,6 +97,11 @@ class Reader:
         """The name of the source, None until the first success."""
         return self._source.name if self._source else None
 
+    @property
+    def layer(self) -> str:
+        """Where in the deployment the source measures, "" until the first success."""
+        return self._source.layer if self._source else ""
+
     def read(self, body: bytes, limits: PageLimits = DEFAULT_LIMITS) -> Reading:
         """Parse a text and commit it; raises ReadError."""
         return self.commit(self.parse(body, limits))

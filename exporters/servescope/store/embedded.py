@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
 from servescope.contract.incrementing import compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot, Window
 from servescope.store.alerts import AlertTables, Sums
 from servescope.store.connection import StoreConnection, guarded
+from servescope.store.events import EventTable
 from servescope.store.file import file_size
 from servescope.store.increments import ATTEMPTS, block_row, make_increments, wanted_names
 from servescope.store.layouts import SeriesLayouts
@@ -48,6 +51,8 @@ __all__ = ["Store"]
 
 _logger = logging.getLogger(__name__)
 
+MOST_EVENTS: Final = 100_000
+"""The events that are read at once, at most."""
 _PRUNE_ROWS = 2_000
 
 
@@ -65,13 +70,21 @@ class Store(StoreConnection):
         self._owners = Owners(self._connection, self.path)
         self._alerts = AlertTables(self._connection, self.path)
         self._settings = SettingsTable(self._connection, self.path)
+        self._events = EventTable(self._connection, self.path)
         self._layouts = SeriesLayouts(self._connection, self.path)
         self._runs = Runs(self._connection, self.path, self._layouts)
         self._recent = RecentRows(self._connection, self.path, self._layouts)
         self._packer = Packer(self._recent, self._runs)
         self._open_blocks = OpenBlocks(self._last_scrape_ms)
         self._retention = Retention(
-            self._connection, self._owners, self._settings, self._layouts, self._runs, self._recent, self._packer
+            self._connection,
+            self._owners,
+            self._settings,
+            self._events,
+            self._layouts,
+            self._runs,
+            self._recent,
+            self._packer,
         )
 
     # --- Writing ------------------------------------------------------------------------------------------------------
@@ -153,6 +166,11 @@ class Store(StoreConnection):
         self._alerts.write_alerts(alerts)
 
     @guarded
+    def append_events(self, events: Iterable[Event]) -> None:
+        """Add events to the log; none is ever changed."""
+        self._events.append(events)
+
+    @guarded
     def append_sums(self, time_ms: int, sums: Sums) -> None:
         """Keep what the counters of objectives counted up to an instant, in place of all that is not before it."""
         self._alerts.append_sums(time_ms, sums)
@@ -213,8 +231,8 @@ class Store(StoreConnection):
     def prune(self, before_ms: int, *, increments_before_ms: int | None = None, rows: int = _PRUNE_ROWS) -> int:
         """Delete what is older than `before_ms`, at most about `rows` rows; returns how many.
 
-        Increments go when they are older than `increments_before_ms`, the same unless given. A run is deleted as a
-        whole once all of it is older. Call it again while it returns `rows` or more.
+        Increments and events go when they are older than `increments_before_ms`, the same unless given. A run is
+        deleted as a whole once all of it is older. Call it again while it returns `rows` or more.
         """
         increments_ms = before_ms if increments_before_ms is None else increments_before_ms
         return self._retention.prune(before_ms, increments_ms, rows)
@@ -361,6 +379,12 @@ class Store(StoreConnection):
                 if len(segment.times):
                     found.append(make_increments(self._owners.status(target), segment))
         return found
+
+    @guarded
+    def read_events(self, start_ms: int, end_ms: int, *, most: int = MOST_EVENTS) -> list[Event]:
+        """The event log from start to end, both included, in the order of time; the last `most` of more."""
+        with self._snapshot():
+            return self._events.between(start_ms, end_ms, most)
 
     @guarded
     def read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
 from servescope.contract.increments import TargetIncrements
 from servescope.contract.samples import Window
@@ -53,6 +54,9 @@ class History(Protocol):
 
         `names` are metrics of the contract, gauges of `JUDGED_GAUGES` among them.
         """
+
+    def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
+        """What happened from start to end, both included, in the order of time."""
 
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """How the figures of a time were derived; None when that is not known."""

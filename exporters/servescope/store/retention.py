@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
+from servescope.store.events import EventTable
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.owners import Owners
 from servescope.store.packer import Packer
@@ -34,16 +35,17 @@ class Retention:
         connection: sqlite3.Connection,
         owners: Owners,
         settings: SettingsTable,
+        events: EventTable,
         layouts: SeriesLayouts,
         runs: Runs,
         recent: RecentRows,
         packer: Packer,
     ) -> None:
-        self._connection, self._owners, self._settings = connection, owners, settings
+        self._connection, self._owners, self._settings, self._events = connection, owners, settings, events
         self._layouts, self._runs, self._recent, self._packer = layouts, runs, recent, packer
 
     def prune(self, before_ms: int, increments_before_ms: int, rows: int) -> int:
-        """Delete what is older than an instant, increments than one of their own, at most about `rows` rows.
+        """Delete what is older than an instant, increments and events than one of their own, at most about `rows` rows.
 
         Returns how many went.
         """
@@ -53,6 +55,7 @@ class Retention:
                 for owner in self._owners.rows(kind):
                     gone += self._recent.delete(kind, owner, oldest_ms, rows - gone)
             gone += self._runs.delete_oldest(kinds, rows - gone, before_ms=oldest_ms)
+        gone += self._events.delete_before(increments_before_ms, rows - gone)
         if gone < rows:
             self._owners.delete_unused()
             self._settings.delete_before(before_ms)

@@ -13,6 +13,7 @@ chunks           the packed numbers of a run, a few series over all its instants
 settings         how figures were derived, from when on
 sums             per instant, what the counters of objectives had counted by then (`alerts.AlertTables`)
 alerts           every alert that is pending, firing, or was resolved lately
+events           what happened, appended only: its time and kind, and as JSON its labels, text and details
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ TABLES: Final = (
     "CREATE TABLE settings (time_ms INTEGER PRIMARY KEY, settings TEXT NOT NULL)",
     "CREATE TABLE sums (time_ms INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "CREATE TABLE alerts (alert TEXT NOT NULL, labels TEXT NOT NULL, state TEXT NOT NULL)",
+    "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, time_ms INTEGER NOT NULL, kind TEXT NOT NULL, "
+    "body TEXT NOT NULL)",
+    "CREATE INDEX events_by_time ON events (time_ms)",
 )
 
 

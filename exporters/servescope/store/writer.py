@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot
 from servescope.store.alerts import Sums
@@ -38,7 +39,7 @@ _NUMBERS_PER_ALERT = 16
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept: scrapes and figures since an instant, increments since another, and `most_bytes` at most."""
+    """What is kept: scrapes and figures from an instant, increments and events from another, `most_bytes` at most."""
 
     from_ms: int
     increments_from_ms: int
@@ -60,6 +61,7 @@ class Round:
     listed: frozenset[str] | None = None
     settings: tuple[int, RecordedSettings] | None = None
     alerts: Sequence[KeptAlert] | None = None
+    events: Sequence[Event] = ()
     sums: tuple[int, Sums] | None = None
     forgotten_sums: Sequence[int] = ()
     keep: Kept | None = None
@@ -71,7 +73,7 @@ class Round:
             sum(len(snapshot.series) for _, _, snapshot in self.scrapes if snapshot is not None)
             + sum(len(values) for _, _, values in self.figures)
             + (sum(map(len, self.sums[1].values())) if self.sums is not None else 0)
-            + _NUMBERS_PER_ALERT * len(self.alerts or ())
+            + _NUMBERS_PER_ALERT * (len(self.alerts or ()) + len(self.events))
         )
 
     def write(self, store: Store) -> None:
@@ -88,6 +90,8 @@ class Round:
             store.append_figures(deployment, time_ms, values)
         if self.alerts is not None:
             store.write_alerts(self.alerts)
+        if self.events:
+            store.append_events(self.events)
         if self.sums is not None:
             store.append_sums(*self.sums)
         if self.forgotten_sums:

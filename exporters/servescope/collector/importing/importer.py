@@ -84,6 +84,8 @@ class Import:
                 ImportProgress(last_ms, sum(t.scrapes for t in tallies), sum(t.samples for t in tallies), self._figures)
             )
 
+        self._store.close_blocks(end_ms)
+
     def _record_settings(self, start_ms: int, end_ms: int) -> None:
         """Record how these figures are derived; later figures keep their own settings."""
         settings = self._settings

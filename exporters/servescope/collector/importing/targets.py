@@ -118,6 +118,8 @@ class ImportedTarget:
             (place, {at: up for at, up in scraped.items() if first_ms <= at <= last_ms}) for place, scraped in around
         ]
         instants = [time_ms for time_ms in there if first_ms <= time_ms <= last_ms]
+        if usual_ms := _usual_distance(there):
+            self.status = replace(self.status, scrape_interval_ms=usual_ms)
         near_ms = max(_usual_distance(there), _usual_distance(foreign.tolist()))
         wanted = frozenset(
             at for at in instants if at not in stored and not is_within(foreign, at - near_ms, at + near_ms)
@@ -193,6 +195,7 @@ class ImportedTarget:
             self.status,
             source=self.reader.source or self.status.source,
             versions=self.reader.versions,
+            layer=self.reader.layer or self.status.layer,
             healthy=snapshot is not None,
             last_scrape_ms=time_ms,
             last_success_ms=self.status.last_success_ms if snapshot is None else time_ms,

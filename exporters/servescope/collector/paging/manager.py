@@ -22,11 +22,12 @@ from servescope.collector.paging.settings import AlertingSettings
 from servescope.collector.paging.states import AlertInstance, AlertStates, Key, State
 from servescope.collector.paging.view import CollectorView
 from servescope.collector.telemetry import Telemetry
+from servescope.contract.events import Event
 from servescope.contract.expressions import Vector
 from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment
-from servescope.contract.samples import Labels, Snapshot
+from servescope.contract.samples import Labels, Snapshot, make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from servescope.store.writer import Round
@@ -185,11 +186,17 @@ class AlertManager:
         return AlertPayload(instance.key, shown.labels, shown.annotations, starts_ms, instance.resolved_ms, source)
 
     def _log_changes(self, instances: Iterable[AlertInstance]) -> None:
-        firing = _firing(instances)
-        for (name, labels), _ in sorted(firing - self._firing):
+        firing, at_ms = _firing(instances), self.view.at_ms
+        events = []
+        for (name, labels), fired_ms in sorted(firing - self._firing):
             _logger.warning("alert %s fires: %s", name, _describe(name, labels))
+            time_ms = at_ms if fired_ms is None else fired_ms
+            events.append(Event(time_ms, "alert_fired", _event_labels(name, labels), f"{name} fires"))
         for (name, labels), _ in sorted(self._firing - firing):
             _logger.info("alert %s is over: %s", name, _describe(name, labels))
+            events.append(Event(at_ms, "alert_resolved", _event_labels(name, labels), f"{name} is resolved"))
+        if events:
+            self._submit(Round(events=events))
         self._firing = firing
 
     # --- Over a restart -----------------------------------------------------------------------------------------------
@@ -284,6 +291,10 @@ def _kept(instance: AlertInstance, last_sent: Mapping[str, LastSent | None]) -> 
 def _instance(kept: KeptAlert) -> AlertInstance:
     active = Active(kept.value, kept.since_ms, kept.fired_ms, kept.kept_ms)
     return AlertInstance(kept.alert, kept.labels, active, kept.resolved_ms)
+
+
+def _event_labels(name: str, labels: Labels) -> Labels:
+    return make_labels((*labels, ("alertname", name)))
 
 
 def _describe(name: str, labels: Iterable[tuple[str, str]]) -> str:

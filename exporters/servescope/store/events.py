@@ -1,0 +1,61 @@
+"""The event log: what happened around the figures, appended only."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from servescope.contract.events import EVENT_KINDS, Event
+from servescope.contract.samples import Labels
+from servescope.store.records import RefusedError
+from servescope.store.schema import checked_time, clamped_time, decode, write_text
+
+
+class EventTable:
+    """The events, by time. Not thread safe."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection, self._path = connection, path
+
+    def append(self, events: Iterable[Event]) -> None:
+        """Add events; raises RefusedError for a kind that is not known."""
+        for event in events:
+            if event.kind not in EVENT_KINDS:
+                raise RefusedError(f"unknown kind of event {event.kind!r}, supported: {', '.join(EVENT_KINDS)}")
+            body = write_text([event.labels, event.text, event.detail])
+            self._connection.execute(
+                "INSERT INTO events (time_ms, kind, body) VALUES (?, ?, ?)",
+                (checked_time(event.time_ms), event.kind, body),
+            )
+
+    def between(self, start_ms: int, end_ms: int, most: int) -> list[Event]:
+        """The last `most` events from start to end, both included, ascending; raises StoreError for a damaged one."""
+        rows = self._connection.execute(
+            "SELECT time_ms, kind, body FROM events WHERE time_ms BETWEEN ? AND ? "
+            "ORDER BY time_ms DESC, id DESC LIMIT ?",
+            (clamped_time(start_ms), clamped_time(end_ms), most),
+        ).fetchall()
+        return [
+            decode(body, partial(_event, time_ms, kind), self._path, "an event") for time_ms, kind, body in rows[::-1]
+        ]
+
+    def delete_before(self, time_ms: int, rows: int) -> int:
+        """Delete the oldest events that are before an instant, at most so many; returns how many went."""
+        oldest = "SELECT id FROM events WHERE time_ms < ? ORDER BY time_ms LIMIT ?"
+        gone = self._connection.execute(
+            f"DELETE FROM events WHERE id IN ({oldest})",  # noqa: S608  a constant
+            (clamped_time(time_ms), max(rows, 0)),
+        )
+        return gone.rowcount
+
+
+def _event(time_ms: int, kind: Any, stored: Any) -> Event:
+    labels, text, detail = stored
+    return Event(time_ms, kind, _labels(labels), str(text), _labels(detail))
+
+
+def _labels(stored: Any) -> Labels:
+    return tuple((str(name), str(value)) for name, value in stored)

@@ -132,8 +132,8 @@ def _scraped(stack: LiveStack, plan: str) -> list[Any]:
 
 
 def _command(verb: str, stack: LiveStack, plan: str) -> list[str]:
-    files = ["--plan", str(stack.folder / f"{plan}.toml"), "--store", str(stack.folder / "servescope.db")]
-    return [sys.executable, "-m", "servescope.cli", "judge", verb, *files]
+    past = ["--plan", str(stack.folder / f"{plan}.toml"), "--prometheus", f"http://127.0.0.1:{stack.prometheus.port}"]
+    return [sys.executable, "-m", "servescope.cli", "judge", verb, *past]
 
 
 def _wait_until(holds: Callable[[], bool], problem: str) -> None:

@@ -13,9 +13,8 @@ import numpy as np
 from servescope.contract.events import Event
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
-from servescope.contract.incrementing import START_TIME
 from servescope.contract.increments import TargetIncrements
-from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
 from servescope.errors import IdentityError
@@ -114,7 +113,7 @@ class PrometheusHistory:
     def _find_deployments(self) -> list[Deployment]:
         now = self._now_ms
         # One series for each target, so that weeks of them are few.
-        found = self._whole.series([TARGET_UP, START_TIME], start_ms=now - _HELD_MS, end_ms=now)
+        found = self._whole.series([TARGET_UP, REPLICA_START_TIME], start_ms=now - _HELD_MS, end_ms=now)
         held = {deployment for labels in found if (deployment := deployment_of(labels)) is not None}
         return sorted(held | self._sources().keys())
 

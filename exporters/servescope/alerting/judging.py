@@ -32,8 +32,8 @@ JUDGE_ALERTS: Final = (
             "shows since when, beside deploys and other alerts.",
             "Beyond the margin: move the traffic back to v1, and record it by `servescope judge decide rollback`. "
             "Probable: keep the share, find the cause. Acknowledge the verdict once it is dealt with.",
-            "The probability of a false one is bounded by the plan, 5 % for a whole cutover unless it says otherwise. "
-            "A deploy on one stack alone is no noise: exclude its time with a reason.",
+            "The plan bounds the probability of a false one, for a whole cutover. A deploy on one stack alone is no "
+            "noise: exclude its time with a reason.",
         ),
         "cutover", "servescope_judgement", wait="1m", panel="Verdict",
         waits_less="a verdict is already certain at the confidence of the plan, and stays until it is acknowledged",

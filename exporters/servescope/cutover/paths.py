@@ -20,6 +20,8 @@ from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import ComparedEdge, MetricPlan, Noise
 from servescope.cutover.sequences import EffectPath, Floats, accumulate, information_to_settle
 
+RARE_WEIGHT = 0.2
+"""The part of the evidence of health that is bet on events that are rare on their own; their ratio has the rest."""
 IMMATERIAL_RATE = OBJECTIVES["requests"].budget
 """Events per request that are within any objective: rarer ones are healthy, however many times v1's they are."""
 EDGES_WEIGHT = 0.3
@@ -257,8 +259,8 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     below = counts.log_evidence_below(arms, margin, dispersion=noise.dispersion)
     needed = -math.log(levels.high)
     # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
-    rare = counts.log_evidence_rarer(arms.v2_events, arms.v2_requests, IMMATERIAL_RATE)
-    below = change.log_mixed(np.array([below, rare]), np.array([0.5, 0.5]))
+    rare = counts.log_evidence_rarer(arms.v2_events, arms.v2_requests, IMMATERIAL_RATE) / noise.dispersion
+    below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
     low, high = counts.ratio_interval(arms, levels.low, levels.high, dispersion=noise.dispersion)
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = [np.cumsum(arms.v1_events) / np.cumsum(arms.v1_requests),

@@ -45,7 +45,7 @@ class MetricPath:
 
     `harm`, `material` and `beyond` are the evidence, as logarithms of e-values, that the cost exceeds zero, the floor
     and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
-    and `high`, `recent` that of the last two to four hours; NaN, or infinite, where there is none. `information` has
+    and `high`, `recent` that of the last one to two hours; NaN, or infinite, where there is none. `information` has
     been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` is the highest lower limit of the
     differences of slow fractions, −inf without edges.
     """
@@ -212,13 +212,16 @@ def _spread(values: Floats, at: NDArray[np.int64], before: float) -> Floats:
     return np.where(at >= 0, values[at], before)
 
 
+_HOUR = 12
+
+
 def _recent(blocks: BlockEffects) -> Floats:
-    """The mean effect since the restart before the last one, (K,)."""
+    """The mean effect of the last one to two hours, (K,)."""
     known = np.isfinite(blocks.sampling)
     weights = np.where(known, 1.0 / np.where(known, blocks.sampling, 1.0), 0.0)
     total = np.concatenate([[0.0], np.cumsum(weights * blocks.effects)])
     weight = np.concatenate([[0.0], np.cumsum(weights)])
-    since = np.maximum(0, blocks.last // change.RESTART_BLOCKS - 1) * change.RESTART_BLOCKS
+    since = np.maximum(0, blocks.last // _HOUR - 1) * _HOUR
     first = np.searchsorted(blocks.last, since)
     gathered = weight[1:] - weight[first]
     nothing = np.full(gathered.shape, np.nan)

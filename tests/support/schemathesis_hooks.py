@@ -14,7 +14,7 @@ from servescope.store.schema import LATEST_MS
 def before_call(_: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]) -> None:
     """Put times in order, and near each other for samples, which OpenAPI cannot demand; wrong ones stay wrong."""
     query = case.query
-    if not case.path.startswith(("/api/v1/figures", "/api/v1/samples")) or "start_ms" not in query:
+    if not case.path.startswith(("/api/v1/figures", "/api/v1/samples", "/api/v1/events")) or "start_ms" not in query:
         return
     start, end = _time(query["start_ms"]), _time(query.get("end_ms", LATEST_MS))
     if start is not None and end is not None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from servescope import __version__
 from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.events import MOST_BODY_BYTES, MOST_EVENTS_SHOWN
 from servescope.collector.api.parameters import (
+    DEFAULT_EVENTS_RANGE_MS,
     DEFAULT_POINTS,
     DEFAULT_RANGE_MS,
     DEFAULT_SAMPLES_RANGE_MS,
@@ -128,6 +130,16 @@ def _paths() -> Schema:
             "Every alert that is pending, firing, or was resolved lately, and the receivers.",
             "Alerts",
         ),
+        "/api/v1/events": {
+            **_query(
+                "events",
+                "figures",
+                f"What happened: alerts, targets, configured shares, deploys; the last {MOST_EVENTS_SHOWN} of more.",
+                "Events",
+                _time_parameters(DEFAULT_EVENTS_RANGE_MS),
+            ),
+            **_deploy(),
+        },
         "/api/v1/openapi.json": _query(
             "openapi", "collector", "This document.", {"type": "object", "required": ["openapi", "info", "paths"]}
         ),
@@ -177,6 +189,26 @@ def _reload() -> Schema:
                 },
                 **_errors(bad=True, found=False),
                 "403": {"$ref": "#/components/responses/Forbidden"},
+            },
+        }
+    }
+
+
+def _deploy() -> Schema:
+    return {
+        "post": {
+            "operationId": "reportDeploy",
+            "tags": ["figures"],
+            "summary": "Add a deploy to the event log; always with a bearer token. It is written soon after.",
+            "requestBody": {"required": True, "content": {"application/json": {"schema": ref("Deploy")}}},
+            "responses": {
+                "202": {
+                    "description": "The event as it is written.",
+                    "content": {"application/json": {"schema": ref("Event")}},
+                },
+                **_errors(bad=True, found=False),
+                "403": {"$ref": "#/components/responses/Forbidden"},
+                "413": {"$ref": "#/components/responses/BodyTooLarge"},
             },
         }
     }
@@ -269,7 +301,8 @@ _ERRORS: Mapping[str, tuple[str, Schema]] = {
     "Unauthorized": (
         "401", _error("No bearer token, or one that is not among those configured.", WWW_Authenticate="WWWAuthenticate")
     ),
-    "Forbidden": ("403", _error("Asked by a page of a web site.")),
+    "Forbidden": ("403", _error("Asked by a page of a web site, or needs a bearer token while none is configured.")),
+    "BodyTooLarge": ("413", _error(f"A body of more than {MOST_BODY_BYTES} bytes.")),
     "Unknown": ("404", _error("There is no such deployment; the text says what there is.")),
     "MethodNotAllowed": ("405", _error("There is no such method here.", Allow="Allow")),
     "LineTooLong": ("414", _error(f"Path and query of more than {_BOUNDS.line_bytes} bytes.")),
@@ -287,7 +320,7 @@ _ERRORS: Mapping[str, tuple[str, Schema]] = {
 
 
 def _errors(*, bad: bool, found: bool, open_to_all: bool = False) -> Schema:
-    left_out = {"Forbidden"}
+    left_out = {"Forbidden", "BodyTooLarge"}
     if not bad:
         left_out.add("Bad")
     if not found:

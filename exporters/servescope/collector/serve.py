@@ -19,8 +19,10 @@ from servescope import __version__
 from servescope.collector.api import shapes
 from servescope.collector.api.answers import RequestError, json_answer, json_bytes
 from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.events import MOST_EVENTS_SHOWN, event_json, events_json, read_deploy
 from servescope.collector.api.gate import GATE, Gate, Reads
 from servescope.collector.api.parameters import (
+    DEFAULT_EVENTS_RANGE_MS,
     DEFAULT_POINTS,
     DEFAULT_RANGE_MS,
     DEFAULT_SAMPLES_RANGE_MS,
@@ -45,6 +47,7 @@ from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.page_cache import PageCache
 from servescope.settings.values import format_duration
 from servescope.store.records import AHEAD_MS, FigureTable, StoreError, TooLargeError
+from servescope.store.writer import Round
 
 _TIMES = ("start_ms", "end_ms", "name")
 # Samples are read in stretches, so that too large an answer is noticed before all of it is in memory.
@@ -73,22 +76,24 @@ def make_application(
         ("/api/v1/catalog", pages.catalog),
         ("/api/v1/status", pages.status),
         ("/api/v1/alerts", pages.alerts),
+        ("/api/v1/events", pages.events),
         ("/api/v1/openapi.json", pages.openapi),
     ):
         application.router.add_get(path, page, expect_handler=_expect_nothing)
+    application.router.add_post("/api/v1/events", pages.report_deploy, expect_handler=_expect_nothing)
     application.router.add_post("/-/reload", pages.reload, expect_handler=_expect_nothing)
     return application
 
 
 async def _expect_nothing(_: web.Request) -> None:
-    """What to do with an Expect header: answer all the same, no page reads a body."""
+    """What to do with an Expect header: answer all the same; a client sends its body though nobody asked for it."""
 
 
 class _Pages:
     """The handlers."""
 
     def __init__(self, collector: Collector, gate: Gate) -> None:
-        self._collector, self._bounds = collector, gate.bounds
+        self._collector, self._gate, self._bounds = collector, gate, gate.bounds
         self._reads = Reads(gate.bounds, gate.telemetry)
         self._started = time.time()
         self._page = Page((), (), (), collector.telemetry)
@@ -289,6 +294,26 @@ class _Pages:
             "receivers": alerts.notifier.problems(),
         }
         return json_answer(await self._reads.run(json_bytes, shown))
+
+    async def events(self, request: web.Request) -> web.Response:
+        check_parameters(request, _TIMES[:2])
+        asked = read_range(request, self._collector.now_ms, default_ms=DEFAULT_EVENTS_RANGE_MS)
+        return json_answer(await self._reads.run(self._read_events, asked))
+
+    def _read_events(self, asked: TimeRange) -> bytes:
+        return events_json(asked, self._collector.history.read_events(*asked, most=MOST_EVENTS_SHOWN))
+
+    async def report_deploy(self, request: web.Request) -> web.Response:
+        """Add a deploy to the event log, which is evidence: never without a token."""
+        check_parameters(request, ())
+        if not self._gate.needs_token:
+            message = (
+                "deploys are accepted only with a bearer token; configure [api] bearer_token_file or bearer_token_env"
+            )
+            raise RequestError(message, status=403)
+        event = await read_deploy(request, self._collector.now_ms)
+        self._collector.recorder.submit(Round(events=[event]))
+        return json_answer(json_bytes(event_json(event)), status=202)
 
     def _store_shown(self) -> dict[str, int | str | None]:
         """What the store holds; why it cannot be written, or read, in `problem`, None while it can."""

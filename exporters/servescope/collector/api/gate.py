@@ -69,6 +69,11 @@ class Gate:
         self._holders: dict[int, int] = {}
         self._logged = ""
 
+    @property
+    def needs_token(self) -> bool:
+        """Whether every client has a bearer token."""
+        return self._tokens.required
+
     @web.middleware
     async def pass_through(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer one request, and send the answer."""

@@ -14,6 +14,7 @@ from servescope.contract.metrics import METRICS
 from servescope.store.schema import LATEST_MS
 
 DEFAULT_RANGE_MS: Final = 3_600_000
+DEFAULT_EVENTS_RANGE_MS: Final = 7 * 86_400_000
 DEFAULT_SAMPLES_RANGE_MS: Final = 900_000
 MOST_SAMPLES_RANGE_MS: Final = 86_400_000
 DEFAULT_POINTS: Final = 1_000

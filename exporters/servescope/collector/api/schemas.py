@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
 from servescope.alerting.alerts import ALERTS
+from servescope.collector.api.events import MOST_TEXT, TEXT
 from servescope.collector.paging.states import State as AlertState
+from servescope.contract.events import EVENT_KINDS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Component, Kind, Status, Unit
 from servescope.sources.maps import Status as CoverageStatus
+from servescope.store.schema import LATEST_MS
 
 Schema = dict[str, Any]
 
@@ -191,6 +194,9 @@ _FIGURE: Final = _object(
     }
 )
 
+_LABELS: Final = {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}
+_TEXT: Final = {"type": "string", "minLength": 1, "maxLength": MOST_TEXT, "pattern": f"^{TEXT}$"}
+
 SCHEMAS: Final[Mapping[str, Schema]] = {
     "Error": _object({"error": {"type": "string", "minLength": 1}}),
     "Deployment": _object({name: _label(name) for name in DEPLOYMENT_LABELS}),
@@ -262,6 +268,31 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "Catalog": _object({"metrics": _list(_METRIC), "figures": _list(_FIGURE)}),
     "Status": _STATUS,
     "Alerts": _ALERTS,
+    "Event": _object(
+        {
+            "time_ms": _TIME,
+            "kind": {"enum": list(EVENT_KINDS)},
+            "labels": _LABELS,
+            "text": {"type": "string"},
+            "detail": _LABELS,
+        }
+    ),
+    "Events": _object({"start_ms": _TIME, "end_ms": _TIME, "events": _list(ref("Event"))}),
+    "Deploy": {
+        "type": "object",
+        "properties": {
+            "text": _TEXT,
+            "by": _TEXT,
+            "labels": {
+                "type": "object",
+                "properties": dict.fromkeys(IDENTITY_LABELS, _TEXT),
+                "additionalProperties": False,
+            },
+            "time_ms": {"type": "integer", "minimum": 0, "maximum": LATEST_MS},
+        },
+        "required": ["text", "by"],
+        "additionalProperties": False,
+    },
     "Configuration": _object(
         {"loaded_ms": _TIME, "error": _nullable("string"), "needs_restart": _list({"type": "string"})}
     ),

@@ -8,7 +8,6 @@ from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import HARM_AXIS, Row, expression_panel
 from dashboards.queries import PRESENCE
-from dashboards.verdict import verdict_row
 from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, mean, rate
 
 NAME = "cutover"
@@ -27,10 +26,9 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Cutover",
-        "The verdict of the judge where one watches the cutover, and the selected stacks side by side, each summed "
-        "over its deployments. A difference alone is not a verdict: the traffic may differ as well.",
+        "The selected stacks side by side, each summed over its deployments. A difference is not a verdict: the "
+        "traffic may differ as well.",
         (
-            verdict_row(options),
             Row(
                 "Traffic and replicas",
                 (
@@ -119,5 +117,4 @@ def make(options: Options) -> Board:
                 ),
             ),
         ),
-        marks_verdicts=True,
     )  # fmt: skip

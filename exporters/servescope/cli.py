@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from servescope.errors import ServescopeError, UsageError
 
 COMMANDS = {
-    "demo": ("servescope.demo", "show an emulated v1 and v2 deployment in the console"),
+    "demo": ("servescope.demo.command", "show an emulated v1 and v2 deployment in the console"),
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
     "judge": ("servescope.judge.command", "judge whether a cutover is healthy: plan, start, run, watch, decide"),

@@ -73,6 +73,13 @@ def read(path: Path, deployment: str) -> dict[str, TargetIncrements]:
     return {each.identity.replica: each for each in increments if each.identity.role == "aggregated"}
 
 
+def read_events(path: Path) -> list[tuple[int, str, str]]:
+    """The minute, kind and text of every event."""
+    with Store(path, read_only=True) as store:
+        events = store.read_events(START_MS, START_MS + round(HOURS * 3_600_000))
+    return [((each.time_ms - START_MS) // 60_000, each.kind, each.text) for each in events]
+
+
 def gained(increments: TargetIncrements, name: str) -> NDArray[np.float64]:
     rows = [row for row, series in enumerate(increments.series) if series.name == name]
     added: NDArray[np.float64] = np.nansum(increments.gains[rows], axis=0)
@@ -98,6 +105,14 @@ def test_recording_holds_what_the_stack_did(tmp_path: Path) -> None:
     assert (old["engine-0"].tallies.resets > 0).tolist() == [False] * 4 + [True, False]
     last = [gained(each, "requests_started_total")[-1] for each in (old["engine-0"], old["engine-1"], new["engine-0"])]
     assert last[2] / sum(last) == pytest.approx(0.5, abs=0.12)
+    assert [event for event in read_events(tmp_path / "r.db") if event[0] > 0 and "router" not in event[2]] == [
+        (10, "target_appeared", "new/autoscaler-0 appeared"),
+        (11, "target_appeared", "new/engine-0 appeared"),
+        (12, "traffic_split", "old is to get 0.5 of the requests"),
+        (12, "traffic_split", "new is to get 0.5 of the requests"),
+    ]
+    assert old["engine-1"].started_ms.tolist() == [START_MS] * 6
+    assert new["engine-0"].started_ms[-1] == START_MS + 600_000
 
 
 def test_one_seed_gives_one_recording(tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ def test_examples_run(path: Path) -> None:
     pages = []
     for _ in range(2):
         described = read_scenario(path)
-        stack = described.build()
+        stack = described.build(epoch=1_700_000_000)
         Faults(stack, described.faults)
         stack.clock.run_until(20.0)
         shares = stack.traffic.split.shares

@@ -100,7 +100,7 @@ def test_requests_are_conserved_over_the_whole_stack() -> None:
 
 def test_one_seed_gives_one_history() -> None:
     """The same seed gives the same expositions to the byte, another seed others."""
-    first, again, other = EmulatedStack(seed=5), EmulatedStack(seed=5), EmulatedStack(seed=6)
+    first, again, other = (EmulatedStack(seed=seed, epoch=1_700_000_000) for seed in (5, 5, 6))
     for stack in (first, again, other):
         stack.clock.run_until(60.0)
     assert exposition(first) == exposition(again) != exposition(other)
@@ -117,6 +117,7 @@ def test_steps_reported_together_count_the_same() -> None:
         EmulatedStack(
             v1=replace(V1, engine=replace(V1.engine, reports_together=each)),
             v2=replace(V2, engine=replace(V2.engine, reports_together=each)),
+            epoch=1_700_000_000,
         )
         for each in (False, True)
     )

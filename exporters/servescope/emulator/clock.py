@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from servescope.errors import ServescopeError, UsageError
+from servescope.instruments.instrument import Instruments
 
 logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+_Instruments = TypeVar("_Instruments", bound=Instruments)
 
 # Beyond these a clock looks stopped, or jumps.
 _SLOWEST, _FASTEST = 1e-3, 1e6
@@ -32,17 +34,25 @@ _FORGIVEN_LAG_SECONDS = 1.0
 class VirtualClock:
     """Seconds since the start of the emulation, and the events to come; for one thread at a time.
 
-    Events of the same moment happen in the order they were scheduled in, so that one seed gives one history.
+    Events of the same moment happen in the order they were scheduled in, so that one seed gives one history. `epoch` is
+    when the emulation starts in Unix seconds, None for one that lives in the time of this machine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: float | None = None) -> None:
         self.now = 0.0
+        self.epoch = epoch
         self._ahead: list[tuple[float, int, Callable[[], object]]] = []
         self._scheduled = 0
 
     def read(self) -> float:
         """The time in seconds; the clock that instruments are given."""
         return self.now
+
+    def date(self, instruments: _Instruments, *, age_seconds: float = 0.0) -> _Instruments:
+        """The instruments of a process that begins now, or is so old already, with its start time."""
+        if self.epoch is not None:
+            instruments.begin_at(self.epoch + self.now - age_seconds)
+        return instruments
 
     def schedule(self, delay_seconds: float, action: Callable[[], object]) -> None:
         """Run `action` in `delay_seconds`, at once when that is zero or less."""

@@ -43,8 +43,8 @@ class DeploymentPlan:
 
     The kind of `scaling` decides the autoscaler; `routing` is None for a least-load router, `router` says how the
     processes of a KV-aware one run. A cache event takes `event_seconds` to reach them. A draining replica that has not
-    served its requests after `drain_seconds` is ended with them. It is there from `opens_seconds` on; from the start,
-    its first replicas serve at once, later they start like any other.
+    served its requests after `drain_seconds` is ended with them. It is there from `opens_seconds` on, from that long
+    before the start if that is negative; its first replicas then serve at once, later they start like any other.
 
     With `disaggregation` a replica is a unit of prefill and decode workers, between which `kv_transfer` says how KV
     goes; every worker is built as `engine` says, but that prefill workers draft nothing.
@@ -65,7 +65,9 @@ class DeploymentPlan:
     kv_transfer: TransferCost = field(default_factory=TransferCost)
 
     def __post_init__(self) -> None:
-        for name in ("event_seconds", "drain_seconds", "opens_seconds"):
+        if not math.isfinite(self.opens_seconds):
+            raise UsageError(f"opens_seconds is {self.opens_seconds!r}, expected a number of seconds")
+        for name in ("event_seconds", "drain_seconds"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of seconds, 0 or more")
         if self.disaggregation is not None and not isinstance(self.scaling, TokenScaling):
@@ -75,6 +77,10 @@ class DeploymentPlan:
     def roles(self) -> tuple[WorkerRole, ...]:
         """The role of each worker of one replica."""
         return ("aggregated",) if self.disaggregation is None else self.disaggregation.roles
+
+    def age_seconds(self, clock: VirtualClock) -> float:
+        """How old a process is that the emulation creates now: those of its start began before it."""
+        return max(-self.opens_seconds, 0.0) if clock.now == 0 else 0.0
 
     def identify(self, name: str, role: str) -> Identity:
         """The identity of one process of the deployment."""
@@ -104,6 +110,7 @@ def build_engine(
         draft_length=parameters.draft_length or 1,
         resources=gpu,
     )
+    clock.date(instruments, age_seconds=plan.age_seconds(clock))
     engine: Engine = Engine(
         parameters,
         clock=clock,
@@ -129,7 +136,9 @@ def build_router(plan: DeploymentPlan, *, clock: VirtualClock, seed: str) -> Rou
             seed=seed,
             runtime=plan.router,
         )
-    instruments = RouterInstruments(plan.identify(ROUTER, "router"), clock=clock.read)
+    instruments = clock.date(
+        RouterInstruments(plan.identify(ROUTER, "router"), clock=clock.read), age_seconds=plan.age_seconds(clock)
+    )
     if plan.routing is None:
         return LeastLoadRouter(clock=clock, instruments=instruments, seed=seed)
     return KvRouter(
@@ -144,7 +153,10 @@ def build_router(plan: DeploymentPlan, *, clock: VirtualClock, seed: str) -> Rou
 
 def build_autoscaler(plan: DeploymentPlan, *, clock: VirtualClock) -> Autoscaler:
     """The autoscaler of the plan's kind of scaling."""
-    instruments = AutoscalerInstruments(plan.identify(AUTOSCALER, "autoscaler"), clock=clock.read)
+    instruments = clock.date(
+        AutoscalerInstruments(plan.identify(AUTOSCALER, "autoscaler"), clock=clock.read),
+        age_seconds=plan.age_seconds(clock),
+    )
     if isinstance(plan.scaling, TokenScaling):
         return TokenAutoscaler(plan.scaling, instruments=instruments, disaggregation=plan.disaggregation)
     return ConcurrencyAutoscaler(plan.scaling, instruments=instruments)

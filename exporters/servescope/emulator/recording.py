@@ -1,21 +1,23 @@
 """A cutover of an emulated stack, recorded into a store by virtual clock: days of it in minutes.
 
 Every target's page is rendered, distorted by the faults that are on, and read through its source map, as a collector
-does; of the scrapes the store gets the increments per block, not each scrape.
+does; of the scrapes the store gets the increments per block and the events, not each scrape.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from servescope.contract.events import Event, EventKind
 from servescope.contract.identity import Identity
 from servescope.contract.incrementing import compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS
-from servescope.contract.samples import Series, Snapshot, Window
+from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from servescope.emulator.deployment import EmulatedTarget
 from servescope.emulator.exposition_faults import distort, keep_beginning
 from servescope.emulator.faults import Faults
@@ -69,15 +71,8 @@ def record(
         raise UsageError(f"scrape interval is {scrape_seconds!r} s, expected a divisor of {BLOCK_MS // 1000}")
     if path.exists():
         raise UsageError(f"{str(path)!r} exists, expected a path for a new store")
-    scenario = replace(
-        scenario,
-        seed=scenario.seed if seed is None else seed,
-        deployments=tuple(
-            each._replace(plan=replace(each.plan, engine=replace(each.plan.engine, reports_together=True)))
-            for each in scenario.deployments
-        ),
-    )
-    stack = scenario.build()
+    scenario = replace(scenario.reporting_together(), seed=scenario.seed if seed is None else seed)
+    stack = scenario.build(epoch=start_ms / 1000)
     faults = Faults(stack, scenario.faults)
     store = Store.begin(path)
     try:
@@ -92,10 +87,20 @@ def record(
 class StackRecorder:
     """Scrapes a stack by its own clock and writes the increments of closed blocks; for one thread.
 
-    The stack's clock at 0 is `start_ms` of the store.
+    The stack's clock at 0 is `start_ms` of the store. Blocks are written from `from_ms` on, a multiple of a block's
+    length, the start when left out.
     """
 
-    def __init__(self, stack: EmulatedStack, faults: Faults, store: Store, *, start_ms: int, interval_ms: int) -> None:
+    def __init__(
+        self,
+        stack: EmulatedStack,
+        faults: Faults,
+        store: Store,
+        *,
+        start_ms: int,
+        interval_ms: int,
+        from_ms: int | None = None,
+    ) -> None:
         self._stack = stack
         self._faults = faults
         self._store = store
@@ -105,7 +110,8 @@ class StackRecorder:
         self._scraped: dict[str, _ScrapedTarget] = {}
         self._generation = -1
         self._targets: list[EmulatedTarget] = []
-        self._flushed_ms = start_ms
+        self._shares: dict[str, float] = {}
+        self._flushed_ms = start_ms if from_ms is None else from_ms
         self._next_ms = start_ms
         store.record_settings(start_ms, RecordedSettings(BLOCK_MS, BLOCK_MS, interval_ms, "closed"))
 
@@ -120,6 +126,16 @@ class StackRecorder:
             self._next_ms += self._interval_ms
         self._stack.clock.run_until(seconds)
 
+    def windows(self, since_ms: int) -> dict[Identity, Window]:
+        """The scrapes since a time that are not written yet, of the targets that there were all that time."""
+        found = {scraped.identity: scraped.window(since_ms) for scraped in self._scraped.values()}
+        most = max((len(window.times) for window in found.values()), default=0)
+        return {identity: window for identity, window in found.items() if len(window.times) == most}
+
+    def write(self) -> None:
+        """Write the blocks that ended."""
+        self._flush(self._next_ms - self._interval_ms)
+
     def finish(self) -> None:
         """Write the blocks that ended, and which targets there are at the end."""
         last_ms = self._next_ms - self._interval_ms
@@ -132,19 +148,39 @@ class StackRecorder:
     # --- scraping -----------------------------------------------------------------------------------------------------
 
     def _scrape(self, now_ms: int) -> None:
-        self._follow_targets()
+        if events := [*self._follow_shares(now_ms), *self._follow_targets(now_ms)]:
+            with self._store.transaction():
+                self._store.append_events(events)
         for target in self._targets:
             self._scraped[target.identity.target_id].scrape(target, self._faults, now_ms)
 
-    def _follow_targets(self) -> None:
-        """Take the targets there are now."""
-        if self._stack.generation != self._generation:
-            self._generation = self._stack.generation
-            self._targets = self._stack.targets()
-            for target in self._targets:
-                if target.identity.target_id not in self._scraped:
-                    scraped = _ScrapedTarget(target.identity, self._cache, self._interval_ms)
-                    self._scraped[target.identity.target_id] = scraped
+    def _follow_targets(self, now_ms: int) -> Iterator[Event]:
+        """Take the targets there are now; those that came and went since the start."""
+        if self._stack.generation == self._generation:
+            return
+        self._generation = self._stack.generation
+        before = [target.identity for target in self._targets]
+        self._targets = self._stack.targets()
+        now = [target.identity for target in self._targets]
+        for identity in now:
+            if identity.target_id not in self._scraped:
+                self._scraped[identity.target_id] = _ScrapedTarget(identity, self._cache, self._interval_ms)
+            if identity not in before and now_ms > self._start_ms:
+                yield _target_event(now_ms, "target_appeared", identity)
+        for identity in before:
+            if identity not in now:
+                yield _target_event(now_ms, "target_gone", identity)
+
+    def _follow_shares(self, now_ms: int) -> Iterator[Event]:
+        """The shares that are other ones than before."""
+        before, self._shares = self._shares, self._stack.traffic.split.shares
+        for deployment in self._stack.deployments:
+            identity = deployment.plan.identity
+            share, former = self._shares[identity.deployment_id], before.get(identity.deployment_id)
+            if share != former:
+                detail = {"ratio": f"{share:g}", "former_ratio": "" if former is None else f"{former:g}"}
+                text = f"{identity.deployment_id} is to get {share:.4g} of the requests"
+                yield Event(now_ms, "traffic_split", identity.labels(), text, make_labels(detail))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +199,7 @@ class _ScrapedTarget:
     """One target: how its pages are read, and the scrapes whose blocks are not written yet."""
 
     def __init__(self, identity: Identity, cache: SeriesCache, interval_ms: int) -> None:
-        self._identity = identity
+        self.identity = identity
         self._reader = Reader(identity, cache=cache)
         self._interval_ms = interval_ms
         self._scrapes: list[tuple[int, Snapshot | None]] = []
@@ -185,6 +221,10 @@ class _ScrapedTarget:
                 self._error = str(error)
         self._scrapes.append((now_ms, snapshot))
 
+    def window(self, since_ms: int) -> Window:
+        """The scrapes since a time that are not written yet."""
+        return _window([scrape for scrape in self._scrapes if scrape[0] >= since_ms])
+
     def write(self, store: Store, start_ms: int, end_ms: int) -> None:
         """Write its blocks between start and end, and keep the scrapes that later ones go on from."""
         if not any(start_ms < time_ms <= end_ms for time_ms, _ in self._scrapes):
@@ -193,7 +233,7 @@ class _ScrapedTarget:
         store.set_target(status)
         increments = compute_increments(
             status.target_id,
-            self._identity,
+            self.identity,
             _window(self._scrapes),
             start_ms=start_ms,
             end_ms=end_ms,
@@ -206,9 +246,9 @@ class _ScrapedTarget:
     def _status(self) -> TargetStatus:
         last_ms, _ = self._scrapes[-1]
         return TargetStatus(
-            self._identity.target_id,
-            f"emulated:{self._identity.deployment_id}/{self._identity.replica}",
-            self._identity,
+            self.identity.target_id,
+            f"emulated:{self.identity.deployment_id}/{self.identity.replica}",
+            self.identity,
             source=self._reader.source or "",
             versions=self._reader.versions,
             healthy=self._error is None,
@@ -232,3 +272,9 @@ def _window(scrapes: list[tuple[int, Snapshot | None]]) -> Window:
         if snapshot is not None:
             values[places[id(snapshot.series)], column] = snapshot.values
     return Window(tuple(rows), np.array([time_ms for time_ms, _ in scrapes], dtype=np.int64), values)
+
+
+def _target_event(now_ms: int, kind: EventKind, identity: Identity) -> Event:
+    labels = make_labels((*identity.labels(), ("target_id", identity.target_id)))
+    happened = "appeared" if kind == "target_appeared" else "is gone"
+    return Event(now_ms, kind, labels, f"{identity.deployment_id}/{identity.replica} {happened}")

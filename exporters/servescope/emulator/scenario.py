@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -56,14 +56,25 @@ class Scenario:
     seed: int
     origin: str
 
-    def build(self, *, quiet: bool = False) -> EmulatedStack:
+    def reporting_together(self) -> Scenario:
+        """The same with engines that report alike steps together: less to do, and another inter-token latency."""
+        return replace(
+            self,
+            deployments=tuple(
+                each._replace(plan=replace(each.plan, engine=replace(each.plan.engine, reports_together=True)))
+                for each in self.deployments
+            ),
+        )
+
+    def build(self, *, epoch: float | None = None, quiet: bool = False) -> EmulatedStack:
         """The stack at its beginning, its faults not scheduled yet; quiet, it has no traffic of its own.
 
-        Raises ConfigurationError for what cannot be.
+        `epoch` is when it begins, in Unix seconds, for a stack that lives in a time of its own. Raises
+        ConfigurationError for what cannot be.
         """
         with located(self.origin):
             stack = EmulatedStack.of(
-                self.deployments, traffic=self.traffic, mixes=self.mixes, seed=self.seed, quiet=quiet
+                self.deployments, traffic=self.traffic, mixes=self.mixes, seed=self.seed, epoch=epoch, quiet=quiet
             )
         for each in self.shares:
             change = partial(stack.traffic.split.set_share, each.deployment, each.share, each.follow_seconds)

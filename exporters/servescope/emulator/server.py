@@ -95,7 +95,9 @@ class RunningEmulator:
         speed_up: float,
         add_routes: Sequence[RouteAdder] = (),
         pages: Pages | None = None,
+        configuration: str | None = None,
     ) -> None:
+        self._configuration = configuration
         self.stack = stack
         self._pages = pages or OwnPages()
         self.runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
@@ -126,7 +128,7 @@ class RunningEmulator:
         """Serve, write the files and start the clock; the configuration is written last."""
         self._server.start()
         self._follow_targets()
-        _replace_file(self.config_path, format_configuration(self.stack.deployments))
+        _replace_file(self.config_path, self._configuration or format_configuration(self.stack.deployments))
         self.runner.start()
 
     def wait(self, seconds: float | None = None) -> None:
@@ -199,13 +201,15 @@ def start(
     stack: EmulatedStack | None = None,
     add_routes: Sequence[RouteAdder] = (),
     pages: Pages | None = None,
+    configuration: str | None = None,
 ) -> RunningEmulator:
     """An emulated stack that runs, its files in `directory`; `port` 0 takes a free one.
 
     It listens on `address`; the lists of targets name it `advertised`, which is the address when left out, or
     127.0.0.1 when that is every address of the machine. The first `warm_up_seconds` of its life pass at once, so that
     there is traffic from the first scrape on. `add_routes` add what it answers beside `/metrics`; `pages` are
-    how that shows the targets, in the contract's own names when left out.
+    how that shows the targets, in the contract's own names when left out. `configuration` is what it writes for a
+    collector, `format_configuration` of its deployments when left out.
     """
     if not _HOST.fullmatch(advertised):
         raise UsageError(f"advertised host is {advertised!r}, expected a name or an address, such as emulator")
@@ -220,6 +224,7 @@ def start(
         speed_up=speed_up,
         add_routes=add_routes,
         pages=pages,
+        configuration=configuration,
     )
     try:
         stack.clock.run_until(warm_up_seconds)
@@ -246,16 +251,18 @@ def format_file_sd(targets: list[EmulatedTarget], address: str) -> str:
     return json.dumps(entries, indent=2) + "\n"
 
 
-def format_configuration(deployments: list[EmulatedDeployment]) -> str:
+def format_configuration(
+    deployments: list[EmulatedDeployment], *, scrape_interval: str = _SCRAPE_INTERVAL, window: str = _WINDOW
+) -> str:
     """A collector configuration that collects all deployments; its paths are relative to the file."""
     lines = [
         "# Written by `servescope emulate`; `servescope collect --config` reads it.",
         "[collector]",
         'store = "servescope.db"',
-        f'scrape_interval = "{_SCRAPE_INTERVAL}"',
-        f'scrape_timeout = "{_SCRAPE_INTERVAL}"',
-        f'evaluation_interval = "{_SCRAPE_INTERVAL}"',
-        f'window = "{_WINDOW}"',
+        f'scrape_interval = "{scrape_interval}"',
+        f'scrape_timeout = "{scrape_interval}"',
+        f'evaluation_interval = "{scrape_interval}"',
+        f'window = "{window}"',
     ]
     for deployment in deployments:
         identity = deployment.plan.identity

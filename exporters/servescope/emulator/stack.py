@@ -50,7 +50,8 @@ class EmulatedStack:
     """Deployments under one stream of traffic: by default a v1 and a v2, `share_v2` of new conversations going to v2.
 
     The traffic is generated of `mix`, unless `traffic` plans another. Nothing moves but by `clock.run_until`, in one
-    thread at a time. The same seed gives the same history. A `quiet` stack has no traffic of its own until
+    thread at a time. The same seed gives the same history. `epoch` is when it starts in Unix seconds, which its
+    processes show; None for the time of this machine. A `quiet` stack has no traffic of its own until
     `traffic.start`; it serves only what is sent to its deployments.
     """
 
@@ -63,12 +64,17 @@ class EmulatedStack:
         share_v2: float = 0.5,
         v1: DeploymentPlan = V1,
         v2: DeploymentPlan = V2,
+        epoch: float | None = None,
         quiet: bool = False,
     ) -> None:
         if not 0 <= share_v2 <= 1:
             raise UsageError(f"share of v2 is {share_v2!r}, expected a share in [0, 1]")
         self._assemble(
-            [(v1, 1 - share_v2), (v2, share_v2)], traffic or GeneratedTraffic(mix or Mix()), seed, quiet=quiet
+            [(v1, 1 - share_v2), (v2, share_v2)],
+            traffic or GeneratedTraffic(mix or Mix()),
+            seed,
+            epoch=epoch,
+            quiet=quiet,
         )
 
     @classmethod
@@ -79,6 +85,7 @@ class EmulatedStack:
         traffic: TrafficPlan,
         mixes: Mapping[str, Mix] | None = None,
         seed: int = 1,
+        epoch: float | None = None,
         quiet: bool = False,
     ) -> EmulatedStack:
         """A stack of any deployments, each with its share of the traffic; together they need not be 1.
@@ -86,7 +93,7 @@ class EmulatedStack:
         `mixes` are of the deployments, by their id, whose conversations have a mix of their own.
         """
         stack = cls.__new__(cls)
-        stack._assemble(plans, traffic, seed, mixes=mixes, quiet=quiet)
+        stack._assemble(plans, traffic, seed, mixes=mixes, epoch=epoch, quiet=quiet)
         return stack
 
     def _assemble(
@@ -96,10 +103,11 @@ class EmulatedStack:
         seed: int,
         *,
         mixes: Mapping[str, Mix] | None = None,
+        epoch: float | None = None,
         quiet: bool,
     ) -> None:
         block_tokens = _check_plans([plan for plan, _ in plans])
-        self.clock = VirtualClock()
+        self.clock = VirtualClock(epoch)
         self.deployments = [EmulatedDeployment(plan, clock=self.clock, seed=seed) for plan, _ in plans]
         self.traffic = Traffic(
             traffic,

@@ -98,7 +98,7 @@ class Instruments(Exposed):
         self._epoch = object()
         self._lock = threading.Lock()
         self._ledger = Ledger(identity.labels())
-        self._ledger.scalar(METRICS[REPLICA_START_TIME], self.created_at)
+        self._begun = self._ledger.scalar(METRICS[REPLICA_START_TIME], self.created_at)
         self._journals: list[_Foldable] = []
         self._logged: dict[str, object] = {}
         self._to_log: list[tuple[str, str]] = []
@@ -106,6 +106,10 @@ class Instruments(Exposed):
         self._refused: dict[str, Scalar] = {}
         self._ratio_parts: dict[str, tuple[float, float]] = {}
         _living.add(self)
+
+    def begin_at(self, seconds: float) -> None:
+        """Show another start time than that of this object, in Unix seconds; for an emulated process."""
+        self.created_at = self._begun.value = seconds
 
     def identities(self) -> tuple[Identity, ...]:
         """The identity of this process."""

@@ -1,8 +1,9 @@
 """The clock that programs read: the machine's, or that of an emulation which runs faster.
 
 `SERVESCOPE_CLOCK` in the environment of a collector, a console or a judge makes it live in the time of an emulation, as
-the demo does: `WALL=TIME*SPEED`, three numbers, means that it was TIME (Unix seconds) when the machine's clock showed
-WALL, and that time has passed SPEED times as fast since. Without it a program reads the machine's clock.
+the demo does. It names a file with the text `WALL=TIME*SPEED`, three numbers: it was TIME (Unix seconds) when the
+machine's clock showed WALL, and time has passed SPEED times as fast since. Before WALL the time is TIME: an emulation
+that is being prepared has a WALL in the future. Without the variable a program reads the machine's clock.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 from servescope.errors import UsageError
@@ -25,16 +28,43 @@ _FASTEST = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramClock:
-    """The time in Unix seconds: `origin` when the machine's clock showed `wall`, and `speed` times as fast since."""
+class EmulatedTime:
+    """The time in Unix seconds: `origin` until the machine's clock shows `wall`, and `speed` times as fast since."""
 
-    wall: float = 0.0
-    origin: float = 0.0
-    speed: float = 1.0
+    wall: float
+    origin: float
+    speed: float
 
     def now(self) -> float:
         """The time now, in Unix seconds."""
-        return self.origin + (time.time() - self.wall) * self.speed
+        return self.origin + max(time.time() - self.wall, 0.0) * self.speed
+
+    def write(self, path: Path) -> None:
+        """Make it the time of all programs whose `SERVESCOPE_CLOCK` is this path."""
+        unfinished = path.with_name(f".{path.name}.new")
+        unfinished.write_text(f"{self.wall!r}={self.origin!r}*{self.speed!r}\n", encoding="ascii")
+        unfinished.replace(path)
+
+
+class ProgramClock:
+    """The clock of a program: the machine's, or that of the file at `path`, which may change meanwhile."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._version: tuple[int, int] | None = None
+        self._time = EmulatedTime(0.0, 0.0, 1.0)
+        self._read()
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast as the machine's clock it runs; 1 for that clock itself."""
+        self._read()
+        return self._time.speed
+
+    def now(self) -> float:
+        """The time now, in Unix seconds."""
+        self._read()
+        return self._time.now() if self._path is not None else time.time()
 
     def now_ms(self) -> int:
         """The time now, in milliseconds."""
@@ -44,24 +74,40 @@ class ProgramClock:
         """Sleep for so many of its seconds."""
         await asyncio.sleep(seconds / self.speed)
 
-    def describe(self) -> str:
-        """The value of `SERVESCOPE_CLOCK` that gives another process the same clock."""
-        return f"{self.wall!r}={self.origin!r}*{self.speed!r}"
+    def _read(self) -> None:
+        """Read the file again if it was replaced."""
+        if self._path is None:
+            return
+        try:
+            found = self._path.stat()
+            version = found.st_mtime_ns, found.st_ino
+            if version != self._version:
+                self._time, self._version = _parse(self._path, self._path.read_text(encoding="ascii")), version
+        except (OSError, ValueError) as error:
+            if self._version is None:
+                raise UsageError(f"{CLOCK_VARIABLE}: cannot read {str(self._path)!r}: {error}") from error
+            # Its folder is gone, as when the emulation ends: time passes as before.
 
 
 def program_clock(variables: Mapping[str, str] = os.environ) -> ProgramClock:
-    """The clock of this program; raises UsageError when `SERVESCOPE_CLOCK` is not understood."""
-    text = variables.get(CLOCK_VARIABLE, "")
-    if not text:
-        return ProgramClock()
+    """The clock of this program; raises UsageError when `SERVESCOPE_CLOCK` names no clock."""
+    return _clock_of(variables.get(CLOCK_VARIABLE, ""))
+
+
+@lru_cache(maxsize=8)
+def _clock_of(path: str) -> ProgramClock:
+    return ProgramClock(Path(path) if path else None)
+
+
+def _parse(path: Path, text: str) -> EmulatedTime:
+    match = _FORM.fullmatch(text.strip())
     try:
-        match = _FORM.fullmatch(text)
         wall, origin, speed = map(float, match.groups()) if match else (math.nan,) * 3
     except ValueError:
         wall = origin = speed = math.nan
     if not (math.isfinite(wall) and math.isfinite(origin) and 0 < speed <= _FASTEST):
         raise UsageError(
-            f"{CLOCK_VARIABLE} is {text!r}, expected WALL=TIME*SPEED: Unix seconds of the machine and of the "
-            f"emulation, and a speed above 0, at most {_FASTEST:g}"
+            f"{CLOCK_VARIABLE}: {str(path)!r} holds {text.strip()[:80]!r}, expected WALL=TIME*SPEED: Unix seconds of "
+            f"the machine and of the emulation, and a speed above 0, at most {_FASTEST:g}"
         )
-    return ProgramClock(wall, origin, speed)
+    return EmulatedTime(wall, origin, speed)

@@ -158,7 +158,7 @@ class KvRouter:
         Raises UsageError when `name` is not its name.
         """
         check_name(name, self.processes)
-        self.instruments = RouterInstruments(self.instruments.identity, clock=self._clock.read)
+        self.instruments = self._clock.date(RouterInstruments(self.instruments.identity, clock=self._clock.read))
         self._follower.restart(self.instruments)
         self._life += 1
         self._up = self._deciding = False

@@ -91,7 +91,7 @@ class LeastLoadRouter:
     def restart(self, name: str) -> None:
         """Let the process restart at once: its requests in flight are forgotten, its counters begin at zero."""
         check_name(name, self.processes)
-        self.instruments = RouterInstruments(self.instruments.identity, clock=self._clock.read)
+        self.instruments = self._clock.date(RouterInstruments(self.instruments.identity, clock=self._clock.read))
         for worker in self._requests:
             self._requests[worker] = 0
             self._births[worker] += 1

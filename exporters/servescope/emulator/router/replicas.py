@@ -43,7 +43,7 @@ class RouterReplicas:
                 parameters,
                 clock=clock,
                 block_tokens=block_tokens,
-                instruments=RouterInstruments(identify(name), clock=clock.read),
+                instruments=clock.date(RouterInstruments(identify(name), clock=clock.read)),
                 seed=f"{seed}-{name}",
                 runtime=replace(runtime, replicas=1),
                 share=partial(self._share, name),

@@ -183,8 +183,7 @@ class Conversations:
 
     def _rate(self) -> float:
         mix = self._mix
-        day = 1 + mix.day_amplitude * math.sin(2 * math.pi * self._clock.now / mix.day_seconds)
-        return self._calm_rate() * day * (mix.burst_factor if self._bursting else 1.0)
+        return self._calm_rate() * mix.day_factor(self._clock.now) * (mix.burst_factor if self._bursting else 1.0)
 
     def _peak_rate(self) -> float:
         return self._calm_rate() * (1 + self._mix.day_amplitude) * self._mix.burst_factor

@@ -25,8 +25,9 @@ class Mix:
 
     Conversations arrive independently of each other (`poisson`), or with gaps of a Pareto tail of `pareto_shape` (above
     1; the variance is infinite up to 2), so that many come at once and then none for long (`pareto`). Their rate makes
-    `requests_per_second` on average; it follows a day of `day_seconds` up and down by `day_amplitude` (share), and is
-    `burst_factor` times as high during bursts of `burst_seconds`, `calm_seconds` apart.
+    `requests_per_second` on average; it follows a day of `day_seconds` up and down by `day_amplitude` (share), of which
+    `day_start_seconds` have passed at the start, and is `burst_factor` times as high during bursts of `burst_seconds`,
+    `calm_seconds` apart.
 
     Of all requests, `abort_share` are given up by the client after `abort_seconds`, and `oversized_share` carry a
     prompt of `oversized_tokens`, which no engine takes.
@@ -54,6 +55,7 @@ class Mix:
     pareto_shape: float = 2.2
     day_seconds: float = 1500.0
     day_amplitude: float = 0.25
+    day_start_seconds: float = 0.0
     burst_factor: float = 3.0
     burst_seconds: float = 12.0
     calm_seconds: float = 150.0
@@ -73,7 +75,7 @@ class Mix:
             self._require(0 < getattr(self, name) < math.inf, name, "above 0")
         for name in ("applications", "documents_per_prompt", "turns", "prompt_limit", "oversized_tokens"):
             self._require(1 <= getattr(self, name) < math.inf, name, "1 or more")
-        for name in ("documents", "rewritten_tokens", "popularity", "document_popularity"):
+        for name in ("documents", "rewritten_tokens", "popularity", "document_popularity", "day_start_seconds"):
             self._require(0 <= getattr(self, name) < math.inf, name, "0 or more")
         for name in ("message_spread", "output_spread"):
             self._require(0 <= getattr(self, name) <= _WIDEST_SPREAD, name, f"from 0 to {_WIDEST_SPREAD:g}")
@@ -89,6 +91,10 @@ class Mix:
             most = f"at most documents = {self.documents}"
             self._require(self.documents_per_prompt <= self.documents, "documents_per_prompt", most)
         self._require(self.shared_tokens < self.prompt_limit, "prompt_limit", f"above {self.shared_tokens}, {_SHARED}")
+
+    def day_factor(self, seconds: float) -> float:
+        """How many times as high as on average the rate is so long after the start, before it if negative."""
+        return 1 + self.day_amplitude * math.sin(2 * math.pi * (seconds + self.day_start_seconds) / self.day_seconds)
 
     @property
     def shared_tokens(self) -> int:

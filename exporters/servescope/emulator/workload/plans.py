@@ -63,8 +63,8 @@ TrafficPlan = GeneratedTraffic | ReplayedTraffic
 
 _MIX_FIELDS = tuple(each.name for each in fields(Mix))
 _ARRIVAL_FIELDS = (
-    "requests_per_second", "arrivals", "pareto_shape", "day_seconds", "day_amplitude", "burst_factor", "burst_seconds",
-    "calm_seconds",
+    "requests_per_second", "arrivals", "pareto_shape", "day_seconds", "day_amplitude", "day_start_seconds",
+    "burst_factor", "burst_seconds", "calm_seconds",
 )  # fmt: skip
 _REPLAY_FIELDS = tuple(each.name for each in fields(ReplayedTraffic))
 

@@ -1,6 +1,7 @@
-"""`servescope demo`: an emulated v1 and v2 deployment under one traffic stream, collected and shown in the console.
+"""`servescope demo`: a cutover from an emulated v1 to an emulated v2 under way, collected, judged and shown.
 
-Three processes of the same commands a user has (`emulate`, `collect`, `console`), on 127.0.0.1 only; they end together.
+The emulator is in this process; the collector and the console are the commands a user has. All are on 127.0.0.1 only
+and end together. Their clock is the emulation's, which runs faster.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from servescope.errors import ServescopeError, UsageError
+from servescope.settings.clock import CLOCK_VARIABLE
+
+if TYPE_CHECKING:
+    from servescope.emulator.server import RunningEmulator
 
 _CONSOLE_PORT, _COLLECTOR_PORT, _EMULATOR_PORT = 8501, 9900, 9800
 # Generous: a part that ended is noticed at once, and the first start on a slow machine compiles what it imports.
@@ -55,13 +61,16 @@ def run(arguments: argparse.Namespace) -> int:
     with _folder(arguments.directory) as folder:
         parts: list[_Part] = []
         port = arguments.port or _port_near(_CONSOLE_PORT)
+        running: RunningEmulator | None = None
         try:
-            _start(parts, folder, port, no_browser=arguments.no_browser)
+            running = _start(parts, folder, port, no_browser=arguments.no_browser)
             print(f"servescope: the demo runs; the console is at http://127.0.0.1:{port}")
             print("servescope: Ctrl-C ends it", flush=True)
-            _wait_for_end(parts)
+            _wait_for_end(parts, running)
         finally:
             _end(parts)
+            if running is not None:
+                running.close()
     return 0
 
 
@@ -101,29 +110,45 @@ def _port_near(wanted: int) -> int:
     raise ServescopeError("no free port on 127.0.0.1")
 
 
-def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> None:
-    """Start emulator, console and collector, as early as each can start, and wait until the console answers.
+def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> RunningEmulator:
+    """Start emulator, console and collector, as early as each can start, and have time pass once all answer.
 
-    Their imports take most of that time, so they run side by side: the store is made here, not by the collector, and
-    the collector is the only one that waits, for the configuration that the emulator writes.
+    The console takes longest, so it starts first, on an empty store; meanwhile the past is written into it.
     """
-    from servescope.store.embedded import Store
+    from servescope.demo import opening
+    from servescope.emulator import server
+    from servescope.emulator.control import Control
 
-    configuration, store = folder / "servescope.toml", folder / "servescope.db"
-    configuration.unlink(missing_ok=True)
-    emulator = _port_near(_EMULATOR_PORT)
-    parts.append(_launch("emulate", ["--directory", str(folder), "--port", str(emulator)], folder))
-    Store.begin(store).close()
-    words = ["--store", str(store), "--port", str(port), "--emulator", f"http://127.0.0.1:{emulator}"]
-    if no_browser:
-        words.append("--no-browser")
-    console = _launch("console", words, folder)
+    opens_at = opening.choose_opening()
+    opening.put_files(folder, opens_at)
+    store, emulator = str(folder / opening.STORE), _port_near(_EMULATOR_PORT)
+    words = ["--plan", str(folder / opening.PLAN), "--journal", str(folder / opening.JOURNAL), "--port", str(port)]
+    words += ["--emulator", f"http://127.0.0.1:{emulator}", *(["--no-browser"] if no_browser else [])]
+    console = _launch("console", ["--store", store, *words], folder)
     parts.append(console)
-    _wait_until(configuration.exists, parts, parts[0], "the emulator wrote no configuration")
-    listen = f"127.0.0.1:{_port_near(_COLLECTOR_PORT)}"
-    words = ["--config", str(configuration), "--store", str(store), "--listen", listen]
-    parts.append(_launch("collect", words, folder))
-    _wait_until(lambda: _answers(port), parts, console, "the console did not answer")
+    opened = opening.open_cutover(folder, opens_at)
+    running = server.start(
+        folder,
+        port=emulator,
+        speed_up=opening.SPEED,
+        warm_up_seconds=0.0,
+        stack=opened.stack,
+        add_routes=[Control(opened.faults).add_routes],
+        configuration=opened.configuration,
+    )
+    try:
+        listen = f"127.0.0.1:{_port_near(_COLLECTOR_PORT)}"
+        words = ["--config", str(running.config_path), "--store", store, "--listen", listen]
+        collector = _launch("collect", words, folder)
+        parts.append(collector)
+        collects, shows = f"http://{listen}/-/healthy", f"http://127.0.0.1:{port}/_stcore/health"
+        _wait_until(lambda: _answers(collects), parts, collector, "the collector did not answer")
+        opening.start_clock(folder, opens_at)
+        _wait_until(lambda: _answers(shows), parts, console, "the console did not answer")
+    except BaseException:
+        running.close()
+        raise
+    return running
 
 
 def _launch(command: str, words: Sequence[str], folder: Path) -> _Part:
@@ -134,17 +159,17 @@ def _launch(command: str, words: Sequence[str], folder: Path) -> _Part:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", CLOCK_VARIABLE: str(folder / "clock")},
         )
     return _Part(command, process, log)
 
 
-def _answers(port: int) -> bool:
+def _answers(url: str) -> bool:
     from urllib.error import URLError
     from urllib.request import urlopen
 
     try:
-        with urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2) as answer:
+        with urlopen(url, timeout=2) as answer:  # noqa: S310 - our own
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False
@@ -159,10 +184,10 @@ def _wait_until(ready: Callable[[], bool], parts: Sequence[_Part], awaited: _Par
         time.sleep(0.1)
 
 
-def _wait_for_end(parts: Sequence[_Part]) -> None:
+def _wait_for_end(parts: Sequence[_Part], running: RunningEmulator) -> None:
     while True:
         _raise_if_ended(parts)
-        time.sleep(0.5)
+        running.wait(0.5)
 
 
 def _raise_if_ended(parts: Sequence[_Part]) -> None:

@@ -1,0 +1,1 @@
+"""`servescope demo`: an emulated cutover under way, and the programs that show and judge it."""

@@ -6,17 +6,23 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
+from typing import Final
 
 import streamlit as st
 
-from app.judging import CutoverView
+from app import selection
+from app.judging import CutoverView, make_view
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import parse_plan
 from servescope.errors import ConfigurationError
+from servescope.judge.case import EvidenceError, WatchedCase
 from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import CutoverRun, list_runs
-from servescope.store.history import History
+from servescope.judge.reading import Past
+from servescope.judge.runs import CutoverRun, check_unchanged, list_runs
+from servescope.store.embedded import Store
+from servescope.store.prometheus.history import PrometheusHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,10 @@ class Missing:
 
     sentence: str
     command: str
+
+
+STEP_MS: Final = 5_000
+"""How often a run is judged while nothing happens: a judgement of its last block grows stale, too."""
 
 
 def plan_path() -> Path | None:
@@ -89,12 +99,43 @@ def current_run() -> CutoverRun | Missing:
     return runs[-1]
 
 
-def read_view(store: History) -> CutoverView | Missing:
-    """The judgement of the plan's run, or what is missing for one."""
-    run = current_run()
-    if isinstance(run, Missing):
-        return run
-    raise NotImplementedError
+def check_plan(run: CutoverRun) -> None:
+    """Raise PlanChangedError where the plan's file is not what the run has frozen any more."""
+    plan = read_plan()
+    if not isinstance(plan, Missing):
+        check_unchanged(plan, run, str(plan_path()))
+
+
+def read_view(store: Past, run: CutoverRun) -> CutoverView:
+    """The judgement of a run now; raises ServescopeError."""
+    return _shared_judge(store).view(run, selection.now_ms())
+
+
+@st.cache_resource(max_entries=2, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})
+def _shared_judge(store: Past) -> SharedJudge:
+    return SharedJudge(store)
+
+
+class SharedJudge:
+    """Judges the runs of a store for all sessions: anew when a decision was written, or every `STEP_MS`."""
+
+    def __init__(self, past: Past) -> None:
+        self._case = WatchedCase(past)
+        self._lock = Lock()
+        self._known: tuple[object, CutoverView] | None = None
+
+    def view(self, run: CutoverRun, now_ms: int) -> CutoverView:
+        """The run as it is judged now; what several sessions ask for at once is judged once."""
+        at_ms = now_ms // STEP_MS * STEP_MS
+        asked = (run.entries[0].hash, run.entries[-1].hash, at_ms)
+        with self._lock:
+            if self._known is None or self._known[0] != asked:
+                judgement = self._case.judge(run.frozen, run.decisions, at_ms)
+                if self._case.folded is None:
+                    raise EvidenceError("nothing was observed of this run")
+                view = make_view(run.frozen, run.decisions, self._case.folded, self._case.events, judgement)
+                self._known = asked, view
+            return self._known[1]
 
 
 def explain_missing(missing: Missing) -> None:

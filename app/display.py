@@ -131,6 +131,11 @@ def format_time(time_ms: float, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, zone):%-d %b %H:%M:%S}"
 
 
+def format_minute(time_ms: float, zone: tzinfo) -> str:
+    """A time of day in the reader's time zone: `14:05`."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, zone):%H:%M}"
+
+
 def judge(figure: Figure, value: float | None) -> Verdict | None:
     """The verdict of the figure's band on the value; None without a band or a value."""
     if figure.band is None or value is None or is_absent(value):

@@ -16,6 +16,7 @@ from app import display, queries, selection
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.errors import ServescopeError
+from servescope.judge.reading import Past
 from servescope.store.embedded import Store
 from servescope.store.history import History
 from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
@@ -32,7 +33,7 @@ def store_path() -> Path:
     return Path(os.environ.get(STORE_VARIABLE, "servescope.db"))
 
 
-def open_store() -> History:
+def open_store() -> Past:
     """The store, or the Prometheus, for reading; the page ends with an error when it cannot be opened."""
     try:
         return _open_history()
@@ -46,7 +47,7 @@ def show_error(error: ServescopeError) -> None:
     st.error(str(error), icon=":material/database_off:")
 
 
-def _open_history() -> History:
+def _open_history() -> Past:
     asked = os.environ.get(PROMETHEUS_VARIABLE)
     return _open_prometheus(asked) if asked else _open_store(store_path())
 

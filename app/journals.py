@@ -84,6 +84,8 @@ def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
 def _evidence(judgement: Mapping[str, Any] | None) -> tuple[str, str]:
     if not judgement:
         return element("span", display.ABSENT, "absent"), ""
+    if "problem" in judgement:
+        return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(
         f"{metric['name']} × {metric['ratio']:.2f} ({metric['low']:.2f} – {metric['high']:.2f})"
         for metric in judgement["metrics"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from servescope.contract.expressions import leaves
+from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES
@@ -184,23 +184,24 @@ def label_order(label: str) -> tuple[int, int, str]:
     return len(REPLICA_STATUSES), int(label) if label.isdecimal() else 0, label
 
 
-def read_comparison(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    """Two histories figure by figure: `figure`, `label`, medians over the range `left` and `right`, and their `ratio`.
+def read_levels(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    """The rates and levels of two histories: `figure`, `label`, and their averages over the range, `left` and `right`.
 
-    The median is over the values drawn, each of which covers its own window; the ratio is right ÷ left, NaN where
-    either is absent or left is 0.
+    Only of these is the average over time what happened: that of a rate is the sum over the range ÷ its length. An
+    average of ratios or quantiles would be neither.
     """
     rows = []
     for figure in FIGURES.values():
+        if not isinstance(figure.expression, Rate | Level):
+            continue
         of_left, of_right = figure_columns(left, figure), figure_columns(right, figure)
         for label in sorted({*of_left, *of_right}, key=label_order):
-            medians = [
-                float(frame[columns[label]].median()) if label in columns else float("nan")
+            averages = [
+                float(frame[columns[label]].mean()) if label in columns else float("nan")
                 for frame, columns in ((left, of_left), (right, of_right))
             ]
-            ratio = medians[1] / medians[0] if medians[0] else float("nan")
-            rows.append((figure.name, label, *medians, ratio))
-    return pd.DataFrame(rows, columns=["figure", "label", "left", "right", "ratio"])
+            rows.append((figure.name, label, *averages))
+    return pd.DataFrame(rows, columns=["figure", "label", "left", "right"])
 
 
 def read_sources(store: History) -> pd.DataFrame:

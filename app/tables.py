@@ -207,15 +207,12 @@ def draw_trend(trend: Trend, color: str) -> str:
     return image(drawn, "trend", "over the selected range")
 
 
-def draw_comparison(table: pd.DataFrame, left: Shown, right: Shown, explain: Explain) -> str:
-    """Two deployments figure by figure, with the ratio and whether it is to the good."""
-    head = [
-        heading("Figure"),
+def draw_levels(table: pd.DataFrame, left: Shown, right: Shown) -> str:
+    """The rates and levels of two deployments, without a reading: neither is better for being higher."""
+    heads = [
+        heading("Rate or level", "average over the range"),
         element("th", swatch(left.index) + escape(left.name), "number", scope="col"),
         element("th", swatch(right.index) + escape(right.name), "number", scope="col"),
-        heading("Ratio", numeric=True, tip=f"{right.name} ÷ {left.name}"),
-        heading("Good", tip="which direction is good"),
-        heading("Reading"),
     ]
     rows: list[str] = []
     group = ""
@@ -223,48 +220,13 @@ def draw_comparison(table: pd.DataFrame, left: Shown, right: Shown, explain: Exp
         figure = FIGURES[record["figure"]]
         if figure.group != group:
             group = figure.group
-            rows.append(element("tr", element("th", escape(group), colspan="6", scope="colgroup"), "group"))
-        rows.append(_comparison_row(figure, record, left, right, explain))
-    return grid("comparison", head, rows)
-
-
-def _comparison_row(figure: Figure, record: Record, left: Shown, right: Shown, explain: Explain) -> str:
-    values = [float(record[side]) for side in ("left", "right")]
-    ratio = float(record["ratio"])
-    title = f"{figure.title}, {record['label']}" if record["label"] else figure.title
-    shown = [
-        show_figure(figure, value, explain(one.name, figure) if math.isnan(value) else "", bare=False)
-        for value, one in zip(values, (left, right), strict=True)
-    ]
-    direction = {"higher": "↑", "lower": "↓", None: ABSENT}[figure.better]
-    meaning = f"{figure.better} is better" if figure.better else "neither direction is better"
-    reading, status = read_ratio(figure, *values)
-    cells = [
-        element("th", escape(title), scope="row", data_tip=figure.help),
-        *(cell(one.name, value, "", "number") for one, value in zip((left, right), shown, strict=True)),
-        cell("Ratio", element("span", _format_ratio(ratio), "value"), "", "number"),
-        cell("Good", element("span", direction, "quiet", data_tip=meaning, tabindex="0")),
-        cell("Reading", element("span", reading, f"value reading {status}")),
-    ]
-    return element("tr", "".join(cells))
-
-
-def _format_ratio(ratio: float) -> str:
-    return ABSENT if math.isnan(ratio) else f"× {ratio:.2f}" if ratio < 100 else f"× {display.format_number(ratio)}"
-
-
-def read_ratio(figure: Figure, left: float, right: float) -> tuple[str, str]:
-    """What going from left to right means, and its status: `better`, `worse`, `same`, or an en dash without judgement.
-
-    Values that read the same, or whose ratio does, are the same.
-    """
-    if math.isnan(left) or math.isnan(right) or figure.better is None:
-        return ABSENT, ""
-    reads_same = display.format_value(left, figure.unit) == display.format_value(right, figure.unit)
-    if reads_same or (left and _format_ratio(right / left) == _format_ratio(1.0)):
-        return "same", ""
-    higher = right > left
-    return ("better", "good") if higher == (figure.better == "higher") else ("worse", "critical")
+            rows.append(element("tr", element("th", escape(group), colspan="3", scope="colgroup"), "group"))
+        title = f"{figure.title}, {record['label']}" if record["label"] else figure.title
+        values = (display.format_value(float(record[side]), figure.unit) for side in ("left", "right"))
+        cells = [element("th", escape(title), scope="row", data_tip=figure.help)]
+        cells += [cell(one.name, escape(value), "", "number") for one, value in zip((left, right), values, strict=True)]
+        rows.append(element("tr", "".join(cells)))
+    return grid("comparison", heads, rows)
 
 
 def draw_sources(sources: pd.DataFrame, *, now_ms: int, parameters: Mapping[str, str], sources_known: bool) -> str:

@@ -17,7 +17,7 @@ from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import VerdictChange
 from servescope.cutover.plan import Stage
 
-SHARE_HEIGHT, LANE_HEIGHT = 150, 28
+SHARE_HEIGHT, LANE_HEIGHT = 150, 30
 # Of both charts, so that their times are above each other.
 _AXIS_WIDTH = 74
 _PLANNED, _SEEN = "#8a94a0", "#2f7ed8"
@@ -112,7 +112,7 @@ def _line_colors() -> Spec:
         "field": "line",
         "type": "nominal",
         "scale": {"domain": ["seen", "planned"], "range": [_SEEN, _PLANNED]},
-        "legend": {"title": None, "orient": "top-right", "symbolType": "stroke", "direction": "horizontal"},
+        "legend": {"title": None, "orient": "top", "symbolType": "stroke", "offset": 0},
     }
 
 
@@ -145,7 +145,7 @@ def draw_lanes(
         "sort": lanes,
         "scale": {"domain": lanes, "paddingInner": 0.25, "paddingOuter": 0.1},
         "axis": {
-            "title": None, "domain": False, "ticks": False, "grid": False,
+            "title": None, "domain": False, "ticks": False, "grid": False, "labelOverlap": False,
             "minExtent": _AXIS_WIDTH, "maxExtent": _AXIS_WIDTH,
         },
     }  # fmt: skip

@@ -46,7 +46,11 @@ _ADVICE_PATHS: Final[Mapping[Advice, str]] = {
     "roll back": '<path d="M16 5v22L2 16zM30 5v22L16 16z"/>',
 }
 _ADVICE_COLORS: Final = {"good": "#1f8a53", "warning": "#b87a07", "critical": "#c93541"}
-_ORDER: Final[tuple[Verdict, ...]] = ("DEGRADED", "NO DATA", "INCONCLUSIVE", "HEALTHY")
+# What is missing matters where it is required, and is the least of the others.
+_ORDERS: Final[Mapping[bool, tuple[Verdict, ...]]] = {
+    True: ("DEGRADED", "NO DATA", "INCONCLUSIVE", "HEALTHY"),
+    False: ("DEGRADED", "INCONCLUSIVE", "HEALTHY", "NO DATA"),
+}
 
 REACH: Final = 3.0
 """How many margins to either side of "no change" a row of the forest plot shows."""
@@ -192,7 +196,7 @@ def draw_forest(judgement: Judgement) -> str:
         if members and not required:
             note = "Reported beside them: these explain and warn, and never decide"
             rows.append(element("tr", element("th", note, colspan=str(len(heads)), scope="colgroup"), "group"))
-        rows += [_forest_row(each) for each in sorted(members, key=lambda each: _ORDER.index(each.verdict))]
+        rows += [_forest_row(each) for each in sorted(members, key=lambda each: _ORDERS[required].index(each.verdict))]
     return grid("judged", heads, rows)
 
 
@@ -208,7 +212,9 @@ def _axis() -> str:
 
 def _forest_row(metric: MetricJudgement) -> str:
     notes = draw_lines(metric.notes)
-    flips = element("div", escape(f"Changes when {_lowered(metric.flips)}"), "flips") if metric.flips else ""
+    changes = f"Changes with {_lowered(metric.flips)}" if metric.flips else ""
+    flips = element("div", escape(changes), "flips") if changes and metric.required else ""
+    reason = as_sentence(metric.reason.removeprefix(f"{metric.title}: "))
     good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
     cells = [
         element(
@@ -217,14 +223,14 @@ def _forest_row(metric: MetricJudgement) -> str:
             scope="row",
             data_tip=metric.name,
         ),
-        cell("Verdict", verdict_chip(metric.verdict), escape(metric.cause)),
+        cell("Verdict", verdict_chip(metric.verdict, changes or None), escape(metric.cause)),
         element("td", _plot(metric), "plot", data_label="Plot"),
         cell("v2 ÷ v1", *_interval(metric), "number"),
         cell("Margin", escape(describe_margin(metric)), "", "number"),
         cell("v1", *_arm_value(metric, metric.v1), "number"),
         cell("v2", *_arm_value(metric, metric.v2), "number"),
         cell("Gathered", *_gathered(metric)),
-        cell("Why", escape(as_sentence(metric.reason)), notes + flips, "why"),
+        cell("Why", escape(reason), notes + flips, "why"),
     ]
     return element("tr", "".join(cells))
 
@@ -254,7 +260,7 @@ def format_interval(metric: MetricJudgement) -> str:
 
 
 def _bound(value: float | None, absent: str) -> str:
-    return absent if value is None or not math.isfinite(value) else f"{value:.2f}"
+    return absent if not value or not math.isfinite(value) else f"{value:.2f}"
 
 
 def _interval(metric: MetricJudgement) -> tuple[str, str]:
@@ -301,7 +307,8 @@ def _plot(metric: MetricJudgement) -> str:
     point, *ends = (worse_by(metric, ratio) for ratio in (metric.ratio, metric.low, metric.high))
     zones = element("i", "", "zone", style=f"left:{_place(1.0):.1f}%") + _rule(0.0, "same") + _rule(1.0, "margin")
     if point is None:
-        return element("div", zones + element("span", "no interval yet", "none"), "forest")
+        none = "none happened" if metric.verdict == "HEALTHY" else "no interval yet"
+        return element("div", zones + element("span", none, "none"), "forest")
     # An end that is not known, or lies at 0 or infinity, is beyond the plot on its side.
     unbounded = (-math.inf, math.inf) if metric.better == "lower" else (math.inf, -math.inf)
     known = [missing if end is None else end for end, missing in zip(ends, unbounded, strict=True)]

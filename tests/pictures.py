@@ -1,6 +1,7 @@
 """Takes the pictures of the console: `make pictures` writes every page, light and dark, to docs/pictures/.
 
-The page of faults is that of `servescope demo`; the others show a made day.
+The pages of the cutover show one that is made, under way; the page of faults is that of `servescope demo`; the others
+show a made day.
 
 `--first-paint` measures instead how long a browser waits for each page's content.
 """
@@ -9,19 +10,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tests.support.console_store import append_now, write_day
+from tests.support.cutover_store import write_cutover
 from tests.support.waiting import deadline_seconds
 from tests.tools import chromium_binary
 
@@ -37,6 +41,13 @@ PAGES = {
     "sources": "sources",
     "coverage": "sources?view=coverage&target=127.0.0.1:8180",
 }
+# Of a store in the middle of a cutover, with its plan and its journal.
+CUTOVER_PAGES = {
+    "cutover": "",
+    "plan": "plan",
+    "decisions": "decisions",
+    "alerts": "alerts",
+}
 # What a reader came for: the page has painted once this is there.
 CONTENT = {
     "fleet": "table.fleet tbody tr:nth-child(20)",
@@ -44,6 +55,10 @@ CONTENT = {
     "compare": "table.comparison tbody tr:nth-child(20)",
     "sources": "table.sources tbody tr:nth-child(20)",
     "coverage": "table.metrics tbody tr:nth-child(20)",
+    "cutover": "table.judged tbody tr:nth-child(6)",
+    "plan": "table.runs tbody tr",
+    "decisions": "table.decisions tbody tr:nth-child(2)",
+    "alerts": "table.alarms tbody tr",
 }
 THEMES = ("light", "dark")
 FAULTS_PAGE = "faults?place=chat-v2"
@@ -59,11 +74,12 @@ FLAGS = (
 
 
 @contextmanager
-def serve_console(store: Path, *words: str) -> Iterator[str]:
-    """`servescope console` on the store, with more words where given, on a free port; gives its address and ends it."""
+def serve_console(store: Path, *words: str, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """`servescope console` on the store and a free port, with more words and variables; gives its address, ends it."""
     command = [sys.executable, "-m", "servescope.cli", "console", "--store", str(store), "--port", "0", "--no-browser"]
     command += words
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, **variables}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             announced = process.stdout.readline()
@@ -139,7 +155,7 @@ def open_page(browser: Browser, theme: str, size: tuple[int, int]) -> Page:
 
 def load(page: Page, address: str, name: str) -> None:
     """Go to a page of the console and wait for its content."""
-    page.goto(f"{address}/{PAGES[name]}", wait_until="commit")
+    page.goto(f"{address}/{(PAGES | CUTOVER_PAGES)[name]}", wait_until="commit")
     page.locator(CONTENT[name]).first.wait_for()
 
 
@@ -160,12 +176,19 @@ def fit_height(page: Page, size: tuple[int, int]) -> None:
     settle(page)
 
 
-def take_pictures(address: str, browser: Browser, folder: Path, *, sizes: dict[str, tuple[int, int]]) -> list[Path]:
+def take_pictures(
+    address: str,
+    browser: Browser,
+    folder: Path,
+    *,
+    sizes: dict[str, tuple[int, int]],
+    names: Iterable[str] = tuple(PAGES),
+) -> list[Path]:
     """A picture of every page in each theme and size; whole pages."""
     taken = []
     for theme in THEMES:
         for label, size in sizes.items():
-            for name in PAGES:
+            for name in names:
                 page = open_page(browser, theme, size)
                 load(page, address, name)
                 settle(page)
@@ -258,6 +281,13 @@ def main() -> int:
             arguments.folder.mkdir(parents=True, exist_ok=True)
             sizes = {"": WIDE, "-narrow": NARROW} if arguments.narrow else {"": WIDE}
             for path in take_pictures(address, browser, arguments.folder, sizes=sizes):
+                print(path)
+        cutover = write_cutover(Path(made) / "cutover")
+        with (
+            serve_console(cutover.store, *cutover.words(), variables=cutover.clock(time.time())) as address,
+            open_browser(chromium) as browser,
+        ):
+            for path in take_pictures(address, browser, arguments.folder, sizes=sizes, names=CUTOVER_PAGES):
                 print(path)
         if arguments.store is None:
             with run_demo() as address, open_browser(chromium) as browser:

@@ -1,20 +1,28 @@
-"""Two deployments side by side: every figure in numbers, then over time."""
+"""Two deployments side by side: judged over the range as a cutover would be, and every figure over time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from typing import Final
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, display, families, frame, queries, selection, tables
+from app import charts, comparison, display, families, frame, markup, queries, selection, tables, verdicts
 from app.charts import Chart, Line
+from app.comparison import Compared
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, GROUPS
+from servescope.contract.identity import Deployment
+from servescope.contract.increments import BLOCK_MS
 from servescope.contract.types import Figure
-from servescope.store.history import History
+from servescope.errors import ServescopeError
+from servescope.judge.reading import Past
+from servescope.store.embedded import Store
+from servescope.store.prometheus.history import PrometheusHistory
 
 # What a cutover is decided on, beside the table; the others follow below.
 HEADLINES = (
@@ -23,6 +31,9 @@ HEADLINES = (
     "output_tokens_per_second", "queued_requests", "speculation_rate", "kv_cache_hit_rate",
     "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency", "kv_cache_usage", "gpu_usage",
 )  # fmt: skip
+
+# A block is judged when it ended this long ago: by then every target was scraped again.
+SETTLED_MS: Final = 60_000
 
 
 def show() -> None:
@@ -68,30 +79,23 @@ def _swap(left: str, right: str) -> None:
     selection.remember("right", left)
 
 
-def draw_comparison(store: History, left: Shown, right: Shown, span: TimeRange) -> None:
-    """The table of both, then a chart per figure that either has."""
+def draw_comparison(store: Past, left: Shown, right: Shown, span: TimeRange) -> None:
+    """What the judge says of the range, then a chart per figure that either has."""
     histories = {one.name: queries.read_history(store, one.deployment, span) for one in (left, right)}
     newest = max((float(history.index.max()) for history in histories.values() if len(history)), default=None)
-    table = queries.read_comparison(histories[left.name], histories[right.name])
-    named = table.rename(columns={"left": left.name, "right": right.name})
-    frame.describe_range(span, newest, named, "compare", every=frame.CHART_REFRESH)
     if newest is None:
+        frame.describe_range(span, newest, pd.DataFrame(), "compare", every=frame.CHART_REFRESH)
         frame.nothing_in_range(store)
         return
-    targets = queries.targets_by_deployment(store)
-    deployments = {one.name: one.deployment for one in (left, right)}
-
-    def explain(name: str, figure: Figure) -> str:
-        return queries.explain_absence(figure, targets.get(deployments[name], []))
-
-    window = queries.describe_window(store, newest)
-    numbers, headlines = st.columns([9, 11], gap="medium")
+    compared = _judge(store, left, right, span)
+    listed = pd.DataFrame() if compared is None else comparison.list_metrics(compared)
+    frame.describe_range(span, newest, listed, "compare", every=frame.CHART_REFRESH)
+    numbers, headlines = st.columns([10, 10], gap="medium")
     with numbers:
-        st.html(tables.draw_comparison(table, left, right, explain))
-        st.caption(
-            f"Medians over the range of figures that each cover {window}; ratio is right ÷ left. "
-            "A reading compares two medians only: it does not account for noise or for different load."
-        )
+        if compared is not None:
+            _draw_compared(compared, left, right)
+        st.html(tables.draw_levels(queries.read_levels(histories[left.name], histories[right.name]), left, right))
+        st.caption("Rates and levels averaged over the range; ratios and quantiles, which cannot be, are drawn only.")
     charts.let_numbers_paint()
     with headlines:
         charts.show_grid(_charts(HEADLINES, histories, (left, right), span), columns=2)
@@ -101,6 +105,38 @@ def draw_comparison(store: History, left: Shown, right: Shown, span: TimeRange) 
         if drawn:
             st.subheader(group, anchor=False)
             charts.show_grid(drawn)
+
+
+def _judge(store: Past, left: Shown, right: Shown, span: TimeRange) -> Compared | None:
+    """What the judge says of the whole blocks of the range; None, with the reason shown, where it cannot."""
+    end_ms = (span.end_ms - SETTLED_MS) // BLOCK_MS * BLOCK_MS + SETTLED_MS
+    start_ms = -(-span.start_ms // BLOCK_MS) * BLOCK_MS
+    if end_ms - start_ms <= BLOCK_MS:
+        st.info("The range is too short to judge: blocks are five minutes long.", icon=":material/hourglass_empty:")
+        return None
+    try:
+        with st.spinner("Judging the range", show_time=True):
+            return _compared(store, left.deployment, right.deployment, start_ms, end_ms)
+    except ServescopeError as error:
+        st.info(str(error), icon=":material/rule:")
+        return None
+
+
+@st.cache_resource(max_entries=8, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})
+def _compared(store: Past, left: Deployment, right: Deployment, start_ms: int, end_ms: int) -> Compared:
+    return comparison.compare(store, left, right, TimeRange(start_ms, end_ms, live=False))
+
+
+def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
+    judgement, zone = compared.judgement, selection.reader_zone()
+    told = f"{verdicts.verdict_chip(judgement.verdict)} {escape(verdicts.as_sentence(judgement.reason))}"
+    st.html(markup.element("div", told, "scope judged-line"))
+    swatches = tables.swatch(left.index), tables.swatch(right.index)
+    st.html(comparison.draw_table(compared, left, right, swatches, zone))
+    st.caption(
+        f"{right.name} judged beside {left.name} as a cutover would be: ratios of sums over the range, with intervals "
+        f"that account for noise as {left.name} showed it before the range, for prompts and for load."
+    )
 
 
 def _charts(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import charts, cutovers, display, distributions, frame, selection, timeline, verdicts
+from app import charts, cutovers, display, distributions, emulated, frame, selection, timeline, verdicts
+from app.cutovers import Missing
 from app.judging import CutoverView
 from servescope.cutover.judgement import Judgement
+from servescope.errors import ServescopeError
 
 
 def show() -> None:
@@ -17,11 +19,16 @@ def show() -> None:
     st.subheader("Cutover", anchor=False)
 
     def draw() -> None:
-        view = cutovers.read_view(store)
-        if isinstance(view, cutovers.Missing):
-            cutovers.explain_missing(view)
+        run = cutovers.current_run()
+        if isinstance(run, Missing):
+            cutovers.explain_missing(run)
             return
-        draw_cutover(view)
+        emulated.draw_controls(store, run)
+        try:
+            cutovers.check_plan(run)
+        except ServescopeError as error:
+            st.warning(f"{error}. Judged as it was frozen.", icon=":material/edit_off:")
+        draw_cutover(cutovers.read_view(store, run))
 
     frame.repeat(draw)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
@@ -18,8 +18,8 @@ from app.timeline import DECISION_WORDS
 from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.judge.journal import CutoverJournal
+from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, next_stage, summarise, write_decision
-from servescope.store.history import History
 
 _KINDS: Final[Mapping[DecisionKind, str]] = {
     "advance": "Advance to the next stage",
@@ -54,17 +54,17 @@ def show() -> None:
 # --- The next decision ------------------------------------------------------------------------------------------------
 
 
-def draw_form(store: History, run: CutoverRun, reader: Reader) -> None:
+def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     """What is asked to write a decision down."""
+    written = st.session_state.pop(_WRITTEN, None)
+    if written:
+        st.success(written, icon=":material/edit_note:")
     if run.ended:
         st.info(f"Run {run.number} has ended: {run.ended}. Start another on the Plan page.", icon=":material/flag:")
         return
     if not reader.decides:
         st.info(reader.why_not, icon=":material/lock:")
         return
-    written = st.session_state.pop(_WRITTEN, None)
-    if written:
-        st.success(written, icon=":material/edit_note:")
     kinds = [kind for kind in _KINDS if kind != "advance" or run.stage + 1 < len(run.frozen.plan.stages)]
     kind = st.selectbox("Decision", kinds, format_func=lambda kind: _describe_kind(kind, run))
     by = reader.name or st.text_input("By", key="decided_by", placeholder="your name")
@@ -101,15 +101,14 @@ def _choose_span() -> tuple[int | None, int | None]:
 
 
 def _write(
-    store: History, run: CutoverRun, kind: DecisionKind, by: str, reason: str, span: tuple[int | None, int | None]
+    store: Past, run: CutoverRun, kind: DecisionKind, by: str, reason: str, span: tuple[int | None, int | None]
 ) -> None:
     """Append it to the journal, with the judgement that stands now; an error is shown and nothing is written."""
     path = cutovers.journal_path()
     if path is None:
         return
     try:
-        view = cutovers.read_view(store)
-        evidence = None if isinstance(view, Missing) else summarise(view.judgement)
+        evidence = _judge_now(store, run)
         stage = next_stage(run) if kind == "advance" else None
         decision = Decision(kind, selection.now_ms(), by, reason, stage, *span)
         with CutoverJournal(path) as journal:
@@ -121,6 +120,14 @@ def _write(
     st.rerun()
 
 
+def _judge_now(store: Past, run: CutoverRun) -> Mapping[str, Any]:
+    """The judgement that a decision is made on, or why there is none: one can always go back."""
+    try:
+        return summarise(cutovers.read_view(store, run).judgement)
+    except ServescopeError as error:
+        return {"problem": str(error)}
+
+
 # --- What was decided -------------------------------------------------------------------------------------------------
 
 
@@ -130,7 +137,7 @@ def draw_log() -> None:
     runs = [] if isinstance(plan, Missing) else cutovers.read_runs(plan.name)
     rows = [(run, entry) for run in reversed(runs) for entry in reversed(run.entries) if entry.kind != "judgement"]
     frame.describe(
-        f"{len(rows)} decisions in {len(runs)} runs", journals.list_decisions(rows), "decisions",
+        f"decisions of {len(runs)} run{'s' * (len(runs) != 1)}", journals.list_decisions(rows), "decisions",
         document=lambda: journals.export_runs(runs),
     )  # fmt: skip
     st.html(journals.draw_decisions(rows, selection.reader_zone()))

@@ -14,10 +14,14 @@ from app.queries import Shown
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import check_arms
 from servescope.errors import ServescopeError
-from servescope.store.history import History
+from servescope.judge.case import freeze_plan
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.reading import Past
+from servescope.judge.runs import start_run
 
 _TEXT: Final = "plan_text"
 _DONE: Final = "plan_done"
+_STARTED: Final = "plan_started"
 
 
 def show() -> None:
@@ -36,6 +40,7 @@ def show() -> None:
     if plan is not None:
         st.subheader("Stages", anchor=False)
         st.html(plans.draw_stages(plan))
+        draw_start(store, plan, text, reader)
     draw_runs()
 
 
@@ -94,7 +99,7 @@ def _save(path: Path, text: str) -> None:
 # --- What the text means ----------------------------------------------------------------------------------------------
 
 
-def draw_check(store: History, text: str) -> CutoverPlan | None:
+def draw_check(store: Past, text: str) -> CutoverPlan | None:
     """The parser's own error, or what the plan says; whether its arms select what is observed."""
     path = cutovers.plan_path()
     try:
@@ -110,6 +115,57 @@ def draw_check(store: History, text: str) -> CutoverPlan | None:
         st.success(f"The plan {plan.name!r} can be judged: both of its arms are observed here.", icon=":material/rule:")
     st.html(plans.draw_metrics(plan))
     return plan
+
+
+# --- The start --------------------------------------------------------------------------------------------------------
+
+
+def draw_start(store: Past, plan: CutoverPlan, text: str, reader: Reader) -> None:
+    """What freezes the plan as it is saved and opens a run of it; a run that is under way is ended by that."""
+    path, journal = cutovers.plan_path(), cutovers.journal_path()
+    if path is None or journal is None or not reader.decides:
+        return
+    if text != _read_file(path):
+        st.caption("Save the plan to start a run of it.")
+        return
+    started = st.session_state.pop(_STARTED, None)
+    if started:
+        st.success(started, icon=":material/flag:")
+    runs = cutovers.read_runs(plan.name)
+    under_way = bool(runs) and not runs[-1].ended
+    with st.expander("Start a run of this plan", icon=":material/flag:"):
+        st.markdown(
+            "Its noise is taken from what v1 did before now, and frozen with everything else under one hash; "
+            "from then on the plan cannot be edited without another run."
+        )
+        by = reader.name or st.text_input("By", key="started_by", placeholder="your name")
+        reason = st.text_input("Reason", key="started_reason", placeholder="one sentence for the change record")
+        replace = under_way and st.checkbox(f"End run {runs[-1].number}, which is under way", key="started_replace")
+        if st.button("Freeze and start", type="primary", icon=":material/flag:"):
+            _start(store, plan, by.strip(), reason.strip(), replace=replace)
+
+
+def _start(store: Past, plan: CutoverPlan, by: str, reason: str, *, replace: bool) -> None:
+    journal_path = cutovers.journal_path()
+    if journal_path is None:
+        return
+    if not by or not reason:
+        st.error("A start needs who starts it and why.", icon=":material/block:")
+        return
+    try:
+        with st.status("Freezing the plan", expanded=True) as status:
+            status.write(f"reading {plan.calibration_hours:g} hours of v1's past")
+            frozen = freeze_plan(store, plan, selection.now_ms())
+            status.write("writing the run into the journal")
+            with CutoverJournal(journal_path) as journal:
+                run = start_run(journal, frozen, by=by, reason=reason, replace=replace)
+    except ServescopeError as error:
+        st.error(str(error), icon=":material/block:")
+        return
+    st.session_state[_STARTED] = (
+        f"Run {run.number} has begun with stage 1 of {len(plan.stages)}; hash {frozen.hash()[:16]}…"
+    )
+    st.rerun()
 
 
 # --- The runs ---------------------------------------------------------------------------------------------------------
@@ -133,7 +189,7 @@ def draw_runs() -> None:
         st.info("No run was started yet.", icon=":material/history:")
         return
     st.html(journals.draw_runs(runs, selection.reader_zone()))
-    frame.describe(f"{len(runs)} runs", journals.list_runs(runs), "runs", every=None)
+    frame.describe("the runs in the journal", journals.list_runs(runs), "runs", every=None)
 
 
 show()

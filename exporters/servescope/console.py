@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, metavar="FILE", help="the plan of the cutover that the pages judge")
     parser.add_argument(
         "--journal", type=Path, metavar="FILE",
-        help="the journal of the plan's runs and decisions (default: beside the plan, with the ending .journal)",
+        help="the journal of the plan's runs and decisions (default: beside the plan, ending in .journal.db)",
     )  # fmt: skip
     parser.add_argument(
         "--emulator", metavar="URL",
@@ -226,7 +226,7 @@ def _choose_plan(plan: Path | None, journal: Path | None) -> dict[str, str]:
         parse_plan(document, str(plan))
     elif not plan.parent.is_dir():
         raise UsageError(f"plan {str(plan)!r}: there is no directory {str(plan.parent)!r}")
-    chosen = journal or plan.with_suffix(".journal")
+    chosen = journal or plan.with_suffix(".journal.db")
     if chosen.exists():
         CutoverJournal(chosen).close()
     return {PLAN_VARIABLE: str(plan.resolve()), JOURNAL_VARIABLE: str(chosen.resolve())}

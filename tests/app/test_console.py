@@ -68,6 +68,12 @@ def row(page: AppTest, name: str) -> str:
     return found[0]
 
 
+def row_of(text: str, name: str) -> str:
+    """The first row of this heading."""
+    rows: list[str] = re.findall(r"<tr.*?</tr>", text, re.DOTALL)
+    return next(row for row in rows if f">{name}<" in row)
+
+
 def titles(page: AppTest) -> list[str]:
     """The titles of a page's charts."""
     return [str(chart["title"]["text"]) for chart in charts(page)]
@@ -303,13 +309,20 @@ def test_banded_chart_shades_the_band(open_page: Open) -> None:
     assert [stretch["low"] for stretch in shaded[1:]] == [step.start for step in band.steps]
 
 
-def test_compare_says_which_is_better(open_page: Open) -> None:
-    """The table gives both medians, their ratio, and a reading by the figure's direction of good."""
-    text = row(open_page("compare", left="chat-v1", right="chat-v2"), FIGURES["time_to_first_token_p50"].title)
+def test_compare_never_reads_without_evidence(open_page: Open) -> None:
+    """Where no requests were counted nothing reads as better, worse or the same: every metric is NO DATA, with why."""
+    text = html(open_page("compare", left="chat-v1", right="chat-v2"))
 
-    assert "lower is better" in text
-    assert re.search(r"× 0\.[4-6]\d", text)
-    assert ">better<" in text
+    assert "NO DATA" in row_of(text, "Time to first token")
+    assert not re.search(r">(better|worse|same)<", text)
+
+
+def test_compare_averages_what_can_be_averaged(open_page: Open) -> None:
+    """Below the judged metrics are rates and levels over the range, without a reading; no median, no quantile."""
+    text = html(open_page("compare", left="chat-v1", right="chat-v2"))
+
+    assert "requests" in row_of(text, "Queued")
+    assert "p95" not in text
 
 
 def test_compare_draws_both_in_their_own_colours(open_page: Open) -> None:

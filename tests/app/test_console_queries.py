@@ -17,7 +17,6 @@ import pandas as pd
 from app import display, queries
 from app.charts import lonely_points, value_domain
 from app.selection import PRESETS, TimeRange, default_range, parse_range
-from app.tables import read_ratio
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.errors import UsageError
@@ -138,33 +137,17 @@ def test_live_range_does_not_show_the_future(tmp_path: Path) -> None:
     assert [fleet.loc["chat", "request_rate"] for fleet in fleets] == [1.0, 1.0, 3.0]
 
 
-def test_comparison_leaves_the_ratio_out_where_one_is_absent() -> None:
-    """A figure that only one deployment has keeps its value, without a ratio."""
-    left = pd.DataFrame({"request_rate": [1.0, 3.0, 2.0], "queued_requests": [0.0, 0.0, 0.0]})
+def test_only_rates_and_levels_are_averaged() -> None:
+    """Rates and levels are averaged over time, absent values left out; ratios and quantiles are not."""
+    left = pd.DataFrame({"request_rate": [1.0, 3.0, 2.0], "queued_requests": [0.0, np.nan, 1.0]})
     right = pd.DataFrame({"request_rate": [4.0, 4.0, 4.0], "speculation_rate": [0.8, np.nan, 0.9]})
-    table = {row["figure"]: row for row in queries.records(queries.read_comparison(left, right))}
+    right["time_to_first_token_p95"] = [0.4, 0.5, 0.6]
+    table = {row["figure"]: row for row in queries.records(queries.read_levels(left, right))}
 
-    assert [table["request_rate"][name] for name in ("left", "right", "ratio")] == [2.0, 4.0, 2.0]
-    assert math.isnan(table["speculation_rate"]["ratio"])
-    assert "kv_cache_hit_rate" not in table
-
-
-@pytest.mark.parametrize(
-    ("name", "left", "right", "reading"),
-    [
-        ("time_to_first_token_p50", 0.4, 0.2, "better"),
-        ("time_to_first_token_p50", 0.2, 0.4, "worse"),
-        ("tps_per_request", 40.0, 60.0, "better"),
-        ("tps_per_request", 40.001, 40.002, "same"),
-        ("tps_per_request", 40.0, 40.1, "same"),
-        ("request_error_share", 0.0, 0.01, "worse"),
-        ("request_rate", 1.0, 2.0, "–"),
-        ("tps_per_request", math.nan, 2.0, "–"),
-    ],
-)
-def test_reading_follows_the_direction_of_good(name: str, left: float, right: float, reading: str) -> None:
-    """Better and worse come from the catalog's direction; what has none, or is absent, is not judged."""
-    assert read_ratio(FIGURES[name], left, right)[0] == reading
+    assert [table["request_rate"][name] for name in ("left", "right")] == [2.0, 4.0]
+    assert table["queued_requests"]["left"] == 0.5
+    assert math.isnan(table["queued_requests"]["right"])
+    assert not {"speculation_rate", "time_to_first_token_p95", "kv_cache_hit_rate"} & set(table)
 
 
 def test_value_between_two_gaps_is_a_dot() -> None:

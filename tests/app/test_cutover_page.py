@@ -17,6 +17,7 @@ from app import cutovers, distributions, timeline, verdicts
 from app.judging import CutoverView
 from app.selection import TimeRange
 from servescope.cutover.judgement import VERDICTS, MetricJudgement, Verdict
+from servescope.cutover.plan import PlanChangedError
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.canned_cutover import (
@@ -25,6 +26,7 @@ from tests.support.canned_cutover import (
     FOLDED,
     JUDGEMENT,
     METRICS_JUDGED,
+    RUN,
     STAGES,
     make_cutover_view,
 )
@@ -41,7 +43,9 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Show]:
     monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "empty.db"))
 
     def show_(view: CutoverView | cutovers.Missing) -> AppTest:
-        monkeypatch.setattr(cutovers, "read_view", lambda store: view)
+        monkeypatch.setattr(cutovers, "current_run", lambda: view if isinstance(view, cutovers.Missing) else RUN)
+        monkeypatch.setattr(cutovers, "check_plan", lambda run: None)
+        monkeypatch.setattr(cutovers, "read_view", lambda store, run: view)
         page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()).run()
         assert not page.exception, page.exception[0].message
         return page
@@ -83,7 +87,7 @@ def test_every_metric_is_in_the_forest_plot(show: Show) -> None:
 
     assert sorted(titles) == sorted(each.title for each in METRICS_JUDGED)
     assert titles[0] in ("Time to first token", "Errors")
-    assert titles[-1] == "Hit rate skew"
+    assert titles[-1] == "Speculation rate"
     for part in ("× 1.04", "0.96 – 1.12", "10 % worse", "62 %", "about 1 h 20 min more", "the margin of 10 %"):
         assert part in first_token
 
@@ -215,3 +219,17 @@ def test_missing_plan_says_what_to_do_next(show: Show) -> None:
 
     assert page.info[0].value == "No cutover is planned here yet."
     assert page.code[0].value == "servescope judge plan"
+
+
+def test_an_edited_plan_is_reported(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that was edited after its run froze it is named above the judgement of the frozen one."""
+    page = show(make_cutover_view())
+    assert not page.warning
+
+    def refuse(run: object) -> None:
+        raise PlanChangedError("plan.toml: margin is 0.2, frozen 0.1")
+
+    monkeypatch.setattr(cutovers, "check_plan", refuse)
+    page.run()
+
+    assert page.warning[0].value == "plan.toml: margin is 0.2, frozen 0.1. Judged as it was frozen."

@@ -167,7 +167,7 @@ def test_without_a_run_the_next_command_is_shown(files: Path) -> None:
 def test_a_decision_is_written_with_its_evidence(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An advance goes into the journal with who, why and the judgement that stood; the page then lists it."""
     start(files)
-    monkeypatch.setattr(cutovers, "read_view", lambda store: make_cutover_view("HEALTHY"))
+    monkeypatch.setattr(cutovers, "read_view", lambda store, run: make_cutover_view("HEALTHY"))
     page = open_page("decisions")
     page.text_input(key="decided_by").input("ben")
     page.text_area(key="decided_reason").input("settled at 25 %")
@@ -185,7 +185,7 @@ def test_a_decision_is_written_with_its_evidence(files: Path, monkeypatch: pytes
 def test_a_decision_without_a_reason_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who and why are needed: without them the error is shown and nothing is written."""
     start(files)
-    monkeypatch.setattr(cutovers, "read_view", lambda store: make_cutover_view("HEALTHY"))
+    monkeypatch.setattr(cutovers, "read_view", lambda store, run: make_cutover_view("HEALTHY"))
     page = open_page("decisions")
     next(button for button in page.button if button.label == "Write it down").click().run()
 

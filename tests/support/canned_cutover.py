@@ -31,6 +31,8 @@ from servescope.cutover.judgement import (
 )
 from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, Stage
 from servescope.cutover.plan_files import preset_metrics
+from servescope.judge.journal import JournalEntry
+from servescope.judge.runs import CutoverRun
 
 NOW_MS = int(datetime(2026, 11, 20, 14, 5, tzinfo=UTC).timestamp()) * 1000
 HOUR_MS = 3_600_000
@@ -44,6 +46,14 @@ DECISIONS = (
     Decision("advance", START_MS + int(2.5 * HOUR_MS), "anna", "stage settled", stage=1),
     Decision("acknowledge", START_MS + int(4.4 * HOUR_MS), "ben", "one bad node, drained"),
     Decision("advance", START_MS + 6 * HOUR_MS, "anna", "stage settled", stage=2),
+)
+RUN = CutoverRun(
+    1,
+    FROZEN,
+    tuple(
+        JournalEntry(number, each.at_ms, each.at_ms, "chat", 1, each.kind, each.by, each.reason, {"stage": each.stage})
+        for number, each in enumerate(DECISIONS, start=1)
+    ),
 )
 
 
@@ -121,13 +131,13 @@ METRICS_JUDGED = (
         "tps_per_request", "Tokens per second per request", "tokens/s", "HEALTHY", "better",
         "v2 is proven faster: 1.21 × v1 or more in each look since 11:05.", 1.27, 1.21, 1.34, better="higher",
         v1=ArmFigures(48.2, 61_200), v2=ArmFigures(61.3, 20_410), information=2_900.0, information_wanted=900.0,
-        flips="the lower end falls below 0.91",
+        flips="a lower limit below 0.91",
     ),
     _metric(
         "time_to_first_token_seconds", "Time to first token", "seconds", "INCONCLUSIVE", "needs data",
         "v2 is between 4 % faster and 12 % slower; the margin of 10 % is not excluded yet.", 1.037, 0.962, 1.118,
         v1=ArmFigures(0.412, 61_200), v2=ArmFigures(0.427, 20_410), information=1_120.0, information_wanted=1_800.0,
-        eta_seconds=4_700.0, flips="the upper end falls below 1.10 (HEALTHY) or the lower rises above 1.02 (DEGRADED)",
+        eta_seconds=4_700.0, flips="an upper limit below 10 %, or a lower one above 2 %",
         edges=(EdgeJudgement(0.5, 0.281, 0.294, 0.013, -0.004, 0.03, harmful=False),),
     ),
     _metric(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from servescope.contract.events import Event
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded
@@ -54,12 +55,14 @@ def _start_ms(frozen: FrozenPlan, decisions: Sequence[Decision]) -> int:
 class WatchedCase:
     """A case that is judged again and again: only blocks that have closed since are read, and folded, each time.
 
-    Once an hour all is read afresh, so that what was stored late counts, too.
+    Once an hour all is read afresh, so that what was stored late counts, too. `folded` and `events` are what the last
+    judgement was made from.
     """
 
     def __init__(self, past: Past) -> None:
         self._past = past
-        self._folded: Folded | None = None
+        self.folded: Folded | None = None
+        self.events: tuple[Event, ...] = ()
         self._run = ""
         self._afresh_ms = 0
 
@@ -67,13 +70,14 @@ class WatchedCase:
         """The judgement at a time, which never precedes that of the last call. Raises EvidenceError."""
         begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
         if frozen.hash() != self._run or at_ms >= self._afresh_ms:
-            self._run, self._folded = frozen.hash(), None
+            self._run, self.folded = frozen.hash(), None
             self._afresh_ms = at_ms + _AFRESH_BLOCKS * BLOCK_MS
         # What is folded without a block yet ends at 0.
-        known_ms = begin_ms if self._folded is None else max(begin_ms, self._folded.v1.end_ms())
+        known_ms = begin_ms if self.folded is None else max(begin_ms, self.folded.v1.end_ms())
         evidence = read_evidence(self._past, frozen.plan, known_ms, at_ms, events_from_ms=begin_ms)
         if evidence.problems:
-            self._folded = None
+            self.folded = None
             raise EvidenceError("; ".join(evidence.problems))
-        self._folded = fold_evidence(frozen, evidence, decisions, at_ms, self._folded)
-        return judge_folded(frozen, self._folded, evidence, decisions, at_ms)
+        self.events = evidence.events
+        self.folded = fold_evidence(frozen, evidence, decisions, at_ms, self.folded)
+        return judge_folded(frozen, self.folded, evidence, decisions, at_ms)

@@ -1,0 +1,168 @@
+"""Two deployments judged over a range as the judge of a cutover would: ratios of sums, intervals, the worst span."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from html import escape
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from app import display, verdicts
+from app.display import ABSENT
+from app.markup import cell, element, grid, heading
+from app.queries import Shown
+from app.selection import TimeRange
+from servescope.contract.identity import Deployment
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.evidence import Decision
+from servescope.cutover.folding import ArmFold, Floats, Folded
+from servescope.cutover.judgement import Judgement, MetricJudgement
+from servescope.cutover.judging import fold_evidence, judge_folded
+from servescope.cutover.plan import Arm, CutoverPlan, Stage
+from servescope.cutover.plan_files import preset_metrics
+from servescope.judge.case import freeze_plan, read_case
+from servescope.judge.reading import Past
+
+LEAST_BELOW: Final = 20.0
+"""Requests, or seconds of decoding, of both sides that a span needs to be called the worst."""
+LEAST_WORSE: Final = 0.005
+"""How much worse, in logarithms, a span has to be to be called that at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorstSpan:
+    """The block in which the right side was worst beside the left: its start, and what either did in it."""
+
+    start_ms: int
+    left: float
+    right: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A range judged: the judgement of right beside left, and the worst span of each metric by name."""
+
+    judgement: Judgement
+    worst: Mapping[str, WorstSpan]
+
+
+def compare(past: Past, left: Deployment, right: Deployment, span: TimeRange) -> Compared:
+    """Judge the range as one stage that began with it; the noise is that of the left side before the range.
+
+    Raises UsageError, EvidenceError.
+    """
+    plan = make_plan(left, right)
+    frozen = freeze_plan(past, plan, span.start_ms)
+    decisions = (Decision("start", span.start_ms, stage=0),)
+    evidence = read_case(past, frozen, decisions, span.end_ms)
+    folded = fold_evidence(frozen, evidence, decisions, span.end_ms)
+    judgement = judge_folded(frozen, folded, evidence, decisions, span.end_ms)
+    return Compared(judgement, find_worst(folded, judgement.metrics, span.start_ms))
+
+
+def make_plan(left: Deployment, right: Deployment) -> CutoverPlan:
+    """The documented expectations for two deployments, the left one in the place of v1."""
+    v1, v2 = (dict(each.labels()) for each in (left, right))
+    return CutoverPlan("compare", Arm("v1", (v1,)), Arm("v2", (v2,)), (Stage(0.5),), preset_metrics())
+
+
+# --- The worst span ---------------------------------------------------------------------------------------------------
+
+
+def find_worst(folded: Folded, metrics: Sequence[MetricJudgement], start_ms: int) -> dict[str, WorstSpan]:
+    """By metric, the block from `start_ms` on in which the right side was furthest to the worse."""
+    found = {}
+    for metric in metrics:
+        if metric.better is not None and metric.name in folded.v1.metrics:
+            worst = _worst_block(folded, metric, start_ms)
+            if worst is not None:
+                found[metric.name] = worst
+    return found
+
+
+def _worst_block(folded: Folded, metric: MetricJudgement, start_ms: int) -> WorstSpan | None:
+    left, right = (_values(arm, metric.name) for arm in (folded.v1, folded.v2))
+    # Of shares the difference counts: a rejection where there was none is no infinite harm.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        further = right - left if metric.unit == "ratio" else np.log(right / left)
+    worse = np.where(np.isfinite(further) & (folded.blocks >= start_ms), further, np.nan)
+    worse = -worse if metric.better == "higher" else worse
+    least = 0.0 if metric.unit == "ratio" else LEAST_WORSE
+    if np.isnan(worse).all() or np.nanmax(worse) <= least:
+        return None
+    place = int(np.nanargmax(worse))
+    return WorstSpan(int(folded.blocks[place]), float(left[place]), float(right[place]))
+
+
+def _values(arm: ArmFold, name: str) -> Floats:
+    """The metric by block over all pods, NaN where too little was observed."""
+    counted = arm.metrics[name]
+    above, below = np.nansum(counted.above, axis=0), np.nansum(counted.below, axis=0)
+    values: Floats = np.full(below.shape, np.nan)
+    np.divide(above, below, out=values, where=below >= LEAST_BELOW)
+    return values
+
+
+# --- The table --------------------------------------------------------------------------------------------------------
+
+
+def draw_table(compared: Compared, left: Shown, right: Shown, swatches: tuple[str, str], zone: tzinfo) -> str:
+    """Every judged metric: both values over the range, the ratio with its interval, and the worst span."""
+    heads = [
+        heading("Metric", "over the range"),
+        element("th", swatches[0] + escape(left.name), "number", scope="col"),
+        element("th", swatches[1] + escape(right.name), "number", scope="col"),
+        heading("Ratio", "interval", numeric=True, tip=f"{right.name} ÷ {left.name}; holds at every look"),
+        heading("Reading", "margin"),
+        heading("Worst span", f"{left.name} · {right.name}"),
+    ]
+    rows = [_row(metric, compared.worst.get(metric.name), zone) for metric in compared.judgement.metrics]
+    return grid("compared", heads, rows)
+
+
+def _row(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> str:
+    good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
+    values = [None if arm is None else arm.value for arm in (metric.v1, metric.v2)]
+    ratio = ABSENT if metric.ratio is None else f"× {metric.ratio:.2f}"
+    cells = [
+        element(
+            "th", element("div", escape(metric.title)) + element("div", good, "lower"), scope="row",
+            data_tip=metric.name,
+        ),
+        *(cell("Value", escape(display.format_value(value, metric.unit)), "", "number") for value in values),
+        cell("Ratio", ratio, escape(verdicts.format_interval(metric)) if metric.ratio else "", "number"),
+        cell(
+            "Reading",
+            verdicts.verdict_chip(metric.verdict, verdicts.as_sentence(metric.reason)),
+            escape(verdicts.describe_margin(metric)),
+        ),
+        cell("Worst span", *_describe_worst(metric, worst, zone)),
+    ]  # fmt: skip
+    return element("tr", "".join(cells))
+
+
+def _describe_worst(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> tuple[str, str]:
+    if worst is None:
+        return element("span", "never worse" if metric.ratio is not None else ABSENT, "quiet"), ""
+    ends = (display.format_minute(time_ms, zone) for time_ms in (worst.start_ms, worst.start_ms + BLOCK_MS))
+    values = (display.format_value(value, metric.unit) for value in (worst.left, worst.right))
+    return escape(" – ".join(ends)), escape(" · ".join(values))
+
+
+def list_metrics(compared: Compared) -> pd.DataFrame:
+    """The judged metrics for a file, one row each."""
+    return pd.DataFrame(
+        [
+            {
+                "metric": each.name, "left": each.v1.value if each.v1 else None,
+                "right": each.v2.value if each.v2 else None, "ratio": each.ratio, "low": each.low, "high": each.high,
+                "margin": each.margin, "reading": each.verdict, "reason": each.reason,
+                "worst_from_ms": compared.worst[each.name].start_ms if each.name in compared.worst else None,
+            }
+            for each in compared.judgement.metrics
+        ]
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""The controls of an emulated cutover: a slider that moves v2's stage, and a switch that brings a fault to v2.
+
+Only with an emulator: of real traffic the console never moves anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import streamlit as st
+
+from app import cutovers, display, selection
+from servescope.cutover.evidence import Decision
+from servescope.cutover.plan import Arm
+from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
+from servescope.errors import ServescopeError
+from servescope.judge.case import freeze_plan
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.reading import Past
+from servescope.judge.runs import CutoverRun, next_stage, start_run, write_decision
+from servescope.settings.clock import program_clock
+
+FAULTS: Final = (
+    "latency-regression", "error-burst", "engine-frozen", "bad-replica", "prompt-mix-shift", "truncated-exposition",
+)  # fmt: skip
+"""The faults of v2 that the cutover page offers; the Faults page has all."""
+FOLLOW_SECONDS: Final = 300.0
+"""Emulated seconds within which conversations follow a new share."""
+_BY: Final = "the demo"
+_REFUSED: Final = "emulated_refused"
+
+
+def control() -> ControlClient | None:
+    """The switches of the emulator the console was started with; None without one."""
+    url = os.environ.get(EMULATOR_VARIABLE)
+    return ControlClient(url, token=os.environ.get(TOKEN_VARIABLE) or None) if url else None
+
+
+def draw_controls(store: Past, run: CutoverRun) -> None:
+    """The slider and the switch, with how fast the emulation runs."""
+    client = control()
+    if client is None or run.ended:
+        return
+    try:
+        state = client.read()
+    except ControlError as error:
+        st.warning(str(error), icon=":material/cloud_off:")
+        return
+    deployment = _find_deployment(run.frozen.plan.v2, state["deployments"])
+    if deployment is None:
+        return
+    refused = st.session_state.pop(_REFUSED, None)
+    if refused:
+        st.error(refused, icon=":material/block:")
+    with st.container(border=True):
+        stage, fault, note = st.columns([5, 4, 3], vertical_alignment="center", gap="medium")
+        with stage:
+            _draw_slider(store, client, run, deployment)
+        with fault:
+            _draw_switch(client, state["active"], deployment)
+        speed = program_clock().speed
+        hour = display.format_wait(3600 / speed)
+        note.caption(f"An emulated stack, {speed:g} × as fast as the clock: an hour of it passes in {hour}.")
+
+
+def _find_deployment(arm: Arm, deployments: Mapping[str, Any]) -> str | None:
+    names = [selector.get("deployment_id") for selector in arm.selectors]
+    return next((name for name in names if name in deployments), None)
+
+
+def _draw_slider(store: Past, client: ControlClient, run: CutoverRun, deployment: str) -> None:
+    stages = run.frozen.plan.stages
+    st.session_state["emulated_stage"] = run.stage
+
+    def move() -> None:
+        wanted = int(st.session_state["emulated_stage"])
+        try:
+            move_to(store, run, wanted)
+            client.set_share(deployment, stages[wanted].share, follow_seconds=FOLLOW_SECONDS)
+        except ServescopeError as error:
+            st.session_state[_REFUSED] = str(error)
+
+    st.select_slider(
+        "Stage: v2's share of the requests",
+        options=range(len(stages)),
+        format_func=lambda index: display.format_planned(stages[index].share),
+        key="emulated_stage",
+        on_change=move,
+    )
+
+
+def move_to(store: Past, run: CutoverRun, stage: int) -> None:
+    """Write down that an emulated cutover moves to a stage; to an earlier one, by a rollback and another run."""
+    path, now_ms = cutovers.journal_path(), selection.now_ms()
+    if path is None:
+        return
+    with CutoverJournal(path) as journal:
+        if stage < run.stage:
+            frozen = freeze_plan(store, run.frozen.plan, now_ms)
+            back = Decision("rollback", now_ms, _BY, "the slider was moved to an earlier stage")
+            write_decision(journal, run, back)
+            run = start_run(journal, frozen, by=_BY, reason="another attempt after the rollback")
+        while run.stage < stage:
+            advance = Decision("advance", now_ms, _BY, "the slider was moved", next_stage(run))
+            run = write_decision(journal, run, advance)
+
+
+def _draw_switch(client: ControlClient, active: list[Mapping[str, Any]], deployment: str) -> None:
+    """The switch of one fault of v2; what else is on is named."""
+    on = [each for each in active if each["deployment"] in (None, deployment)]
+    ours = next((each for each in on if each["kind"] in FAULTS), None)
+    if ours is not None:
+        st.session_state["emulated_fault"] = ours["kind"]
+    st.session_state["emulated_switch"] = ours is not None
+
+    def flip() -> None:
+        try:
+            if st.session_state["emulated_switch"]:
+                client.switch_on(st.session_state["emulated_fault"], deployment=deployment)
+            elif ours is not None:
+                client.switch_off(ours["id"])
+        except ControlError as error:
+            st.session_state[_REFUSED] = str(error)
+
+    kind, switch = st.columns([3, 2], vertical_alignment="bottom")
+    kind.selectbox("Fault of v2", FAULTS, key="emulated_fault", disabled=ours is not None)
+    switch.toggle("On", key="emulated_switch", on_change=flip)
+    others = [each["kind"] for each in on if each is not ours]
+    if others:
+        st.caption(f"Also on: {', '.join(others)}")

@@ -1,0 +1,121 @@
+"""What comparing two deployments over a range says: the judge's reading, ratios of sums, and the worst span."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+
+from app import comparison, cutovers
+from app.comparison import Compared
+from app.queries import Shown
+from app.selection import TimeRange
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.judgement import MetricJudgement
+from servescope.errors import ServescopeError
+from servescope.judge.case import freeze_plan
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.runs import start_run
+from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
+from tests.support.cutover_past import MadePast, made_past
+
+FROZEN_ENGINE = Side(rejected=0.08, first_token=1.6)
+"""What a v2 does whose engine stands still: the requests that come through are slower, and many are refused."""
+
+
+def compare(story: Story) -> tuple[Compared, dict[str, MetricJudgement]]:
+    """The comparison of a story's hours with v2, from its whole past."""
+    past = made_past(story)
+    left, right = past.deployments()
+    compared = comparison.compare(past, left, right, TimeRange(story.started_ms, story.end_ms, live=False))
+    return compared, {each.name: each for each in compared.judgement.metrics}
+
+
+def test_a_frozen_engine_is_not_called_better() -> None:
+    """Rejections of 8 % beside none are proven harm, and so is what became slower; nothing reads as the same."""
+    compared, metrics = compare(Story(hours=3, share=0.5, v2=FROZEN_ENGINE))
+
+    assert compared.judgement.verdict == "DEGRADED"
+    assert metrics["request_rejected_share"].verdict == "DEGRADED"
+    assert metrics["time_to_first_token_seconds"].verdict == "DEGRADED"
+    v2 = metrics["request_rejected_share"].v2
+    assert v2 is not None
+    assert v2.value == pytest.approx(0.08, abs=0.01)
+
+
+def test_equal_deployments_are_not_called_better_by_noise() -> None:
+    """Two alike deployments have intervals around 1, and none of their metrics is harm."""
+    _, metrics = compare(Story(hours=6, share=0.5))
+    first_token = metrics["time_to_first_token_seconds"]
+
+    assert first_token.low is not None
+    assert first_token.high is not None
+    assert first_token.low < 1.0 < first_token.high
+    assert not [name for name, each in metrics.items() if each.required and each.verdict == "DEGRADED"]
+
+
+def test_the_worst_span_is_named() -> None:
+    """Half an hour in which v2 was slow is found, however good it was before and after, with what both did in it."""
+    story = Story(hours=4, share=0.5)
+    calm, slow = evidence_of(story), evidence_of(replace(story, v2=Side(first_token=3.0)))
+    wrong_ms = story.started_ms + 2 * HOUR * BLOCK_MS
+    targets = []
+    for usual, bad in zip(calm.targets, slow.targets, strict=True):
+        within = (usual.blocks >= wrong_ms) & (usual.blocks < wrong_ms + 6 * BLOCK_MS)
+        gains = usual.gains.copy()
+        if usual.identity.inference_stack == "v2":
+            gains[:, within] = bad.gains[:, within]
+        targets.append(replace(usual, gains=gains))
+    past = MadePast(replace(calm, targets=tuple(targets), last_scrape_ms={}), story.end_ms)
+    left, right = past.deployments()
+    compared = comparison.compare(past, left, right, TimeRange(story.started_ms, story.end_ms, live=False))
+    worst = compared.worst["time_to_first_token_seconds"]
+
+    assert wrong_ms <= worst.start_ms < wrong_ms + 6 * BLOCK_MS
+    assert worst.right / worst.left == pytest.approx(3.0, rel=0.15)
+
+
+def test_the_table_shows_interval_reading_and_worst_span() -> None:
+    """A row has both values over the range, the ratio with its interval, the verdict, and when it was worst."""
+    compared, _ = compare(Story(hours=3, share=0.5, v2=FROZEN_ENGINE))
+    one, other = made_past(Story(hours=1)).deployments()
+    text = comparison.draw_table(compared, Shown(one, "a", 0), Shown(other, "b", 1), ("", ""), UTC)
+
+    assert "✕" in text
+    assert "DEGRADED" in text
+    assert "Rejections" in text
+    assert "never worse" in text or " · " in text
+
+
+def test_what_cannot_be_read_is_an_error() -> None:
+    """A past that does not answer gives its error, and no reading."""
+    story = Story(hours=1)
+    past = made_past(story)
+    left, right = past.deployments()
+    past.fails = "the past is away"
+
+    with pytest.raises(ServescopeError, match="the past is away"):
+        comparison.compare(past, left, right, TimeRange(story.started_ms, story.end_ms, live=False))
+
+
+def test_sessions_share_one_judgement(tmp_path: Path) -> None:
+    """Two looks at the same moment judge once; time that passes has only new blocks read."""
+    story = Story(hours=3)
+    past = made_past(story)
+    frozen = freeze_plan(past, plan_of(0.25), story.started_ms)
+    with CutoverJournal(tmp_path / "journal.db") as journal:
+        run = start_run(journal, frozen, by="anna", reason="go")
+    judge = cutovers.SharedJudge(past)
+    first = judge.view(run, story.end_ms)
+    reads = len(past.reads)
+
+    assert judge.view(run, story.end_ms + 1) is first
+    assert len(past.reads) == reads
+    assert first.judgement.stage.observed_share == pytest.approx(0.25, abs=0.02)
+    assert {each.metric for each in first.distributions} >= {"time_to_first_token_seconds"}
+    assert judge.view(run, story.end_ms + 2 * cutovers.STEP_MS) is not first
+    assert past.reads[-1][1] > story.end_ms - HOUR * BLOCK_MS

@@ -1,0 +1,132 @@
+"""A whole cutover, driven in a browser: settled stages are advanced, harm is rolled back, the journal has it all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
+
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.runs import list_runs
+from tests import pictures
+from tests.support.cutover_evidence import Side
+from tests.support.cutover_store import CutoverStore, Step, write_cutover
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.proof
+
+STEPS = (
+    Step(0.08, Side(pods=1), 4),
+    Step(0.25, Side(pods=4), 4),
+    Step(0.5, Side(pods=12, first_token=1.6, errors=0.03), 2),
+)
+# White on a dark badge, dark on a light page: what WCAG asks of text.
+LEAST_CONTRAST = 4.5
+_CONTRAST = """() => {
+    const parse = text => (text.match(/[0-9.]+/g) || []).map(Number);
+    const over = (top, below) => { const a = top.length > 3 ? top[3] : 1; return [0, 1, 2].map(i => top[i] * a + below[i] * (1 - a)); };
+    const light = rgb => { const c = rgb.map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+        return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]; };
+    const ground = node => { const layers = [];
+        for (let at = node; at; at = at.parentElement) { const c = parse(getComputedStyle(at).backgroundColor); if (c.length && c[3] !== 0) layers.push(c); }
+        return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]); };
+    const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+    const plain = color => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };
+    return [...document.querySelectorAll(".scope *")].filter(node => [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim()))
+        .map(node => { const a = light(plain(getComputedStyle(node).color)), b = light(ground(node));
+            return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.textContent.trim().slice(0, 40), node.className]; })
+        .filter(found => found[0] < %s);
+}"""  # noqa: E501 - a script
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> CutoverStore:
+    """A cutover that goes well for two stages and badly in the third; nobody has decided anything but to start."""
+    return write_cutover(tmp_path_factory.mktemp("cutover"), steps=STEPS, advanced=False)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """A headless Chromium."""
+    with pictures.open_browser(chromium) as opened:
+        yield opened
+
+
+def look(page: Page, address: str) -> str:
+    """What the first page answers."""
+    page.goto(address, wait_until="commit")
+    answer = page.locator(".scope.answer")
+    answer.wait_for()
+    pictures.settle(page)
+    return answer.inner_text()
+
+
+def decide(page: Page, address: str, decision: str, reason: str) -> None:
+    """Write a decision down, by keyboard and mouse, as a person does."""
+    page.goto(f"{address}/decisions", wait_until="commit")
+    page.get_by_role("button", name="Write it down").wait_for()
+    pictures.settle(page)
+    page.get_by_label("Decision", exact=False).first.click()
+    page.get_by_role("option", name=decision).click()
+    pictures.settle(page)
+    page.get_by_label("By").fill("anna")
+    page.get_by_label("Reason").fill(reason)
+    page.get_by_label("Reason").press("Tab")
+    pictures.settle(page)
+    page.get_by_role("button", name="Write it down").click()
+    page.get_by_text("Written down").wait_for()
+
+
+def test_a_whole_cutover(files: CutoverStore, browser: Browser) -> None:
+    """Two stages settle and are advanced from the page; the third is harmful, and is rolled back from it."""
+    ends = [*files.begins_ms[1:], files.now_ms]
+    acts = (
+        ("Go on", "HEALTHY", "Advance", "settled at 8 %"),
+        ("Go on", "HEALTHY", "Advance", "settled at 25 %"),
+        ("Roll back", "DEGRADED", "Roll back", "slow and failing at 50 %"),
+    )
+    for end_ms, (advice, verdict, decision, reason) in zip(ends, acts, strict=True):
+        clock = files.clock(time.time(), end_ms + 60_000)
+        with pictures.serve_console(files.store, *files.words(), variables=clock) as address:
+            page = pictures.open_page(browser, "light", pictures.WIDE)
+            answer = look(page, address)
+            assert answer.startswith(advice), answer
+            assert verdict in answer
+            decide(page, address, decision, reason)
+            page.context.close()
+    with CutoverJournal(files.journal) as journal:
+        run = list_runs(journal)[0]
+
+    assert [each.kind for each in run.decisions] == ["start", "advance", "advance", "rollback"]
+    assert [entry.body["judgement"]["verdict"] for entry in run.entries[1:]] == ["HEALTHY", "HEALTHY", "DEGRADED"]
+    assert run.ended == "rolled back"
+
+
+@pytest.mark.parametrize("name", pictures.CUTOVER_PAGES)
+def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: str) -> None:
+    """Light and dark, on a laptop, a wall and a telephone: nothing sticks out, every text has contrast, none fails."""
+    made = write_cutover(tmp_path)
+    errors: list[str] = []
+    with pictures.serve_console(made.store, *made.words(), variables=made.clock(time.time())) as address:
+        for theme in pictures.THEMES:
+            page = pictures.open_page(browser, theme, (1280, 900))
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            pictures.load(page, address, name)
+            for size in ((1280, 900), (1920, 1080), pictures.NARROW):
+                page.set_viewport_size({"width": size[0], "height": size[1]})
+                pictures.settle(page)
+                assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
+            assert page.evaluate(_CONTRAST % LEAST_CONTRAST) == []
+            shown = page.locator("[data-testid=stMain]").inner_text()
+            assert not {"NaN", "nan", "undefined", "Traceback", "None"} & set(shown.split())
+            page.context.close()
+
+    assert errors == []

@@ -1,4 +1,4 @@
-"""The judge on cutovers of known truth: false alarms, coverage, power and delay, beside other judges.
+"""The judge on cutovers of known truth: false alarms, coverage, power and delay, beside other judges; and its speed.
 
 Trials are kept under `.cache/judge`, so that an interrupted run goes on where it was. Seeds are fixed.
 """
@@ -14,6 +14,7 @@ from typing import Final
 from benchmarks import _judge_experiments as experiments
 from benchmarks import _judge_recordings as recordings
 from benchmarks._judge_curves import draw_all
+from benchmarks._judge_speed import measure_speed
 from benchmarks._judge_trials import Trial, run_trials
 
 PICTURES: Final = Path(__file__).parent.parent / "docs" / "pictures"
@@ -34,6 +35,10 @@ _TABLES: Final[Sequence[tuple[str, Callable[[Sequence[Trial]], Iterator[str]]]]]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this benchmark."""
     group = parser.add_argument_group("judge")
+    group.add_argument("--speed", action="store_true", help="measure only how long a judgement takes, and its memory")
+    group.add_argument(
+        "--speed-days", type=int, nargs="+", default=(1, 7), metavar="DAYS", help="of the stage that is judged then"
+    )
     group.add_argument("--record", action="store_true", help="record the emulated stacks that are not recorded yet")
     group.add_argument("--pasts", type=int, default=25, metavar="N", help="deployments' pasts (default: %(default)s)")
     group.add_argument(
@@ -46,6 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the tables, in the form of docs/judge.md."""
+    if arguments.speed:
+        measure_speed(arguments.speed_days)
+        return
     if arguments.record:
         recordings.record_missing()
     trials = list(_trials(arguments))

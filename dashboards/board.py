@@ -23,6 +23,7 @@ from dashboards.queries import (
     own_scope,
     scope,
 )
+from dashboards.verdict import verdict_annotations
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH
 from servescope.contract.figures import FIGURES
@@ -39,7 +40,8 @@ class Board:
     """One dashboard; `name` is its file's name, `by_replica` adds a variable for replicas.
 
     A dashboard without deployments has `own_variables`, which do not filter each other. `marks_scale` enables the
-    annotation of changes of the desired scale, which other dashboards have disabled.
+    annotation of changes of the desired scale, which other dashboards have disabled; `marks_verdicts` adds those of the
+    judge's verdicts and stages.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Board:
     by_replica: bool = False
     own_variables: tuple[Variable, ...] = ()
     marks_scale: bool = False
+    marks_verdicts: bool = False
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -79,7 +82,12 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
         ],
         links=[grafana.make_link(other.title, board_uid(other.name, options)) for other in others if other != board],
         annotations=(
-            _own_annotations(options) if board.own_variables else _annotations(options, by_scale=board.marks_scale)
+            _own_annotations(options)
+            if board.own_variables
+            else [
+                *_annotations(options, by_scale=board.marks_scale),
+                *(verdict_annotations(options) if board.marks_verdicts else []),
+            ]
         ),
         refresh=options.refresh,
         time_from=options.time_from,

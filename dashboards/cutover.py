@@ -8,6 +8,7 @@ from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import HARM_AXIS, Row, expression_panel
 from dashboards.queries import PRESENCE
+from dashboards.verdict import verdict_row
 from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, mean, rate
 
 NAME = "cutover"
@@ -26,9 +27,10 @@ def make(options: Options) -> Board:
     return Board(
         NAME,
         "Cutover",
-        "The selected stacks side by side, each summed over its deployments. A difference is not a verdict: the "
-        "traffic may differ as well.",
+        "The verdict of the judge where one watches the cutover, and the selected stacks side by side, each summed "
+        "over its deployments. A difference alone is not a verdict: the traffic may differ as well.",
         (
+            verdict_row(options),
             Row(
                 "Traffic and replicas",
                 (
@@ -117,4 +119,5 @@ def make(options: Options) -> Board:
                 ),
             ),
         ),
+        marks_verdicts=True,
     )  # fmt: skip

@@ -86,6 +86,9 @@ class Watched:
     def own(self, own: Own, before: str = "") -> Vector:
         raise AssertionError(f"{own.name}: no alert tried here reads the collector's own series")
 
+    def highest(self, own: Own, window: str) -> Vector:
+        raise AssertionError(f"{own.name}: no alert tried here reads the collector's own series")
+
     def badness(self, badness: Badness) -> Vector:
         raise AssertionError(f"{badness}: no alert tried here reads an objective")
 

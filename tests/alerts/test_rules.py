@@ -39,6 +39,7 @@ DASHBOARDS = {
 SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "False positives")
 PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
+    "ServescopeCutoverDegraded",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from servescope.cutover.evidence import Decision, Evidence
+from servescope.contract.increments import TargetIncrements
+from servescope.cutover.evidence import Decision, DecisionKind, Evidence
 from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import judge
-from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.plan import FrozenPlan, Stage
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 V1 = Side(pods=6)
@@ -136,3 +138,118 @@ def test_other_prompts_are_no_verdict_on_the_stack() -> None:
     assert judgement.mix is not None
     assert judgement.mix.refused
     assert {each.cause for each in judgement.metrics if each.name.endswith("seconds")} == {"mix"}
+
+
+# --- Stages and decisions ---------------------------------------------------------------------------------------------
+
+
+def decided(kind: DecisionKind, story: Story, hours: float, **values: int) -> Decision:
+    """A decision so many hours into a story."""
+    return Decision(kind, story.started_ms + round(hours * 3_600_000), by="ann", reason="as planned", **values)
+
+
+def judged_in_stages(story: Story, *decisions: Decision, at_ms: int | None = None) -> Judgement:
+    """The judgement of a plan whose two stages have the same share."""
+    evidence = evidence_of(story)
+    plan = replace(plan_of(story.share), stages=(Stage(story.share, least_hours=2.9), Stage(story.share + 0.01)))
+    frozen = freeze(plan, evidence, story.started_ms)
+    return judge(frozen, evidence, (start(story), *decisions), at_ms or story.end_ms)
+
+
+def test_a_late_regression_is_found() -> None:
+    """Though the hours before it were good, within half an hour."""
+    story = replace(STORY, hours=8, v2=replace(V2, slower=1.3, from_hour=6.0))
+    judgement = judged(story)
+    degraded = [change for change in judgement.changes if change.verdict == "DEGRADED"]
+
+    assert judgement.verdict == "DEGRADED"
+    assert 0 < degraded[0].at_ms - (story.started_ms + 6 * 3_600_000) <= 1_800_000
+    assert "became worse" in degraded[0].reason
+
+
+def test_a_stage_is_proven_anew() -> None:
+    """What the stage before proved does not count, and the stage is the journal's."""
+    early = judged_in_stages(STORY, decided("advance", STORY, 2.9, stage=1))
+    late = judged_in_stages(STORY, decided("advance", STORY, 1.5, stage=1))
+
+    assert (early.stage.index, early.verdict) == (1, "INCONCLUSIVE")
+    assert (late.stage.index, late.verdict) == (1, "HEALTHY")
+
+
+def test_a_stage_lasts_as_long_as_it_has_to() -> None:
+    """Proof alone does not end it before."""
+    judgement = judged_in_stages(STORY, at_ms=STORY.started_ms + 165 * 60_000)
+
+    assert judgement.verdict == "INCONCLUSIVE"
+    assert "has to last longer" in judgement.reason
+
+
+def test_harm_of_a_stage_is_latched_in_the_next() -> None:
+    """Until it is acknowledged; advancing alone is no acknowledgement."""
+    story = replace(STORY, hours=4, v2=replace(V2, errors=0.02))
+    recovered = replace(story, v2=replace(V2, errors=0.002))
+    harmed, good = evidence_of(story), evidence_of(recovered)
+    cut = story.started_ms + 2 * 3_600_000
+    targets = tuple(_spliced(one, other, cut) for one, other in zip(harmed.targets, good.targets, strict=True))
+    evidence = replace(harmed, targets=targets)
+    plan = replace(plan_of(0.25), stages=(Stage(0.25), Stage(0.26)))
+    frozen = freeze(plan, evidence, story.started_ms)
+    journal = (start(story), decided("advance", story, 2.0, stage=1))
+    judgement = judge(frozen, evidence, journal, story.end_ms)
+    acknowledged = judge(frozen, evidence, (*journal, decided("acknowledge", story, 3.0)), story.end_ms)
+
+    assert (judgement.verdict, judgement.live) == ("DEGRADED", "HEALTHY")
+    assert judgement.reason.startswith("harm was proven and nobody has acknowledged it: Errors")
+    assert (acknowledged.verdict, acknowledged.latched_since_ms) == ("HEALTHY", None)
+
+
+def _spliced(before: TargetIncrements, after: TargetIncrements, cut_ms: int) -> TargetIncrements:
+    return replace(before, gains=np.where(before.blocks < cut_ms, before.gains, after.gains))
+
+
+def test_an_excluded_span_does_not_count() -> None:
+    """A deploy of v1 that made it fail for an hour is left out, and listed with its reason."""
+    story = replace(STORY, hours=6, v2=replace(V2, slower=1.5, from_hour=5.0))
+    span = {"start_ms": story.started_ms + 5 * 3_600_000, "end_ms": story.end_ms}
+    judgement = judged(story, decisions=(decided("exclude", story, 5.9, **span),))
+
+    assert judgement.verdict == "HEALTHY", judgement.reason
+    assert judgement.missed == ((span["start_ms"], span["end_ms"], "as planned"),)
+
+
+def test_a_rollback_ends_the_run() -> None:
+    """What comes after is not judged, and no silence after it is stale."""
+    story = replace(STORY, hours=6, v2=replace(V2, slower=1.5, from_hour=5.0))
+    judgement = judged(story, decisions=(decided("rollback", story, 4.9),), at_ms=story.end_ms + 3_600_000)
+
+    assert judgement.verdict == "HEALTHY", judgement.reason
+    assert "rolled back by ann: as planned" in judgement.notes
+
+
+def test_another_share_than_planned_is_said() -> None:
+    """The verdict stays, as each block is compared at the share that it had."""
+    evidence = evidence_of(replace(STORY, share=0.2))
+    frozen = freeze(plan_of(0.4), evidence, STORY.started_ms)
+    judgement = judge(frozen, evidence, (start(STORY),), STORY.end_ms)
+
+    assert judgement.stage.differs
+    assert "v2 gets 20.1% of the requests, and this stage plans 40.0%" in judgement.notes
+
+
+def test_the_last_stages_need_a_holdback() -> None:
+    """Before the stage that leaves v1 nothing, the judgement asks for a control."""
+    evidence = evidence_of(STORY)
+    judgement = judge(freeze(plan_of(0.25, 1.0), evidence, STORY.started_ms), evidence, (start(STORY),), STORY.end_ms)
+
+    assert any(note.startswith("v1 needs a holdback of 5%") for note in judgement.notes)
+
+
+def test_the_same_is_said_with_json() -> None:
+    """At its top as published, and times by RFC 3339."""
+    values = judged(STORY).to_json()
+
+    assert list(values)[:7] == ["verdict", "reason", "at", "plan", "plan_hash", "stage", "metrics"]
+    assert values["at"].endswith("Z")
+    first = values["metrics"][0]
+    assert {"name", "verdict", "reason", "ratio", "low", "high", "margin", "information", "eta_seconds"} <= set(first)
+    assert next(each for each in values["metrics"] if each["name"] == "speculation_rate")["margin"] is None

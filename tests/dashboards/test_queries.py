@@ -18,7 +18,7 @@ from dashboards.panels import Panel
 from dashboards.queries import ALERTS, HISTOGRAMS, compile_expression, compile_figure
 from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import HEALTH, panel_title
+from servescope.alerting.links import CUTOVER, HEALTH, panel_title
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
@@ -147,7 +147,10 @@ def test_every_annotation_is_executed(filled: Prometheus, name: str) -> None:
 
     assert found.keys() == {
         "Deployment appears", "Rollout phase", "Alert fires", "Desired scale changes", "Configuration reloaded",
+        *(("Verdict", "Stage begins") if name == CUTOVER else ()),
     }  # fmt: skip
+    assert not found.get("Verdict")
+    assert not found.get("Stage begins")
     assert not found["Deployment appears"]
     assert {each["metric"]["rollout_phase"] for each in found["Rollout phase"]} == {"promoting"}
     assert {each["metric"]["alertname"] for each in found["Alert fires"]} == {

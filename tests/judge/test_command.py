@@ -82,6 +82,29 @@ def test_a_run_from_its_start_to_health(equal: MadePast, judge: Judge) -> None:
     assert judge("verify").returncode == 0
 
 
+def test_a_plan_says_beforehand_how_long_each_stage_takes(equal: MadePast, judge: Judge, plan: Path) -> None:
+    """By stage and metric, while v2 is not there yet; at 100 % nothing can be proven, and it says so."""
+    plan.write_text((LEAST_PLAN + STAGES).replace("chat-v2", "chat-v3"), encoding="utf-8")
+    done = judge("plan")
+    assert done.returncode == 0, done.stderr
+    assert "stage 1, 25% on v2: about " in done.stdout
+    assert "Time to first token" in done.stdout
+    stages = json.loads(judge("plan", "--format", "json").stdout)["stages"]
+
+    assert [stage["share"] for stage in stages] == [0.25, 0.5, 1.0]
+    assert stages[0]["seconds"] > 0
+    assert stages[2]["seconds"] is None
+    assert "cannot be proven healthy here" in stages[2]["sentence"]
+    assert not plan.with_suffix(".journal.db").exists()
+
+
+def test_a_plan_whose_v1_selects_nothing_is_refused(equal: MadePast, judge: Judge, plan: Path) -> None:
+    """There is no past to plan from."""
+    plan.write_text(LEAST_PLAN.replace("chat-v1", "chat-v0"), encoding="utf-8")
+
+    assert "arm v1 of plan 'cutover' selects nothing" in judge("plan").stderr
+
+
 def test_harm_is_code_10_until_it_is_acknowledged(slower: MadePast, judge: Judge) -> None:
     """Its reason names the metric; the journal has the judgement that a rollback was decided on."""
     judge("start")

@@ -15,7 +15,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.errors import UsageError
 from tests import tools
 from tests.live.campaign import check_notifications, check_rendered, find_strays, run_healthy_hour, run_lanes
-from tests.live.deployments import EMULATED
+from tests.live.deployments import EMULATED, Emulated, find_emulator
 from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode
 from tests.live.report import Run, read_version, render, write
 from tests.live.stack import live_stack
@@ -70,8 +70,8 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
 
     with (
         live_stack(
-            folder, times=arguments.times, prometheus=prometheus, alertmanager=alertmanager, emulated=EMULATED,
-            listed_by_hand=LISTED_BY_HAND,
+            folder, times=arguments.times, prometheus=prometheus, alertmanager=alertmanager,
+            emulated=_needed(arguments.only), listed_by_hand=LISTED_BY_HAND,
         ) as stack,
         Watch(stack) as watch,
     ):  # fmt: skip
@@ -97,6 +97,14 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
                 *(f"Alertmanager showed {name} no token" for name in sorted(set(stack.receivers.refused))),
             ],
         )
+
+
+def _needed(only: Sequence[str]) -> dict[str, Emulated]:
+    """The emulators that the chosen episodes need: all, where one is of no deployment."""
+    named = {each.deployment for each in _choose((*EPISODES, *OF_ALL), only)}
+    if not only or "" in named:
+        return dict(EMULATED)
+    return {find_emulator(name): EMULATED[find_emulator(name)] for name in sorted(named)}
 
 
 def _choose(episodes: Sequence[Episode], only: Sequence[str]) -> list[Episode]:

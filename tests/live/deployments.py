@@ -135,6 +135,11 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("pair-v2", model="model-pair"),
         Deployed("promoting", phase="promoting", tables={"back_off": _SLOW_TO_RETURN}),
     )),
+    # For a judge, which compares nothing but these two.
+    "judged": Emulated((
+        Deployed("judged-v1", model="model-judged", stack=OLD_STACK),
+        Deployed("judged-v2", model="model-judged"),
+    )),
     "targets": Emulated((
         Deployed("targets"),
         Deployed("gone"),

@@ -12,7 +12,7 @@ from typing import Final
 
 from alerts.alertmanager import MIGRATION_WINDOW
 from servescope.emulator.faults import Fault, parse_fault
-from tests.live import harm
+from tests.live import harm, judges
 from tests.live.deployments import find_emulator
 from tests.live.stack import LiveStack
 
@@ -247,7 +247,26 @@ _SELF: Final = (
     ),
 )  # fmt: skip
 
-EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TELEMETRY, *_SELF)
+# Blocks of a judge, and how old a judgement may be, are of the wall clock.
+_JUDGED: Final = (
+    Episode(
+        "judge", judges.NEW, "v2 of a cutover that is judged cannot be scraped", judges.blind_judge,
+        ("ServescopeCutoverNoData@",), fires_within="2h", resolves_within="5h",
+    ),
+    Episode(
+        "judge", judges.NEW, "`error-burst:0.4` in v2 of a cutover that is judged", judges.harm_cutover,
+        ("ServescopeCutoverDegraded@",), fires_within="5h", resolves_within="2h",
+    ),
+    Episode(
+        "judge", judges.NEW, "the judge of a cutover is killed", judges.kill_judge, ("ServescopeJudgeGone@",),
+    ),
+    Episode(
+        "late judge", judges.NEW, "another program holds the journal of a cutover", judges.lock_journal,
+        ("ServescopeJudgementStale@",), fires_within="9h",
+    ),
+)  # fmt: skip
+
+EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TELEMETRY, *_SELF, *_JUDGED)
 """What is done, in the order of each lane."""
 
 OF_ALL: Final = tuple(

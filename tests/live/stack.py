@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import URLError
@@ -20,6 +20,7 @@ import yaml
 
 from alerts.alertmanager import MIGRATION_WINDOW, RECEIVERS, SECRETS
 from alerts.receivers import TEMPLATES_FOLDER, Receiver
+from servescope.contract.own_metrics import JUDGE_JOB
 from servescope.emulator.control_client import ControlClient
 from servescope.errors import ServescopeError
 from tests.live.compression import compress_alertmanager, compress_rules, milliseconds
@@ -109,6 +110,12 @@ class LiveStack:
     prometheus: Prometheus
     receivers: Receivers
     exporter: Exporter
+    judges: dict[str, Program] = field(default_factory=dict)
+
+    def end_judges(self) -> None:
+        """End those judges of cutovers that were started."""
+        for judge in self.judges.values():
+            judge.end()
 
     def seconds(self, duration: str) -> float:
         """How long a duration of the emulated stack lasts on the wall clock."""
@@ -159,10 +166,12 @@ def live_stack(
             program.start()
             open_parts.callback(program.end)
             program.wait_until_ready()
-        yield LiveStack(
+        stack = LiveStack(
             folder, times, emulators, collector, collector_url, manager, manager_url, server, Prometheus(port),
             receivers, exporter,
         )  # fmt: skip
+        open_parts.callback(stack.end_judges)
+        yield stack
 
 
 def _divided(duration: str, times: int) -> str:
@@ -269,6 +278,7 @@ def _prometheus(folder: Path, times: int, binary: Path, collector_url: str, mana
         (rules / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     interval, port = _divided(SCRAPE_INTERVAL, times), free_port()
     scraped = {"servescope": collector_url, "prometheus": f"http://127.0.0.1:{port}", "alertmanager": manager_url}
+    (folder / "judges").mkdir(exist_ok=True)
     configuration = {
         "global": {
             "scrape_interval": interval,
@@ -278,7 +288,8 @@ def _prometheus(folder: Path, times: int, binary: Path, collector_url: str, mana
         "rule_files": [str(rules / "*.rules.yml")],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [_authority(manager_url)]}]}]},
         "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": [_authority(url)]}]} for job, url in scraped.items()
+            *({"job_name": job, "static_configs": [{"targets": [_authority(url)]}]} for job, url in scraped.items()),
+            {"job_name": JUDGE_JOB, "file_sd_configs": [{"files": [str(folder / "judges" / "*.json")]}]},
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")

@@ -13,6 +13,7 @@ from servescope.contract.bounds import (
     DRAFT_TRAFFIC,
     FAILURES_REPEATED,
     HIT_RATE_KEPT,
+    JUDGEMENT_AGE,
     LATE_POSITION,
     LOOP_LAG,
     PROMPT_TRAFFIC,
@@ -91,10 +92,16 @@ _COLLECTOR = series("servescope_build_info", {"version": "1"})
 _AGES = "servescope_target_scrape_age_seconds"
 _AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
 _SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
+_JUDGED = "servescope_judgement_age_seconds"
+_JUDGED_AGE = own(_JUDGED, plan="p")
 _CONFIGURED = [
     own("servescope_configured_traffic_ratio", model_name="m", environment="e", inference_stack=stack)
     for stack in (OLD_STACK, NEW_STACK, "v0")
 ]
+
+
+def _judged(verdict: str) -> str:
+    return own("servescope_judgement", plan="p", verdict=verdict)
 
 
 def _ended(old: float, new: float, other: float) -> dict[str, float | str]:
@@ -437,6 +444,32 @@ PROOFS: Mapping[str, Proof] = {
         labels={label: DEPLOYMENT[label] for label in ("model_name", "environment", "inference_stack")},
         # The share is another when the last request of before has left the window.
         lag=4, open_lag=3,
+    ),
+    "ServescopeCutoverDegraded": Proof(
+        {_judged("DEGRADED"): 0.0, _judged("HEALTHY"): 1.0}, {_judged("DEGRADED"): 1.0, _judged("HEALTHY"): 0.0}, 1.0,
+        {"not proven": {_judged("HEALTHY"): 0.0, _judged("INCONCLUSIVE"): 1.0}},
+        labels={"plan": "p", "verdict": "DEGRADED"},
+    ),
+    "ServescopeCutoverNoData": Proof(
+        {_judged("NO DATA"): 0.0, _judged("HEALTHY"): 1.0}, {_judged("NO DATA"): 1.0, _judged("HEALTHY"): 0.0}, 1.0,
+        {
+            "not proven": {_judged("HEALTHY"): 0.0, _judged("INCONCLUSIVE"): 1.0},
+            "data come and go": {_judged("NO DATA"): "1 1 1 0", _judged("HEALTHY"): "0 0 0 1"},
+        },
+        labels={"plan": "p", "verdict": "NO DATA"},
+    ),
+    "ServescopeJudgementStale": Proof(
+        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: JUDGEMENT_AGE.value + 1}, JUDGEMENT_AGE.value + 1,
+        {"at the boundary": {_JUDGED_AGE: JUDGEMENT_AGE.value}, "gone": {_JUDGED_AGE: None}}, labels={"plan": "p"},
+    ),
+    "ServescopeJudgeGone": Proof(
+        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: None}, 15.0,
+        {
+            "it judges late": {_JUDGED_AGE: 9000.0},
+            "it runs elsewhere": {_JUDGED_AGE: None, own(_JUDGED, plan="p", instance="b"): 15.0},
+        },
+        also={"another plan is judged": ({_JUDGED_AGE: None, own(_JUDGED, plan="q"): 15.0}, 15.0)},
+        labels={"plan": "p"}, lag=5, open_lag=4,
     ),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
     "ServescopeTargetGone": Proof(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -32,7 +33,7 @@ _CDF = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 class Side:
     """What one arm does: its pods, and how its requests turn out, as factors of the usual.
 
-    Pods that are not `warm` start with the cutover.
+    They turn out so from this hour of the cutover on. Pods that are not `warm` start with the cutover.
     """
 
     pods: int = 4
@@ -41,6 +42,7 @@ class Side:
     errors: float = 0.002
     rejected: float = 0.0
     prompts: float = 1.0
+    from_hour: float = 0.0
     warm: bool = True
     layer: str = "process"
     source: str = "servescope"
@@ -82,6 +84,7 @@ def plan_of(*shares: float, required: tuple[str, ...] | None = None) -> CutoverP
     )
 
 
+@cache
 def evidence_of(story: Story) -> Evidence:
     """The increments of both arms, scraped without a failure until the story ends."""
     random = np.random.default_rng(story.seed)
@@ -93,33 +96,37 @@ def evidence_of(story: Story) -> Evidence:
         for pod in range(side.pods):
             expected = per_block * part / side.pods
             first = 0 if name == "v1" else past - 1
-            targets.append(_target(random, name, pod, side, expected[first:], first))
+            late = past + round(side.from_hour * HOUR) - first
+            targets.append(_target(random, name, pod, side, expected[first:], first, max(late, 0)))
     last = {target.target_id: story.end_ms for target in targets}
     return Evidence(tuple(targets), story.end_ms, INTERVAL_MS, last)
 
 
 def _target(
-    random: np.random.Generator, name: str, pod: int, side: Side, expected: Floats, first: int
+    random: np.random.Generator, name: str, pod: int, side: Side, expected: Floats, first: int, late: int
 ) -> TargetIncrements:
     identity = Identity("llama", f"chat-{name}", name, replica=f"{name}-{pod}", role=side.role)
     blocks = START_MS + BLOCK_MS * (first + np.arange(expected.size))
     requests = random.poisson(expected).astype(float)
     rows: dict[Series, Floats] = {}
-    failed = random.binomial(requests.astype(int), side.errors).astype(float)
+    changed = np.arange(expected.size) >= late
+    errors = np.where(changed, side.errors, Side().errors)
+    failed = random.binomial(requests.astype(int), errors).astype(float)
     rejected = random.binomial(requests.astype(int), side.rejected).astype(float)
     ok = np.maximum(requests - failed - rejected, 0.0)
     outcomes = dict.fromkeys(OUTCOMES, np.zeros(expected.size)) | {"ok": ok, "error": failed, "rejected": rejected}
     for outcome, values in outcomes.items():
         rows[Series("requests_total", make_labels({"outcome": outcome}))] = values
     rows[Series("requests_started_total", ())] = requests
-    slower = side.slower
+    slower = np.where(changed, side.slower, 1.0)
+    first_token = np.where(changed, side.first_token, 1.0)
     for histogram, median, spread in (
-        ("time_to_first_token_seconds", 0.35 * slower * side.first_token, 0.7),
+        ("time_to_first_token_seconds", 0.35 * slower * first_token, 0.7),
         ("time_per_output_token_seconds", 0.03 * slower, 0.3),
         ("request_duration_seconds", 6.0 * slower, 0.6),
         ("tps_per_request", 33.0 / slower, 0.3),
-        ("input_tokens_per_request", 900.0 * side.prompts, 1.0),
-        ("output_tokens_per_request", 200.0, 0.6),
+        ("input_tokens_per_request", np.where(changed, 900.0 * side.prompts, 900.0), 1.0),
+        ("output_tokens_per_request", np.full(expected.size, 200.0), 0.6),
     ):
         rows |= _histogram(random, histogram, ok, median, spread)
     outputs = rows[Series("output_tokens_per_request_sum", ())]
@@ -146,23 +153,30 @@ def _target(
 
 
 def _histogram(
-    random: np.random.Generator, name: str, count: Floats, median: float, spread: float
+    random: np.random.Generator, name: str, count: Floats, median: Floats, spread: float
 ) -> Mapping[Series, Floats]:
     """Observations that are log-normal: their counts by edge, and their sum."""
     edges = METRICS[name].edges
     assert edges is not None
-    shares = np.diff(np.concatenate([[0.0], _CDF((np.log(edges) - math.log(median)) / spread), [1.0]]))
+    below = {each: _CDF((np.log(edges) - math.log(each)) / spread) for each in set(median.tolist())}
+    shares = {each: np.diff(np.concatenate([[0.0], cdf, [1.0]])) for each, cdf in below.items()}
     counts = np.array(
-        [random.multinomial(int(each), np.maximum(shares, 0.0) / shares.sum()) for each in count], dtype=float
+        [
+            random.multinomial(int(many), np.maximum(shares[each], 0.0) / shares[each].sum())
+            for many, each in zip(count, median.tolist(), strict=True)
+        ],
+        dtype=float,
     )
     cumulative = np.cumsum(counts, axis=1).T if count.size else np.zeros((len(edges) + 1, 0))
     mean = median * math.exp(spread**2 / 2)
     deviation = mean * math.sqrt(math.exp(spread**2) - 1.0)
-    total = np.maximum(
-        count * mean + np.sqrt(count) * deviation * random.standard_normal(count.size), count * median / 10
-    )
+    total = count * mean + np.sqrt(count) * deviation * random.standard_normal(count.size)
     rows = {
         Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})): cumulative[index]
         for index, edge in enumerate((*edges, math.inf))
     }
-    return {**rows, Series(f"{name}_sum", ()): np.where(count > 0, total, 0.0), Series(f"{name}_count", ()): count}
+    return {
+        **rows,
+        Series(f"{name}_sum", ()): np.where(count > 0, np.maximum(total, count * median / 10), 0.0),
+        Series(f"{name}_count", ()): count,
+    }

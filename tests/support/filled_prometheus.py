@@ -12,6 +12,9 @@ from types import MappingProxyType
 from alerts.__main__ import GENERATED as RULES
 from alerts.recording import INTERVAL
 from servescope.contract.identity import Deployment
+from servescope.contract.own_metrics import OWN_METRICS
+from servescope.contract.samples import format_series, make_labels
+from servescope.cutover.judgement import VERDICTS
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
@@ -102,15 +105,30 @@ def scrape(stack: EmulatedStack, seconds: int, appears: Mapping[str, int] = Mapp
 
 
 def _beside() -> Iterator[bytes]:
-    """What a collector reports of its configuration, and a deployment whose replicas lie apart."""
+    """What a collector reports of its configuration, a judge of a cutover, and a deployment of uneven replicas."""
     for after in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
         timestamp = str(START_SECONDS + after).encode()
         yield from (_configured(deployment, ratio, timestamp) for deployment, ratio in _CONFIGURED.items())
+        yield from (b"%s %s\n" % (line, timestamp) for line in _JUDGED)
         yield from _uneven(after, timestamp)
 
 
 # What a collector would report of its configuration.
 _CONFIGURED = {V1.identity: 0.5, V2.identity: 0.5}
+
+
+def _judged() -> Iterator[bytes]:
+    """The gauges of a judge, each with every verdict or severity there is."""
+    for metric in OWN_METRICS.values():
+        if metric.program == "judge" and metric.kind == "gauge":
+            values = {"verdict": VERDICTS, "severity": ("probable",)}
+            for value in next((values[label] for label in metric.labels if label in values), ("",)):
+                labels = {"plan": "chat", "metric": "output_tokens", "verdict": value, "severity": value}
+                chosen = make_labels({label: labels.get(label, "x") for label in metric.labels})
+                yield f"{format_series(metric.name, chosen)} {float(value in ('', 'HEALTHY'))}".encode()
+
+
+_JUDGED = tuple(_judged())
 
 
 def _configured(identity: Deployment, ratio: float, timestamp: bytes) -> bytes:

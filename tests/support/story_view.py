@@ -93,6 +93,16 @@ class StoryView:
             return self._evaluated(Increase(own.name, own.where), own.by, duration_ms(own.increase_over))
         return self._instant(own.name, own.where, self.minute - duration_ms(before) // _MINUTE_MS)
 
+    def highest(self, own: Own, window: str) -> Vector:
+        """The highest values of the collector's own series within a past window."""
+        first = max(self.minute - duration_ms(window) // _MINUTE_MS, 0)
+        found: Vector = {}
+        for (name, labels), values in self._series.items():
+            seen = [value for value in values[first : self.minute + 1] if value is not None]
+            if name == own.name and matches(dict(labels), own.where) and seen:
+                found[labels] = max(seen)
+        return found
+
     def measured(self, measured: Measured) -> Vector:
         """An expression over the default window."""
         return self._evaluated(measured.expression, measured.labels, _LOOKBACK_MINUTES * _MINUTE_MS)

@@ -1,4 +1,4 @@
-"""All alerts: on a deployment, on its telemetry, and on servescope itself.
+"""All alerts: on a deployment, on a cutover that is judged, on their telemetry, and on servescope itself.
 
 Every number that a value is compared with is the catalog's. What users notice is critical; a cause, or what users will
 notice later, is a warning; what only needs tuning is information and notifies nobody.
@@ -14,6 +14,7 @@ from servescope.alerting.autoscaling import AUTOSCALING_ALERTS
 from servescope.alerting.cache import CACHE_ALERTS
 from servescope.alerting.choices import CATALOG_CHOICES, Choices, resolve
 from servescope.alerting.cutover import CUTOVER_ALERTS
+from servescope.alerting.judging import JUDGE_ALERTS
 from servescope.alerting.monitoring import MONITORING_ALERTS
 from servescope.alerting.objectives import objective_alerts
 from servescope.alerting.records import Alert
@@ -27,7 +28,7 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
     """Every alert by name, with the chosen values."""
     alerts: tuple[Alert, ...] = (
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS,
-        *objective_alerts(choices), *CUTOVER_ALERTS, *TELEMETRY_ALERTS, *MONITORING_ALERTS,
+        *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *TELEMETRY_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
     return MappingProxyType({alert.name: resolve(alert, choices) for alert in alerts})
 

@@ -39,7 +39,7 @@ from servescope.alerting.records import (
     terms,
 )
 from servescope.contract.expressions import Vector
-from servescope.contract.own_metrics import FOREIGN_SERIES
+from servescope.contract.own_metrics import FOREIGN_SERIES, own_family
 from servescope.contract.samples import Labels, pick_labels
 
 _RESTRICTED: Final = 1 << 15
@@ -57,6 +57,9 @@ class View(Protocol):
     def own(self, own: Own, before: str = "") -> Vector:
         """The collector's own series now, or `before` ago."""
 
+    def highest(self, own: Own, window: str) -> Vector:
+        """The highest values of one of the collector's own series within a past window."""
+
     def measured(self, measured: Measured) -> Vector:
         """An expression over the default window, by `measured.labels`."""
 
@@ -66,8 +69,10 @@ class View(Protocol):
 
 def is_evaluated_by_collector(alert: Alert) -> bool:
     """Whether a collector has the data for it: not for series of other programs, nor for its own absence."""
-    read = {term.name for term in terms(alert.condition) if isinstance(term, Own)}
-    return read.isdisjoint(FOREIGN_SERIES) and not isinstance(alert.condition, Gone)
+    read = [own_family(term.name) for term in terms(alert.condition) if isinstance(term, Own)]
+    # Of `up`, which Prometheus makes, the catalog says that it is about a collector.
+    ours = all(record and record.program == "collector" and record.name not in FOREIGN_SERIES for record in read)
+    return ours and not isinstance(alert.condition, Gone)
 
 
 def holding(condition: Condition, view: View) -> Vector:
@@ -98,9 +103,8 @@ def holding(condition: Condition, view: View) -> Vector:
         case Vanished(own, before):
             same = condition.on
             now = {_restrict(labels, same) for labels in view.own(own)}
-            return {
-                labels: value for labels, value in view.own(own, before).items() if _restrict(labels, same) not in now
-            }
+            past = view.highest(own, before) if condition.at_any_time else view.own(own, before)
+            return {labels: value for labels, value in past.items() if _restrict(labels, same) not in now}
         case Gone(name):
             return {} if view.own(Own(name)) else {(): 1.0}
         case Always():

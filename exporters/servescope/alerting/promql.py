@@ -68,7 +68,10 @@ class ConditionCompiler(ABC):
             case Except(each, unless):
                 return self._joined("unless", (each, unless))
             case Vanished(own, before):
-                return f"{self._own(own)} offset {before} unless on ({self._names(condition.on)}) {self._own(own)}"
+                past = f"{self._own(own)} offset {before}"
+                if condition.at_any_time:
+                    past = f"max_over_time({self._own(own)}[{before}])"
+                return f"{past} unless on ({self._names(condition.on)}) {self._own(own)}"
             case Gone() | Always():
                 return self._without_series(condition)
             case _:

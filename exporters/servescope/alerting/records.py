@@ -45,7 +45,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A series of the collector itself, or one of the catalog's `FOREIGN_SERIES`, with its identifying labels.
+    """A series of the collector itself, of a judge, or one of `FOREIGN_SERIES`, with its identifying labels.
 
     With `increase_over` it is the increase of a counter over that window.
     """
@@ -182,11 +182,15 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Holds for each series that existed `before` ago and does not now; the labels in `whatever` may differ."""
+    """Holds for each series that existed `before` ago and does not now; the labels in `whatever` may differ.
+
+    With `at_any_time` it existed at any time since then; its value is the highest one.
+    """
 
     own: Own
     before: str
     whatever: tuple[str, ...] = ()
+    at_any_time: bool = False
 
     @property
     def on(self) -> tuple[str, ...]:

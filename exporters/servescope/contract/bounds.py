@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from servescope.contract.own_metrics import JUDGEMENT_AGE_SECONDS
 from servescope.contract.types import Bound
 
 DRAFT_TRAFFIC = Bound("draft_traffic", 1.0, "tokens/s", "fewer draft tokens do not suffice to judge the draft")
@@ -70,6 +71,9 @@ SPLIT_MARGIN = Bound(
 )
 SPLIT_TRAFFIC = Bound("split_traffic", 1.0, "requests/s", "the split of fewer requests differs by chance")
 SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape is out of date")
+JUDGEMENT_AGE = Bound(
+    "judgement_age", JUDGEMENT_AGE_SECONDS, "seconds", "an older judgement does not say whether a cutover is healthy"
+)
 LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average is overloaded")
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
@@ -94,6 +98,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SPLIT_MARGIN,
             SPLIT_TRAFFIC,
             SCRAPE_AGE,
+            JUDGEMENT_AGE,
             LOOP_LAG,
         )
     }

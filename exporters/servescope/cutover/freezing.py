@@ -30,7 +30,7 @@ from servescope.cutover.plan_files import check_arms
 from servescope.cutover.sequences import Floats, information_wanted
 from servescope.cutover.slow_fractions import choose_edges, slow_fractions
 
-_LEAST_DECODING: Final = 60.0
+LEAST_DECODING: Final = 60.0
 """Seconds of decoding in a block below which its ratio is too rough."""
 _MOST_DISPERSION_PODS: Final = 2
 
@@ -135,7 +135,7 @@ def _ratio_noise(counted: PodSums, wanted: float, v2_pods: int) -> Noise | None:
     above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
 
     def split(group: NDArray[np.bool_]) -> BlockEffects:
-        return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=_LEAST_DECODING)
+        return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=LEAST_DECODING)
 
     return calibrate(split, below, 1.0, wanted, v2_pods=v2_pods)
 

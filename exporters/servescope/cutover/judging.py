@@ -16,23 +16,27 @@ import numpy as np
 
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover import wording
+from servescope.cutover.circumstances import (
+    arm_state,
+    load_note,
+    missed_spans,
+    notes_of,
+    prompt_mix,
+    stage_state,
+)
 from servescope.cutover.coverage import HOUR_BLOCKS, STALE_INTERVALS
 from servescope.cutover.efficiency import compare_efficiency
 from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.folding import ArmFold, Folded, fold
+from servescope.cutover.folding import Folded, fold
 from servescope.cutover.judgement import (
     Advice,
     ArmFigures,
-    ArmState,
     EdgeJudgement,
     Judgement,
     MetricJudgement,
-    PromptMix,
-    StageState,
     Verdict,
     VerdictChange,
 )
-from servescope.cutover.load import load_range
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.slow_fractions import difference_path, slow_fractions
 from servescope.cutover.stages import Course, course_of
@@ -92,28 +96,30 @@ def judge_folded(
         reason = (
             f"harm was proven and nobody has acknowledged it: {run.latched_reason}; now it would be {live}: {reason}"
         )
+    if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
+        reason = f"{reason}, at the load seen"
     return Judgement(
         verdict=verdict,
         reason=reason,
         at_ms=at_ms,
         plan=frozen.plan.name,
         plan_hash=frozen.hash(),
-        stage=_stage(frozen, stage),
+        stage=stage_state(frozen, stage),
         metrics=metrics,
         advice=_advice(verdict, metrics),
         severity=_severity(verdict, metrics, stage),
         live=live,
         latched_since_ms=latched_ms,
-        v1=_arm(folded.v1, stage, 0),
-        v2=_arm(folded.v2, stage, 1),
-        mix=_mix(frozen, stage),
+        v1=arm_state(folded.v1, stage, 0),
+        v2=arm_state(folded.v2, stage, 1),
+        mix=prompt_mix(frozen, stage),
         efficiency=compare_efficiency(folded, stage),
         changes=run.changes,
-        missed=_missed(folded, course),
+        missed=missed_spans(folded, course),
         incomparable={
             track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
         },
-        notes=_notes(frozen, stage, evidence, course),
+        notes=notes_of(frozen, folded, stage, evidence, course),
     )
 
 
@@ -347,123 +353,3 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
                 )
             )  # fmt: skip
     return tuple(found)
-
-
-def _stage(frozen: FrozenPlan, stage: StageTrack) -> StageState:
-    planned = frozen.plan.stages[stage.span.index]
-    requests = [float(each.requests.sum()) for each in stage.loads]
-    observed = requests[1] / sum(requests) if sum(requests) > 0.0 else None
-    return StageState(
-        index=stage.span.index, count=len(frozen.plan.stages), share=planned.share, observed_share=observed,
-        differs=observed is not None and abs(observed - planned.share) > 0.2 * min(planned.share, 1.0 - planned.share),
-        since_ms=stage.span.since_ms,
-        earliest_end_ms=stage.span.since_ms + round(planned.least_hours * 3_600_000),
-    )  # fmt: skip
-
-
-def _arm(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
-    within = stage.within
-    carried, coverage = stage.loads[index], stage.coverage[index]
-    counts = {
-        name: float(getattr(arm, name)[:, within].sum()) for name in ("scrapes", "failed", "torn", "resets", "gaps")
-    }
-    scraped = np.flatnonzero((arm.scrapes > 0.0).any(axis=0))
-    loads = carried.per_replica[np.isfinite(carried.per_replica)]
-    return ArmState(
-        deployments=tuple(sorted(set(arm.deployments))),
-        replicas=int((arm.present[:, within].any(axis=1)).sum()),
-        scrapes=int(counts["scrapes"]),
-        expected=round(float(coverage.expected[-1])) if coverage.expected.size else 0,
-        failed=int(counts["failed"]), torn=int(counts["torn"]), resets=int(counts["resets"]), gaps=int(counts["gaps"]),
-        requests=float(carried.requests.sum()),
-        warm=bool(stage.blocks.size) and not _cold(arm, stage, index),
-        cold_start_seconds=stage.warmth[index].seconds,
-        saturated_share=float(carried.saturated.mean()) if carried.saturated.size else 0.0,
-        requests_per_replica_second=float(loads.mean()) if loads.size else None,
-        last_scrape_ms=int(arm.blocks[scraped[-1]]) + BLOCK_MS if scraped.size else None,
-    )  # fmt: skip
-
-
-def _cold(arm: ArmFold, stage: StageTrack, index: int) -> bool:
-    """Whether a pod that served in the last block is not warm yet."""
-    last = stage.within.stop - 1
-    served = np.nan_to_num(arm.traffic["requests"][:, last]) > 0.0
-    return bool((served & ~stage.warmth[index].usable[:, last]).any())
-
-
-def _mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
-    mix = stage.mix
-    if mix is None or not stage.blocks.size:
-        return PromptMix(None, False, False, False, "at least one arm does not report the tokens of its prompts")
-    distance, chance = float(mix.distance[-1]), float(mix.chance[-1])
-    differs, refused = bool(mix.differs[-1]), bool(mix.refused[-1])
-    moved = f"{distance:.0%} of the requests have prompts of another size than on v1, {chance:.0%} by chance"
-    if not differs:
-        return PromptMix(distance, False, False, False, f"the arms get the same prompts: {moved}")
-    if refused:
-        return PromptMix(
-            distance, True, False, True, f"the arms get different prompts: {moved}, too many to adjust for"
-        )
-    adjusted = bool(frozen.slopes)
-    how = "adjusted by v1's own slopes" if adjusted else "and v1's past does not show what that moves"
-    return PromptMix(distance, True, adjusted, False, f"the arms get different prompts: {moved}; {how}")
-
-
-def _missed(folded: Folded, course: Course) -> tuple[tuple[int, int, str], ...]:
-    """The spans of the run in which nothing was scraped, and those that were excluded."""
-    found = list(course.excluded)
-    for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
-        if not arm.pods:
-            continue
-        scraped = np.asarray((arm.scrapes > 0.0).any(axis=0))
-        began = False
-        start: int | None = None
-        for block, here in zip(arm.blocks.tolist(), scraped.tolist(), strict=True):
-            if block + BLOCK_MS <= course.since_ms:
-                continue
-            began = began or here
-            if began and not here and start is None:
-                start = block
-            if here and start is not None:
-                found.append((start, block, f"{name} was not scraped"))
-                start = None
-        if start is not None:
-            found.append((start, folded.v1.end_ms(), f"{name} was not scraped"))
-    return tuple(sorted(found))
-
-
-def _notes(frozen: FrozenPlan, stage: StageTrack, evidence: Evidence, course: Course) -> tuple[str, ...]:
-    notes = [*evidence.problems, *evidence.warnings]
-    if course.rolled_back is not None:
-        notes.append(f"rolled back by {course.rolled_back.by}: {course.rolled_back.reason}")
-    uncalibrated = [name for name, noise in frozen.noise.items() if not noise.calibrated]
-    if uncalibrated:
-        notes.append(
-            "uncalibrated: v1's past was too short, or has one replica only, so that the noise is estimated while the "
-            f"cutover runs, and how replicas differ for good is not known ({', '.join(uncalibrated)})"
-        )
-    warmth = stage.warmth[1]
-    if warmth.seconds is not None:
-        notes.append(
-            f"warming up took v2 up to {wording.span(warmth.seconds)} and cost {warmth.cost.excess:.4g} "
-            f"request-seconds over {warmth.cost.requests:.0f} requests"
-        )
-    notes.extend(_load_notes(frozen, stage))
-    later = [each.share for each in frozen.plan.stages[stage.span.index + 1 :]]
-    if later and later[0] > 1.0 - frozen.plan.holdback:
-        notes.append(
-            f"the next stage leaves v1 less than {frozen.plan.holdback:.0%} of the requests: without that holdback "
-            "there is no control, and nothing can be proven any more"
-        )
-    return tuple(notes)
-
-
-def _load_notes(frozen: FrozenPlan, stage: StageTrack) -> list[str]:
-    """That the verdict is of the load seen, where v1's busiest hours have not been."""
-    seen = load_range(stage.loads[1].per_replica[stage.relation.free])
-    if seen is None or frozen.top_load is None or seen[1] >= frozen.top_load:
-        return []
-    return [
-        f"at the load seen: {seen[0]:.2g} to {seen[1]:.2g} requests per replica and second, while the busiest third of "
-        f"v1's past began at {frozen.top_load:.2g}"
-    ]

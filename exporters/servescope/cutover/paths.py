@@ -20,6 +20,8 @@ from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import ComparedEdge, MetricPlan, Noise
 from servescope.cutover.sequences import EffectPath, Floats, accumulate, information_to_settle
 
+RARE_WEIGHT = 0.2
+"""The part of the evidence of health that is bet on events that are rare on their own; their ratio has the rest."""
 IMMATERIAL_RATE = OBJECTIVES["requests"].budget
 """Events per request that are within any objective: rarer ones are healthy, however many times v1's they are."""
 EDGES_WEIGHT = 0.3
@@ -43,7 +45,7 @@ class MetricPath:
 
     `harm`, `material` and `beyond` are the evidence, as logarithms of e-values, that the cost exceeds zero, the floor
     and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
-    and `high`, `recent` that of the last two to four hours; NaN, or infinite, where there is none. `information` has
+    and `high`, `recent` that of the last one to two hours; NaN, or infinite, where there is none. `information` has
     been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` is the highest lower limit of the
     differences of slow fractions, −inf without edges.
     """
@@ -210,13 +212,16 @@ def _spread(values: Floats, at: NDArray[np.int64], before: float) -> Floats:
     return np.where(at >= 0, values[at], before)
 
 
+_HOUR = 12
+
+
 def _recent(blocks: BlockEffects) -> Floats:
-    """The mean effect since the restart before the last one, (K,)."""
+    """The mean effect of the last one to two hours, (K,)."""
     known = np.isfinite(blocks.sampling)
     weights = np.where(known, 1.0 / np.where(known, blocks.sampling, 1.0), 0.0)
     total = np.concatenate([[0.0], np.cumsum(weights * blocks.effects)])
     weight = np.concatenate([[0.0], np.cumsum(weights)])
-    since = np.maximum(0, blocks.last // change.RESTART_BLOCKS - 1) * change.RESTART_BLOCKS
+    since = np.maximum(0, blocks.last // _HOUR - 1) * _HOUR
     first = np.searchsorted(blocks.last, since)
     gathered = weight[1:] - weight[first]
     nothing = np.full(gathered.shape, np.nan)
@@ -257,8 +262,8 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     below = counts.log_evidence_below(arms, margin, dispersion=noise.dispersion)
     needed = -math.log(levels.high)
     # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
-    rare = counts.log_evidence_rarer(arms.v2_events, arms.v2_requests, IMMATERIAL_RATE)
-    below = change.log_mixed(np.array([below, rare]), np.array([0.5, 0.5]))
+    rare = counts.log_evidence_rarer(arms.v2_events, arms.v2_requests, IMMATERIAL_RATE) / noise.dispersion
+    below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
     low, high = counts.ratio_interval(arms, levels.low, levels.high, dispersion=noise.dispersion)
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = [np.cumsum(arms.v1_events) / np.cumsum(arms.v1_requests),

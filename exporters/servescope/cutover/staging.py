@@ -27,7 +27,7 @@ from servescope.cutover.conditions import (
 from servescope.cutover.coverage import ArmCoverage, arm_coverage
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded, judged_metric
-from servescope.cutover.freezing import counted_of, prompts_of
+from servescope.cutover.freezing import LEAST_DECODING, counted_of, prompts_of
 from servescope.cutover.mix import Prompts
 from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
@@ -236,7 +236,7 @@ def _candidate(
     def path(kept: NDArray[np.bool_]) -> MetricPath:
         one, other = _kept(v1, kept), _kept(v2, kept)
         if judged.kind == "ratio":
-            return paths.ratio_path(metric, noise, one, other, levels, least_below=_LEAST_DECODING, slope=slope)
+            return paths.ratio_path(metric, noise, one, other, levels, least_below=LEAST_DECODING, slope=slope)
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
 
     matched = context.relation.free
@@ -246,9 +246,6 @@ def _candidate(
         return _Candidate(metric, judged, found, v1, v2, health)
     harm = path(harmful)
     return _Candidate(metric, judged, found, v1, v2, paths.with_harm(health, harm))
-
-
-_LEAST_DECODING = 60.0
 
 
 def _sums(

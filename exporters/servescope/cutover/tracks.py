@@ -95,7 +95,7 @@ def track_metric(
     compared = np.cumsum((v1.below.sum(axis=0) > 0.0) & (v2.below.sum(axis=0) > 0.0))
     bounded = path.bounded & (compared >= LEAST_BLOCKS)
     # A late regression is harm, though the whole stage is still within the margin.
-    within = bounded & ~(path.recent >= margin)
+    within = bounded & ~beyond & ~(path.recent >= margin)
 
     codes = np.full(size, INCONCLUSIVE)
     causes = np.full(size, "needs data", dtype=object)

@@ -56,6 +56,11 @@ def _change(track: MetricTrack, block: int) -> str:
     if track.judged.kind == "events":
         rate = f"{_times(cost)} times as often as on v1" if math.isfinite(cost) else "on v2 and not on v1"
         return f"happen {rate} ({_interval(track, block)})"
+    recent = float(path.recent[block])
+    if track.causes[block] == "beyond margin" and cost < track.margin / 2:
+        # The whole stage hides what began late.
+        late = f"by {percent(recent).lstrip('+')} in the last hour or two, "
+        return f"became worse ({late if recent > cost else ''}{percent(cost)} over the whole stage)"
     word = "worse" if cost > 0 else "better"
     size = percent(cost).lstrip("+−")
     return f"is {word} by {size} ({_interval(track, block)})"

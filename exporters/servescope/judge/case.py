@@ -14,6 +14,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import fold_evidence, judge, judge_folded
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.plan_files import check_arms
+from servescope.cutover.planning import StageForecast, forecast_stages
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past, find_identities, read_evidence
 
@@ -31,11 +32,29 @@ def freeze_plan(past: Past, plan: CutoverPlan, started_ms: int) -> FrozenPlan:
 
     Raises UsageError when its arms overlap or select nothing, EvidenceError when the past cannot be read.
     """
+    evidence = read_calibration(past, plan, started_ms)
+    check_arms(plan, find_identities(past, evidence))
+    return freeze_from(plan, evidence, started_ms)
+
+
+def read_calibration(past: Past, plan: CutoverPlan, started_ms: int) -> Evidence:
+    """What was observed before a start, as far back as the plan calibrates; raises EvidenceError."""
     evidence = read_evidence(past, plan, started_ms - round(plan.calibration_hours * 3_600_000), started_ms)
     if evidence.problems:
         raise EvidenceError(f"plan {plan.name!r} cannot be frozen: {'; '.join(evidence.problems)}")
-    check_arms(plan, find_identities(past, evidence))
-    return freeze_from(plan, evidence, started_ms)
+    return evidence
+
+
+def forecast_case(past: Past, plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
+    """What each stage is expected to settle, from v1's past before a time; v2 need not be there yet.
+
+    Raises UsageError when the arms overlap or v1 selects nothing, EvidenceError when the past cannot be read.
+    """
+    evidence = read_calibration(past, plan, at_ms)
+    known = find_identities(past, evidence)
+    if any(plan.v2.selects(each) for each in known) or not any(plan.v1.selects(each) for each in known):
+        check_arms(plan, known)
+    return forecast_stages(freeze_from(plan, evidence, at_ms), evidence)
 
 
 def read_case(past: Past, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Evidence:

@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             _add_past(found)
         return found
 
+    verb("plan", "show how long each stage needs at each share to settle each metric, before anything is moved")
     start = verb("start", "freeze the plan and begin a run of it at its first stage")
     start.add_argument("--replace", action="store_true", help="end the run that is under way")
     _add_person(start, required=False)

@@ -13,6 +13,7 @@ from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.cutover.judgement import ArmFigures, ArmState, Judgement, MetricJudgement
 from servescope.cutover.plan import Arm, FrozenPlan
+from servescope.cutover.planning import MetricForecast, StageForecast
 
 _ABSENT: Final = "–"
 # From here on values are whole, in groups of three.
@@ -37,6 +38,24 @@ def explain_judgement(judgement: Judgement, frozen: FrozenPlan, metric: str | No
     for each in shown:
         lines += ["", *_metric_lines(each, frozen)]
     return "\n".join([*lines, *_remarks(judgement)]) + "\n"
+
+
+def describe_forecast(stages: Sequence[StageForecast]) -> str:
+    """What `judge plan` prints: a sentence per stage, and what it settles of each metric."""
+    lines: list[str] = []
+    for stage in stages:
+        lines += [f"{stage.sentence}", *_columns([_FORECAST_HEADER, *map(_forecast_row, stage.metrics)]), ""]
+    lines.append("If v2 equals v1, half of the cutovers are settled in that time. Bands are judged on v2 alone.")
+    return "\n".join(lines) + "\n"
+
+
+_FORECAST_HEADER: Final = ("  metric", "margin", "proven healthy in", "harm found within a day", "")
+
+
+def _forecast_row(metric: MetricForecast) -> tuple[str, ...]:
+    name = metric.title if metric.required else f"{metric.title} (optional)"
+    found = _ABSENT if metric.detectable is None else f"from {share(metric.detectable)} on"
+    return f"  {name}", share(metric.margin), duration(metric.healthy_seconds), found, metric.reason
 
 
 # --- Values -----------------------------------------------------------------------------------------------------------
@@ -137,8 +156,11 @@ _HEADER: Final = ("metric", "verdict", "v2 ÷ v1", "interval", "margin", "gather
 
 
 def _table(metrics: Sequence[MetricJudgement]) -> list[str]:
-    rows = [_HEADER, *(_row(metric) for metric in metrics)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    return _columns([_HEADER, *(_row(metric) for metric in metrics)])
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 

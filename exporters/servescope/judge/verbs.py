@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
@@ -23,7 +24,7 @@ from servescope.judge.arguments import (
     read_plan,
     read_time,
 )
-from servescope.judge.case import freeze_plan, judge_case, read_case
+from servescope.judge.case import forecast_case, freeze_plan, judge_case, read_case
 from servescope.judge.journal import CutoverJournal, JournalError
 from servescope.judge.report import Recorded, render_report
 from servescope.judge.runs import (
@@ -34,7 +35,7 @@ from servescope.judge.runs import (
     write_changes,
     write_decision,
 )
-from servescope.judge.text import describe_judgement, explain_judgement, moment, share
+from servescope.judge.text import describe_forecast, describe_judgement, explain_judgement, moment, share
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
     {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}
@@ -48,6 +49,18 @@ def _print_json(value: Any) -> None:
 
 
 # --- The verbs --------------------------------------------------------------------------------------------------------
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    plan = read_plan(arguments.plan)
+    with open_past(arguments) as past:
+        stages = forecast_case(past, plan, read_time("--at", arguments.at))
+    if arguments.format == "json":
+        shown = [{**asdict(stage), "seconds": stage.seconds, "sentence": stage.sentence} for stage in stages]
+        _print_json({"plan": plan.name, "stages": shown})
+    else:
+        print(describe_forecast(stages), end="")
+    return 0
 
 
 def _start(arguments: argparse.Namespace) -> int:
@@ -207,6 +220,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = MappingProxyType(
     {
+        "plan": _plan,
         "start": _start,
         "run": _run,
         "watch": _watch,

@@ -48,6 +48,9 @@ class OneFigure:
     def measured(self, _: Measured) -> Vector:
         return {}
 
+    def highest(self, _: Own, window: str) -> Vector:
+        return {}
+
     def badness(self, _: Badness) -> Vector:
         return {}
 

@@ -131,6 +131,15 @@ class CollectorView:
             known = self._known[own, before] = self._increase(own) if own.increase_over else self._current(own, before)
         return known
 
+    def highest(self, own: Own, window: str) -> Vector:
+        """The highest values of a series of the collector's own at the evaluations of a past window."""
+        track = self._owns.get(own.name)
+        if track is None:
+            return {}
+        within = Range(self.at_ms, duration_ms(window), self._bounds)
+        found = track.by_key(reduced("max", track.between(within.first_ms, self.at_ms)[1]))
+        return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
+
     def measured(self, measured: Measured) -> Vector:
         """An expression over the figures' window, summed where it spans several deployments."""
         known = self._known.get(measured)

@@ -14,7 +14,7 @@ from servescope.contract.events import Event
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.increments import TargetIncrements
-from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
 from servescope.errors import IdentityError
@@ -49,12 +49,13 @@ DAYS_LOOKED_BACK: Final = 30
 
 _LOOKED_BACK_MS = DAYS_LOOKED_BACK * 86_400_000
 _LISTED_MS = 7 * 86_400_000
+_HELD_MS = 35 * 86_400_000
 _LIST_SECONDS, _PAGE_SECONDS = 30.0, 4.0
 _PAGES_KEPT = 64
 # Up to this much time one query reads the figures of all deployments, as for a table of them.
 _SHORT_MS = 600_000
 # A scrape is stored with the time it began, when it is over.
-_SETTLED_MS = 30_000
+_SETTLED_MS = 5_000
 _UNHELD = (
     "a Prometheus holds no deploys that were reported to a collector, and other events with a time to within a minute"
 )
@@ -106,8 +107,15 @@ class PrometheusHistory:
     # --- What there is ------------------------------------------------------------------------------------------------
 
     def deployments(self) -> list[Deployment]:
-        """Every deployment with series within the last seven days."""
-        return sorted(self._sources())
+        """Every deployment with series within the last days that a judge may look back. Raises PartialError."""
+        return self._keep("deployments", _LIST_SECONDS, self._find_deployments)
+
+    def _find_deployments(self) -> list[Deployment]:
+        now = self._now_ms
+        # One series for each target, so that weeks of them are few.
+        found = self._whole.series([TARGET_UP, REPLICA_START_TIME], start_ms=now - _HELD_MS, end_ms=now)
+        held = {deployment for labels in found if (deployment := deployment_of(labels)) is not None}
+        return sorted(held | self._sources().keys())
 
     def _sources(self) -> dict[Deployment, _FigureSource]:
         return self._keep("sources", _LIST_SECONDS, self._find_sources)
@@ -291,7 +299,7 @@ class PrometheusHistory:
         statuses = []
         for target in found:
             place = tuple(pair for pair in target.attached if pair[0] in ("job", "instance"))
-            statuses.append(_status(target.identity, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None))
+            statuses.append(_status(target.process, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None))
         return statuses
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:

@@ -52,8 +52,8 @@ def read_increments(
 ) -> list[TargetIncrements]:
     """The increments of a deployment's targets in the blocks that lie between start and end; `names` are metrics.
 
-    A target that several collectors expose is taken, block by block, from the one with the most scrapes of it. A
-    process with our instruments that has no `replica` is named by its `instance`.
+    A target that several collectors expose is taken, block by block, from the one with the most scrapes of it. `torn`,
+    `resets` and `gaps` are those of the metrics that are read.
     """
     first_ms, last_ms = -(-start_ms // BLOCK_MS) * BLOCK_MS, end_ms // BLOCK_MS * BLOCK_MS
     if last_ms <= first_ms:
@@ -123,15 +123,6 @@ class _Page:
         times, succeeded = np.array(list(clock), dtype=np.int64), np.array(list(clock.values()), dtype=bool)
         self.scrapes, self.failed = (self._per_block(times[flags]) for flags in (succeeded, ~succeeded))
         self.raw: Flags = self._after_gaps(times[succeeded])
-
-    @property
-    def identity(self) -> Identity:
-        """Which target it is; a process without a `replica` is named by its instance."""
-        identity = self.target.identity
-        instance = dict(self.target.attached).get("instance", "")
-        if identity.replica or self.target.form == "collected" or not instance:
-            return identity
-        return replace(identity, replica=instance)
 
     def _per_block(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         numbers = (times - 1 - self._blocks.first_ms) // BLOCK_MS
@@ -210,7 +201,7 @@ def _compute(prometheus: Prometheus, page: _Page, blocks: Blocks, wanted: _Wante
     """The increments of one page's target, in the blocks that it was scraped in."""
     window = page.window()
     computed = compute_increments(
-        page.identity.target_id, page.identity, window,
+        page.target.process.target_id, page.target.process, window,
         start_ms=blocks.first_ms, end_ms=blocks.last_ms, interval_ms=BLOCK_MS,
     )  # fmt: skip
     there = ~np.isnan(window.values)
@@ -260,7 +251,7 @@ def _read_raw(
     # A scrape that has none of these series is one that succeeded all the same.
     values[-1] = np.where(list(clock.values()), 1.0, np.nan)
     return compute_increments(
-        page.identity.target_id, page.identity, Window((*rows, _SUCCEEDED), read.times, values),
+        page.target.process.target_id, page.target.process, Window((*rows, _SUCCEEDED), read.times, values),
         start_ms=start_ms, end_ms=end_ms, interval_ms=page.interval_ms,
     )  # fmt: skip
 
@@ -272,7 +263,7 @@ def _read_levels(
     clock = {time_ms: succeeded for time_ms, succeeded in page.clock.items() if time_ms > blocks.first_ms}
     read = read_scrapes(prometheus, page.target, wanted.levelled, clock, blocks.first_ms + 1, blocks.last_ms).window
     computed = compute_increments(
-        page.identity.target_id, page.identity, read,
+        page.target.process.target_id, page.target.process, read,
         start_ms=blocks.first_ms, end_ms=blocks.last_ms, interval_ms=page.interval_ms,
     )  # fmt: skip
     levels, above = (np.full((len(computed.gauges), blocks.count - 1), np.nan) for _ in range(2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -38,6 +38,14 @@ class ScrapedTarget:
     form: Form
     has_up: bool
     source: str | None = None
+
+    @property
+    def process(self) -> Identity:
+        """Which process it is: one with our instruments and no `replica` is named by the instance it was scraped at."""
+        instance = dict(self.attached).get("instance", "")
+        if self.identity.replica or self.form == "collected" or not instance:
+            return self.identity
+        return replace(self.identity, replica=instance)
 
     def select(self, names: Sequence[str]) -> str:
         """The selector of its series of these names."""

@@ -1,0 +1,85 @@
+"""The alerts on a cutover that is judged, and on the judge itself. A Prometheus evaluates them, as it scrapes both."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from servescope.alerting.choices import bound
+from servescope.alerting.records import Alert, Compare, Own, Runbook, Vanished
+from servescope.contract.bounds import JUDGEMENT_AGE
+
+_PLAN: Final = "{{ $labels.plan }}"
+_AGE: Final = Own("servescope_judgement_age_seconds", ("plan",))
+_LIMIT: Final = bound(JUDGEMENT_AGE)
+
+
+def _verdict(verdict: str) -> Own:
+    return Own("servescope_judgement", ("plan", "verdict"), (("verdict", (verdict,)),))
+
+
+JUDGE_ALERTS: Final = (
+    Alert(
+        "ServescopeCutoverDegraded", "critical", "judge", "servescope",
+        Compare(_verdict("DEGRADED"), "==", 1.0),
+        "A cutover is judged DEGRADED.",
+        f"The cutover {_PLAN} is judged DEGRADED: v2 is proven to be worse than v1 beyond what the plan allows to be "
+        "immaterial.",
+        Runbook(
+            "A metric of v2 is proven to be worse than on v1 by more than its floor, at the confidence of the plan, "
+            "however often one looked. The verdict stays until somebody acknowledges it.",
+            "Users of v2 are served worse; the share of requests on v2 is the share of users affected.",
+            "`servescope judge explain` names the metric, its interval and margin; the cutover page of the console "
+            "shows since when, beside deploys and other alerts.",
+            "Beyond the margin: move the traffic back to v1, and record it by `servescope judge decide rollback`. "
+            "Probable: keep the share, find the cause. Acknowledge the verdict once it is dealt with.",
+            "The plan bounds the probability of a false one, for a whole cutover. A deploy on one stack alone is no "
+            "noise: exclude its time with a reason.",
+        ),
+        "cutover", "servescope_judgement", wait="1m", panel="Verdict",
+        waits_less="a verdict is already certain at the confidence of the plan, and stays until it is acknowledged",
+    ),
+    Alert(
+        "ServescopeCutoverNoData", "warning", "judge", "servescope",
+        Compare(_verdict("NO DATA"), "==", 1.0),
+        "A cutover cannot be judged for lack of data.",
+        f"The cutover {_PLAN} has been judged NO DATA for 15 minutes: samples that its plan requires are missing.",
+        Runbook(
+            "An arm of the plan has no targets, no traffic or too few scrapes, or a required metric is absent.",
+            "Harm to users of v2 would not be noticed. No data is never taken for health: the gates stay closed.",
+            "`servescope judge explain` names what is missing for each metric; the Sources page of the console shows "
+            "failing targets.",
+            "Fix the scrapes or the selectors of the plan's arms; do not raise the share meanwhile.",
+            "A stage that has just begun, before v2 gets its first requests.",
+        ),
+        "cutover", "servescope_judgement", wait="15m", panel="Verdict",
+    ),
+    Alert(
+        "ServescopeJudgementStale", "warning", "judge", "servescope",
+        Compare(_AGE, ">", _LIMIT),
+        "A judgement is out of date.",
+        f"The last judgement of the cutover {_PLAN} is {{{{ $value | humanizeDuration }}}} old.",
+        Runbook(
+            f"The judge runs and has not judged for more than {_LIMIT:g} seconds: its attempts fail or take too long.",
+            "The verdict shown is an old one; the gates answer that they do not know.",
+            "`servescope_judgement_errors_total` counts attempts that failed; the judge's log has the cause: the store "
+            "or the Prometheus does not answer, or the journal is damaged.",
+            "Fix what the log names. The judge goes on from samples and journal, and reports what it missed.",
+            "None known.",
+        ),
+        "cutover", "servescope_judgement_age_seconds", wait="5m", panel="Age of the judgement",
+    ),
+    Alert(
+        "ServescopeJudgeGone", "warning", "judge", "servescope",
+        Vanished(_AGE, "6h", at_any_time=True),
+        "The judge of a cutover is gone.",
+        f"The cutover {_PLAN} was judged within the last 6 hours, and its judge is not scraped any more.",
+        Runbook(
+            "`servescope judge watch` of this plan does not run, or Prometheus cannot scrape it.",
+            "Nobody watches the cutover: harm to users of v2 is not reported, and the gates do not answer.",
+            "Check whether it runs, and the targets page of Prometheus.",
+            "Start it with the same plan and journal: it resumes, and reports what it missed.",
+            "A cutover that is over: the alert resolves 6 hours after its judge was stopped.",
+        ),
+        "cutover", "servescope_judgement_age_seconds", wait="5m", panel="Age of the judgement",
+    ),
+)  # fmt: skip

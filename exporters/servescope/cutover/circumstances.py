@@ -1,0 +1,187 @@
+"""What belongs to a verdict without deciding it: the stage, the arms, their prompts, what was missed, what to know."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.contract.samples import Labels
+from servescope.cutover import shares, wording
+from servescope.cutover.evidence import Evidence
+from servescope.cutover.folding import ArmFold, Folded
+from servescope.cutover.judgement import ArmState, PromptMix, StageState
+from servescope.cutover.load import load_range
+from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.stages import Course
+from servescope.cutover.staging import StageTrack
+
+_CONVERSATION: Final = 10.0
+"""The requests of one conversation, about, go to one arm together."""
+_CHANCE: Final = 0.01
+"""How often a share that is as planned may be said to differ."""
+
+
+def stage_state(frozen: FrozenPlan, stage: StageTrack) -> StageState:
+    """The stage, with the share that v2 is observed to have."""
+    planned = frozen.plan.stages[stage.span.index]
+    requests = [float(each.requests.sum()) for each in stage.loads]
+    observed = requests[1] / sum(requests) if sum(requests) > 0.0 else None
+    differs = observed is not None and _share_differs(stage, planned.share, observed)
+    return StageState(
+        index=stage.span.index, count=len(frozen.plan.stages), share=planned.share, observed_share=observed,
+        differs=differs,
+        since_ms=stage.span.since_ms,
+        earliest_end_ms=stage.span.since_ms + round(planned.least_hours * 3_600_000),
+    )  # fmt: skip
+
+
+def _share_differs(stage: StageTrack, planned: float, observed: float) -> bool:
+    """Whether v2's share is not the planned one, by more than is immaterial and than chance explains."""
+    if not 0.0 < planned < 1.0:
+        return observed != planned
+    v1, v2 = (each.requests for each in stage.loads)
+    evidence = shares.log_evidence_of_mismatch(v1, v2, planned, dispersion=_CONVERSATION)
+    return shares.differs(observed, planned) and bool(evidence[-1] >= -math.log(_CHANCE))
+
+
+def arm_state(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
+    """How well an arm was observed in the stage: v1 has the index 0."""
+    within = stage.within
+    carried, coverage = stage.loads[index], stage.coverage[index]
+    counts = {
+        name: float(getattr(arm, name)[:, within].sum()) for name in ("scrapes", "failed", "torn", "resets", "gaps")
+    }
+    scraped = np.flatnonzero((arm.scrapes > 0.0).any(axis=0))
+    loads = carried.per_replica[np.isfinite(carried.per_replica)]
+    return ArmState(
+        deployments=tuple(sorted(set(arm.deployments))),
+        replicas=int((arm.present[:, within].any(axis=1)).sum()),
+        scrapes=int(counts["scrapes"]),
+        expected=round(float(coverage.expected[-1])) if coverage.expected.size else 0,
+        failed=int(counts["failed"]), torn=int(counts["torn"]), resets=int(counts["resets"]), gaps=int(counts["gaps"]),
+        requests=float(carried.requests.sum()),
+        warm=bool(stage.blocks.size) and not _cold(arm, stage, index),
+        cold_start_seconds=stage.warmth[index].seconds,
+        saturated_share=float(carried.saturated.mean()) if carried.saturated.size else 0.0,
+        requests_per_replica_second=float(loads.mean()) if loads.size else None,
+        last_scrape_ms=int(arm.blocks[scraped[-1]]) + BLOCK_MS if scraped.size else None,
+    )  # fmt: skip
+
+
+def _cold(arm: ArmFold, stage: StageTrack, index: int) -> bool:
+    """Whether a pod that served in the last block is not warm yet."""
+    last = stage.within.stop - 1
+    served = np.nan_to_num(arm.traffic["requests"][:, last]) > 0.0
+    return bool((served & ~stage.warmth[index].usable[:, last]).any())
+
+
+def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
+    """How far apart the prompts of both arms are."""
+    mix = stage.mix
+    if mix is None or not stage.blocks.size:
+        return PromptMix(None, False, False, False, "at least one arm does not report the tokens of its prompts")
+    distance, chance = float(mix.distance[-1]), float(mix.chance[-1])
+    differs, refused = bool(mix.differs[-1]), bool(mix.refused[-1])
+    moved = f"{distance:.0%} of the requests have prompts of another size than on v1, {chance:.0%} by chance"
+    if not differs:
+        return PromptMix(distance, False, False, False, f"the arms get the same prompts: {moved}")
+    if refused:
+        return PromptMix(
+            distance, True, False, True, f"the arms get different prompts: {moved}, too many to adjust for"
+        )
+    adjusted = bool(frozen.slopes)
+    how = "adjusted by v1's own slopes" if adjusted else "and v1's past does not show what that moves"
+    return PromptMix(distance, True, adjusted, False, f"the arms get different prompts: {moved}; {how}")
+
+
+def missed_spans(folded: Folded, course: Course) -> tuple[tuple[int, int, str], ...]:
+    """The spans of the run in which nothing was scraped, and those that were excluded."""
+    found = list(course.excluded)
+    for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
+        if not arm.pods:
+            continue
+        scraped = np.asarray((arm.scrapes > 0.0).any(axis=0))
+        began = False
+        start: int | None = None
+        for block, here in zip(arm.blocks.tolist(), scraped.tolist(), strict=True):
+            if block + BLOCK_MS <= course.since_ms:
+                continue
+            began = began or here
+            if began and not here and start is None:
+                start = block
+            if here and start is not None:
+                found.append((start, block, f"{name} was not scraped"))
+                start = None
+        if start is not None:
+            found.append((start, folded.v1.end_ms(), f"{name} was not scraped"))
+    return tuple(sorted(found))
+
+
+def notes_of(
+    frozen: FrozenPlan, folded: Folded, stage: StageTrack, evidence: Evidence, course: Course
+) -> tuple[str, ...]:
+    """What else is to be known of a judgement, a sentence each."""
+    notes = [*evidence.problems, *evidence.warnings]
+    if course.rolled_back is not None:
+        notes.append(f"rolled back by {course.rolled_back.by}: {course.rolled_back.reason}")
+    uncalibrated = [name for name, noise in frozen.noise.items() if not noise.calibrated]
+    if uncalibrated:
+        notes.append(
+            "uncalibrated: v1's past was too short, or has one replica only, so that the noise is estimated while the "
+            f"cutover runs, and how replicas differ for good is not known ({', '.join(uncalibrated)})"
+        )
+    if folded.v2.pods and not np.isfinite(folded.v2.started).any():
+        notes.append("no source shows when v2's processes began: a restart is found where a counter falls")
+    warmth = stage.warmth[1]
+    if warmth.seconds is not None:
+        notes.append(
+            f"warming up took v2 up to {wording.span(warmth.seconds)} and cost {warmth.cost.excess:.4g} "
+            f"request-seconds over {warmth.cost.requests:.0f} requests"
+        )
+    notes.extend(each for each in (load_note(frozen, stage), *_share_notes(frozen, folded, stage, evidence)) if each)
+    return tuple(notes)
+
+
+def load_note(frozen: FrozenPlan, stage: StageTrack) -> str | None:
+    """That the verdict is of the load seen, where v1's busiest hours have not been; None where they have."""
+    seen = load_range(stage.loads[1].per_replica[stage.relation.free])
+    if seen is None or frozen.top_load is None or seen[1] >= frozen.top_load:
+        return None
+    return (
+        f"at the load seen: {seen[0]:.2g} to {seen[1]:.2g} requests per replica and second, while the busiest third of "
+        f"v1's past began at {frozen.top_load:.2g}"
+    )
+
+
+def _share_notes(frozen: FrozenPlan, folded: Folded, stage: StageTrack, evidence: Evidence) -> list[str]:
+    plan = frozen.plan
+    share, state = plan.stages[stage.span.index].share, stage_state(frozen, stage)
+    notes = []
+    if state.differs and state.observed_share is not None:
+        notes.append(f"v2 gets {state.observed_share:.1%} of the requests, and this stage plans {share:.1%}")
+    configured = _configured_share(folded, evidence, stage)
+    if configured is not None and shares.differs(configured, min(max(share, 1e-6), 1.0 - 1e-6)):
+        notes.append(f"v2 is configured to get {configured:.1%} of the requests, and this stage plans {share:.1%}")
+    later = [each.share for each in plan.stages[stage.span.index + 1 :]]
+    if any(each > 1.0 - plan.holdback for each in (share, *later[:1])):
+        notes.append(
+            f"v1 needs a holdback of {plan.holdback:.0%} of the requests: with less there is no control, and nothing "
+            "can be proven"
+        )
+    return notes
+
+
+def _configured_share(folded: Folded, evidence: Evidence, stage: StageTrack) -> float | None:
+    """The share that was configured last for v2's stacks, as far as the event log says; None where it does not."""
+    until = stage.span.until_ms
+    ratios: dict[Labels, float] = {}
+    for event in sorted(evidence.events, key=lambda each: each.time_ms):
+        ratio = dict(event.detail).get("ratio")
+        if event.kind == "traffic_split" and event.time_ms <= until and ratio:
+            ratios[event.labels] = float(ratio)
+    stacks = {target.identity.inference_stack for target in evidence.targets if target.target_id in folded.v2.pods}
+    found = [ratio for labels, ratio in ratios.items() if dict(labels).get("inference_stack") in stacks]
+    return found[0] if len(found) == 1 else None

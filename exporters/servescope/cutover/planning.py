@@ -1,0 +1,278 @@
+"""How long each stage needs to settle each metric, and what cannot be settled there at all, from v1's own past.
+
+What is expected of the judge itself: the same noise, bounds and levels, with the traffic that v1's past had. Nothing is
+simulated. Times are those until half of the cutovers of a v2 that equals v1 would be settled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.contract.judged import JudgedMetric
+from servescope.cutover import wording
+from servescope.cutover.calibration import scaled_tau2
+from servescope.cutover.change import schedule
+from servescope.cutover.counts import BETTER_RATIOS, WORSE_RATIOS
+from servescope.cutover.effects import ENOUGH_REQUESTS, FEWEST_REQUESTS, MOST_MERGED, pod_variance, ratio_effects
+from servescope.cutover.evidence import Evidence
+from servescope.cutover.folding import Folded, PodSums, fold, judged_metric
+from servescope.cutover.freezing import LEAST_DECODING, counted_of
+from servescope.cutover.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
+from servescope.cutover.plan import FrozenPlan, MetricPlan, Noise
+from servescope.cutover.sequences import Floats, half_width, information_to_settle, lasting_information, split_alpha
+
+_HOUR_BLOCKS: Final = 3_600_000 // BLOCK_MS
+_DAY_BLOCKS: Final = 24 * _HOUR_BLOCKS
+LONGEST_SECONDS: Final = 7 * 86_400.0
+"""What takes longer than a week is not waited for."""
+_LEAST_SECONDS: Final = 900.0
+"""A verdict needs more than one block, however sure the first is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricForecast:
+    """What a stage is expected to settle of a metric.
+
+    `healthy_seconds` is until v2 is proven to be within the margin if it equals v1, None where waiting does not prove
+    it; `detectable` the smallest relative change to the worse, or the factor of events less one, that half of the
+    cutovers would find within a day, None where none can be found. `reason` says why one is None, or is empty.
+    """
+
+    name: str
+    title: str
+    required: bool
+    margin: float
+    healthy_seconds: float | None
+    detectable: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageForecast:
+    """A stage, and what it is expected to settle.
+
+    `v2_pods` are as many as have the same load as v1's. `seconds` is until every required metric is settled if v2
+    equals v1, None where one of them never is.
+    """
+
+    index: int
+    share: float
+    v2_pods: int
+    requests_per_hour: float
+    metrics: tuple[MetricForecast, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        """Until the slowest required metric is settled."""
+        waits = [each.healthy_seconds for each in self.metrics if each.required]
+        known = [wait for wait in waits if wait is not None]
+        return max(known, default=0.0) if len(known) == len(waits) else None
+
+    @property
+    def sentence(self) -> str:
+        """The stage in a sentence."""
+        beginning = f"stage {self.index + 1}, {self.share:.0%} on v2: "
+        required = [each for each in self.metrics if each.required]
+        if not required:
+            return f"{beginning}no metric is required"
+        reasons: dict[str, list[str]] = {}
+        for each in required:
+            if each.healthy_seconds is None:
+                reasons.setdefault(each.reason, []).append(each.title)
+        if reasons:
+            why = "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in reasons.items())
+            return f"{beginning}cannot be proven healthy here. {why}"
+        waits = {each.title: each.healthy_seconds or 0.0 for each in required}
+        slowest = max(waits, key=lambda title: waits[title])
+        return f"{beginning}about {wording.span(waits[slowest])}, longest for {slowest}"
+
+
+def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForecast, ...]:
+    """What every stage of a frozen plan is expected to settle, with the traffic that v1 had before it was frozen."""
+    start_ms = frozen.started_ms - round(frozen.plan.calibration_hours * 3_600_000)
+    past = fold(frozen.plan, evidence.targets, start_ms, min(frozen.started_ms, evidence.observed_until_ms))
+    weights = split_alpha([stage.share for stage in frozen.plan.stages])
+    return tuple(
+        _forecast_stage(frozen, past, index, stage.share, weights[index])
+        for index, stage in enumerate(frozen.plan.stages)
+    )
+
+
+def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, share: float, weight: float) -> StageForecast:
+    requests = np.nan_to_num(past.v1.traffic["requests"])
+    v1_pods = max(1, int((requests.sum(axis=1) > 0.0).sum()))
+    v2_pods = max(1, round(v1_pods * share))
+    control = 0.0 < share < 1.0
+    stage = _Stage(share, max(1, v1_pods - v2_pods), v2_pods, weight)
+    return StageForecast(
+        index=index,
+        share=share,
+        v2_pods=v2_pods,
+        requests_per_hour=float(requests.sum()) / max(1, int((requests.sum(axis=0) > 0.0).sum())) * _HOUR_BLOCKS,
+        metrics=tuple(
+            _forecast(frozen, past, metric, stage) if control else _without_control(frozen, metric)
+            for metric in frozen.plan.metrics
+            if metric.kind != "band"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    share: float
+    v1_pods: int
+    v2_pods: int
+    weight: float
+
+    @property
+    def spread(self) -> float:
+        return 1.0 / self.v1_pods + 1.0 / self.v2_pods
+
+
+def _without_control(frozen: FrozenPlan, metric: MetricPlan) -> MetricForecast:
+    return _answer(frozen, metric, None, None, "there is no control: keep a part of the requests on v1")
+
+
+def _answer(
+    frozen: FrozenPlan, metric: MetricPlan, healthy: float | None, detectable: float | None, reason: str = ""
+) -> MetricForecast:
+    judged = judged_metric(metric.name, frozen.histograms)
+    if healthy is not None:
+        healthy = max(healthy, _LEAST_SECONDS)
+        if healthy > LONGEST_SECONDS:
+            reason = f"it would take {wording.span(healthy)}"
+            healthy = None
+    return MetricForecast(metric.name, judged.title, metric.required, metric.margin or 0.0, healthy, detectable, reason)
+
+
+def _forecast(frozen: FrozenPlan, past: Folded, metric: MetricPlan, stage: _Stage) -> MetricForecast:
+    judged = judged_metric(metric.name, frozen.histograms)
+    counted = counted_of(past.v1, judged.name, frozen.histograms)
+    below = np.nan_to_num(counted.below).sum(axis=0)
+    if metric.name in frozen.unobservable:
+        return _answer(frozen, metric, None, None, frozen.unobservable[metric.name])
+    if not (below > 0.0).any():
+        return _answer(frozen, metric, None, None, "v1's past has no data of it")
+    family = sum(each.required == metric.required for each in frozen.plan.metrics if each.kind != "band")
+    harm = frozen.plan.alpha_harm / max(1, family) * float(schedule(1, stage_weight=stage.weight)[1][0])
+    health = frozen.plan.alpha_health * stage.weight
+    if judged.kind == "events":
+        return _forecast_events(frozen, metric, counted, stage, harm, health)
+    return _forecast_effect(frozen, metric, judged, counted, stage, harm, health)
+
+
+# --- Means and ratios -------------------------------------------------------------------------------------------------
+
+
+def _forecast_effect(
+    frozen: FrozenPlan, metric: MetricPlan, judged: JudgedMetric, counted: PodSums, stage: _Stage, harm: float,
+    health: float,
+) -> MetricForecast:  # fmt: skip
+    noise = frozen.noise[metric.name]
+    slope = frozen.slopes.get(metric.name)
+    sampling = _ratio_cv2(counted) if judged.kind == "ratio" else noise.cv2 * (1.0 - (slope.explained if slope else 0))
+    below = np.nan_to_num(counted.below).sum(axis=0)
+    enough = LEAST_DECODING if judged.kind == "ratio" else ENOUGH_REQUESTS
+    least = LEAST_DECODING if judged.kind == "ratio" else FEWEST_REQUESTS
+    rate = float(_information(noise, sampling, below[below > 0.0], stage, enough, least).mean())
+    if rate <= 0.0:
+        return _answer(frozen, metric, None, None, "too few requests in any quarter of an hour")
+    persistent = float(pod_variance(noise.pod_tau2, stage.v1_pods, stage.v2_pods))
+    margin, wanted = math.log1p(metric.margin or 0.0), noise.information_wanted
+    if judged.kind == "mean" and frozen.edges.get(metric.name):
+        harm *= 1.0 - EDGES_WEIGHT
+    a_day = float(lasting_information(np.array(rate * _DAY_BLOCKS), persistent))
+    detectable = math.expm1(float(half_width(a_day, harm, wanted)))
+    needed = information_to_settle(margin, health, wanted)
+    if needed * persistent >= 1.0:
+        pods = math.ceil(stage.v2_pods * needed * persistent * _MORE_PODS)
+        reason = f"replicas differ too much for good: it needs about {pods} of v2, and as many of v1"
+        return _answer(frozen, metric, None, detectable, reason)
+    blocks = needed / (1.0 - needed * persistent) / rate
+    return _answer(frozen, metric, blocks * BLOCK_MS / 1000.0, detectable)
+
+
+_MORE_PODS: Final = 1.25
+"""With just as many pods as the bound needs, it would take for ever."""
+
+
+def _information(noise: Noise, sampling: float, below: Floats, stage: _Stage, enough: float, least: float) -> Floats:
+    """The information of each block of the past if it were divided as in the stage, (B,)."""
+    v1, v2 = below * (1.0 - stage.share), below * stage.share
+    smaller = np.minimum(v1, v2)
+    with np.errstate(divide="ignore"):
+        merged = np.clip(np.ceil(enough / np.maximum(smaller, 1e-9)), 1.0, MOST_MERGED)
+        variance = sampling * (1.0 / v1 + 1.0 / v2) + float(scaled_tau2(noise, stage.spread))
+    return np.where(smaller * merged >= least, 1.0 / np.where(np.isfinite(variance), variance, np.inf), 0.0)
+
+
+def _ratio_cv2(counted: PodSums) -> float:
+    """What the delta method's variance of an arm's ratio is, times what is below the line: as of one observation."""
+    part, whole = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
+    blocks = ratio_effects(part, whole, part, whole, least_whole=LEAST_DECODING, most=1)
+    below = whole.sum(axis=0)[blocks.last]
+    known = np.isfinite(blocks.sampling)
+    return float((0.5 * blocks.sampling[known] * below[known]).mean()) if known.any() else math.inf
+
+
+# --- Events -----------------------------------------------------------------------------------------------------------
+
+
+def _forecast_events(
+    frozen: FrozenPlan, metric: MetricPlan, counted: PodSums, stage: _Stage, harm: float, health: float
+) -> MetricForecast:
+    noise = frozen.noise[metric.name]
+    events, requests = (float(np.nan_to_num(each).sum()) for each in (counted.above, counted.below))
+    blocks = int((np.nan_to_num(counted.below).sum(axis=0) > 0.0).sum())
+    rate, per_block = events / requests, requests / blocks
+    needed = -math.log(health)
+    ratio = needed - math.log(1.0 - RARE_WEIGHT) + math.log(len(BETTER_RATIOS))
+    alone = needed - math.log(RARE_WEIGHT) + math.log(4.0)
+    drifts = (
+        (ratio, max(_drift(stage.share, 1.0, 1.0 + (metric.margin or 0.0), each) for each in BETTER_RATIOS) * rate),
+        (alone, _clean_drift(rate) * stage.share),
+    )
+    waits = [nats * noise.dispersion / (drift * per_block) for nats, drift in drifts if drift > 0.0]
+    found = _smallest_ratio(
+        lambda ratio: max(_drift(stage.share, ratio, 1.0, each) for each in WORSE_RATIOS)
+        * rate * per_block * _DAY_BLOCKS / noise.dispersion,
+        math.log(len(WORSE_RATIOS)) - math.log(harm),
+    ) if events > 0.0 else None  # fmt: skip
+    reason = "" if waits else "v1's own rate is neither known nor small enough"
+    healthy = min(waits) * BLOCK_MS / 1000.0 if waits else None
+    return _answer(frozen, metric, healthy, None if found is None else found - 1.0, reason)
+
+
+def _drift(share: float, ratio: float, bound: float, multiple: float) -> float:
+    """The evidence that one event of v1's rate adds on average, against `bound`, bet on `multiple` times that."""
+    against, bet = (share * each / (1.0 - share + share * each) for each in (bound, bound * multiple))
+    in_v1, in_v2 = 1.0 - share, share * ratio
+    return in_v2 * math.log(bet / against) + in_v1 * math.log((1.0 - bet) / (1.0 - against))
+
+
+def _clean_drift(rate: float) -> float:
+    """The evidence that one request adds on average that events are rarer than is material, at most."""
+    limit = IMMATERIAL_RATE
+    bets = [limit * each for each in (0.125, 0.25, 0.5)] if rate > 0.0 else [0.0]
+    gains = [
+        (rate * math.log(bet / limit) if rate > 0.0 else 0.0) + (1.0 - rate) * (math.log1p(-bet) - math.log1p(-limit))
+        for bet in bets
+    ]
+    return max(gains)
+
+
+def _smallest_ratio(gathered: Callable[[float], float], needed: float) -> float | None:
+    """The smallest ratio of the rates at which a day gathers what is needed, None where a hundred times is none."""
+    least, most = 1.0, 100.0
+    if gathered(most) < needed:
+        return None
+    for _ in range(40):
+        middle = math.sqrt(least * most)
+        least, most = (middle, most) if gathered(middle) < needed else (least, middle)
+    return most

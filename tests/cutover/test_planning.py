@@ -1,0 +1,113 @@
+"""What a plan can settle, said beforehand: how long, how small a harm, and what never."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from servescope.cutover.effects import effect_path, mean_effects
+from servescope.cutover.evidence import Evidence
+from servescope.cutover.freezing import freeze_from
+from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.planning import MetricForecast, StageForecast, forecast_stages
+from servescope.cutover.sequences import split_alpha
+from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+
+STORY = Story(past_hours=26, hours=0, v1=Side(pods=8), v2=Side(pods=0))
+SHARES = (0.05, 0.25, 0.5, 1.0)
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    """A day of v1, without any v2."""
+    return evidence_of(STORY)
+
+
+@pytest.fixture(scope="module")
+def frozen(evidence: Evidence) -> FrozenPlan:
+    """The least plan with four stages."""
+    return freeze_from(plan_of(*SHARES), evidence, STORY.started_ms)
+
+
+@pytest.fixture(scope="module")
+def stages(evidence: Evidence, frozen: FrozenPlan) -> tuple[StageForecast, ...]:
+    """What it is expected to settle."""
+    return forecast_stages(frozen, evidence)
+
+
+def _metric(stage: StageForecast, name: str) -> MetricForecast:
+    return next(each for each in stage.metrics if each.name == name)
+
+
+@pytest.mark.parametrize("name", ["time_to_first_token_seconds", "tps_per_request", "request_error_share"])
+def test_more_traffic_settles_sooner_and_finds_less(stages: tuple[StageForecast, ...], name: str) -> None:
+    """From 5 % to half of the requests, of every kind of metric."""
+    small, half = _metric(stages[0], name), _metric(stages[2], name)
+    assert small.healthy_seconds is not None
+    assert half.healthy_seconds is not None
+    assert small.detectable is not None
+    assert half.detectable is not None
+    assert half.healthy_seconds <= small.healthy_seconds
+    assert half.detectable < small.detectable
+
+
+def test_a_stage_lasts_as_long_as_its_slowest_required_metric(stages: tuple[StageForecast, ...]) -> None:
+    """Which the sentence names: the errors, as rare as they are."""
+    waits = [each.healthy_seconds or 0.0 for each in stages[1].metrics if each.required]
+    assert stages[1].seconds == max(waits)
+    assert stages[1].sentence.startswith("stage 2, 25% on v2: about ")
+    assert stages[1].sentence.endswith("longest for Errors")
+    assert stages[1].v2_pods == 2
+    assert stages[1].requests_per_hour == pytest.approx(36_000, rel=0.01)
+
+
+def test_without_a_control_nothing_is_settled(stages: tuple[StageForecast, ...]) -> None:
+    """At 100 % the sentence asks for a part of the requests on v1."""
+    assert stages[3].seconds is None
+    assert all(each.healthy_seconds is None and each.detectable is None for each in stages[3].metrics)
+    assert "cannot be proven healthy here" in stages[3].sentence
+    assert stages[3].sentence.count("keep a part of the requests on v1") == 1
+
+
+def test_pods_that_differ_too_much_are_said_beforehand(evidence: Evidence, frozen: FrozenPlan) -> None:
+    """With how many it would take, since no waiting helps."""
+    name = "time_to_first_token_seconds"
+    noise = {**frozen.noise, name: replace(frozen.noise[name], pod_tau2=0.01)}
+    found = _metric(forecast_stages(replace(frozen, noise=noise), evidence)[1], name)
+    assert found.healthy_seconds is None
+    assert "replicas differ too much for good: it needs about" in found.reason
+    assert found.detectable is not None
+    assert found.detectable > 0.10
+
+
+def test_too_little_traffic_is_said_beforehand() -> None:
+    """A request every two minutes is a matter of more than a week."""
+    story = replace(STORY, requests_per_minute=0.5)
+    evidence = evidence_of(story)
+    stage = forecast_stages(freeze_from(plan_of(0.05), evidence, story.started_ms), evidence)[0]
+    assert stage.seconds is None
+    assert all(each.reason for each in stage.metrics if each.healthy_seconds is None)
+
+
+def test_the_forecast_is_what_the_judge_needs(stages: tuple[StageForecast, ...], frozen: FrozenPlan) -> None:
+    """Of sixty equal cutovers at 5 %, half are settled within the time that was forecast, give or take a third."""
+    name = "time_to_first_token_seconds"
+    forecast = _metric(stages[0], name).healthy_seconds
+    assert forecast is not None
+    random = np.random.default_rng(1)
+    noise = replace(frozen.noise[name], tau2=0.0, least_tau2=0.0, pod_tau2=0.0)
+    sampled = _metric(
+        forecast_stages(replace(frozen, noise={**frozen.noise, name: noise}), evidence_of(STORY))[0], name
+    ).healthy_seconds
+    alpha = frozen.plan.alpha_health * split_alpha(SHARES)[0]
+    waits = []
+    for _ in range(60):
+        n1, n2 = random.poisson(2850.0, 150).astype(float), random.poisson(150.0, 150).astype(float)
+        s1 = n1 + random.normal(size=150) * np.sqrt(n1 * noise.cv2)
+        s2 = n2 + random.normal(size=150) * np.sqrt(n2 * noise.cv2)
+        path = effect_path(mean_effects(n1, s1, n2, s2, noise.cv2), 0.0)
+        waits.append(int(np.argmax(path.upper(alpha, noise.information_wanted) < math.log(1.1))) + 1)
+    assert sampled is not None
+    assert sampled <= forecast
+    assert float(np.median(waits)) * 300.0 == pytest.approx(sampled, rel=0.35)

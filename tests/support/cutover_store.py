@@ -20,7 +20,7 @@ from servescope.cutover.plan_files import parse_plan
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.runs import start_run, write_decision
-from servescope.settings.clock import CLOCK_VARIABLE, ProgramClock
+from servescope.settings.clock import CLOCK_VARIABLE, EmulatedTime
 from servescope.settings.tables import read_document
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert, RecordedSettings, TargetStatus
@@ -68,7 +68,9 @@ class CutoverStore:
     def clock(self, wall_seconds: float, at_ms: int | None = None) -> dict[str, str]:
         """The variable that stops the clock of the pages, nearly, at a time of the cutover, its end by default."""
         seconds = (self.now_ms if at_ms is None else at_ms) / 1000
-        return {CLOCK_VARIABLE: ProgramClock(wall_seconds, seconds, 1e-3).describe()}
+        path = self.store.with_name(f"clock at {seconds:.0f}")
+        EmulatedTime(wall_seconds, seconds, 1e-3).write(path)
+        return {CLOCK_VARIABLE: str(path)}
 
 
 def write_cutover(

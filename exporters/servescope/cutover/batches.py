@@ -27,7 +27,7 @@ _MOST_NUMBERS: Final = 2_000_000
 
 
 class SeriesRows:
-    """The rows of a target's series by name, and those of its histograms by edge."""
+    """The rows of a target's series by name, and of its histograms by edge; `doubled` where a series is there twice."""
 
     def __init__(self, series: tuple[Series, ...]) -> None:
         self.series = series
@@ -35,6 +35,7 @@ class SeriesRows:
         self._labels = [dict(each.labels) for each in series]
         for row, each in enumerate(series):
             self.by_name.setdefault(each.name, []).append(row)
+        self.doubled = len(set(series)) < len(series)
 
     def of(self, part: Part) -> list[int]:
         """The rows of one part of a sum."""

@@ -107,7 +107,7 @@ def missing(context: StageContext, metric: MetricPlan, judged: JudgedMetric) -> 
         known = np.isfinite(counted.above[:, within]) & np.isfinite(counted.below[:, within]) & context.usable
         scraped = (arm.scrapes[:, within] > 0.0) & context.usable
         seen = np.cumsum(np.where(known, counted.below[:, within], 0.0).sum(axis=0))
-        share = np.minimum(known_share(known, scraped), known_share(known, scraped, _RECENT))
+        share = known_share(known, scraped, _RECENT)
         torn = trailing_sum((arm.torn[:, within] * context.usable).sum(axis=0), _RECENT) > 0.0
         asked = ~_without_control(context) if name == "v1" else np.ones(causes.size, dtype=np.bool_)
         # A ratio's denominator is in its own unit, where any above zero is one.

@@ -84,15 +84,16 @@ def _ratio(above: Floats, below: Floats) -> Floats:
     return np.asarray(np.divide(above, below, out=np.ones_like(above), where=below > 0.0))
 
 
-def known_share(known: NDArray[np.bool_], scraped: NDArray[np.bool_], last: int | None = None) -> Floats:
-    """The share of the pods' blocks, of those scraped so far or in the `last` ones, whose metric is known, (B,).
+def known_share(known: NDArray[np.bool_], scraped: NDArray[np.bool_], last: int) -> Floats:
+    """The share of the pods' blocks whose metric is known, of those scraped so far or, where less, in the `last`: (B,).
 
     Both are per pod and block, (P, B). Pods that never report the metric do not count: it is of another layer.
     """
     reports = np.logical_or.accumulate(known, axis=1) & scraped
-    both = [(known & reports).sum(axis=0).astype(float), reports.sum(axis=0).astype(float)]
-    above, below = (np.cumsum(each) if last is None else trailing_sum(each, last) for each in both)
-    return _ratio(above, below)
+    above, below = ((each & reports).sum(axis=0).astype(float) for each in (known, scraped))
+    return np.minimum(
+        _ratio(np.cumsum(above), np.cumsum(below)), _ratio(trailing_sum(above, last), trailing_sum(below, last))
+    )
 
 
 def trailing_sum(values: Floats, blocks: int = HOUR_BLOCKS) -> Floats:

@@ -79,7 +79,8 @@ class ArmFold:
     `present` is where a pod was scraped, or failed to be, `started` when its process began, NaN where that is not
     known; the tallies are those of `contract.increments`, `torn` with those that were found here. `slow` are the
     observations above each of the compared edges, (P, K, B). `traffic` is by the names of `TRAFFIC`, `levels` and
-    `above_level` by gauge. `counting` are by pod the labelled series that its process has counted with at the end.
+    `above_level` by gauge. `counting` are by pod the labelled series that its process has counted with at the end,
+    `doubled` the pods that have a series twice.
     """
 
     pods: tuple[str, ...]
@@ -101,6 +102,7 @@ class ArmFold:
     gpus: Floats
     places: Mapping[str, Place]
     counting: Mapping[str, frozenset[Series]]
+    doubled: frozenset[str]
 
     def end_ms(self) -> int:
         """Up to when it reaches."""
@@ -143,6 +145,8 @@ def fold(
     """
     first = -(-start_ms // BLOCK_MS) * BLOCK_MS if former is None else former.v1.end_ms() or start_ms
     blocks = np.arange(first, end_ms - BLOCK_MS + 1, BLOCK_MS, dtype=np.int64)
+    if former is not None and not blocks.size:
+        return former
     compared = dict(edges or {})
     arms = []
     for index, arm in enumerate((plan.v1, plan.v2)):
@@ -223,15 +227,19 @@ def _fold_arm(
         gpus=nothing(),
         places=places,
         counting={},
+        doubled=frozenset(),
     )  # fmt: skip
     sums = _BucketSums(blocks.size)
     former = _former(before)
     counting = dict(before.counting) if before is not None else {}
+    doubled: set[str] = set(before.doubled) if before is not None else set()
     for batch in batches(targets, blocks):
         processes = Processes(batch, former)
         _read_batch(reading, arm, batch, processes, sums)
         counting |= processes.counting()
-    return replace(arm, distributions=sums.distributions(), counting=counting)
+        if batch.rows.doubled:
+            doubled |= {target.target_id for target in batch.targets}
+    return replace(arm, distributions=sums.distributions(), counting=counting, doubled=frozenset(doubled))
 
 
 def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]]:
@@ -409,6 +417,7 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
             for family, place in after.places.items()
         },
         counting=after.counting,
+        doubled=after.doubled,
         **values,  # type: ignore[arg-type]
     )
 

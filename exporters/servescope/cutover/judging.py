@@ -84,7 +84,7 @@ def judge_folded(
 ) -> Judgement:
     """The judgement from evidence that is folded already (`fold_evidence`)."""
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
-    evidence = replace(evidence, problems=(*evidence.problems, *_problems(frozen, evidence)))
+    evidence = replace(evidence, problems=(*evidence.problems, *_problems(frozen, folded, evidence)))
     run = _judge_run(frozen, folded, evidence, course)
     stage = run.stages[-1]
     stale = _stale(frozen, folded, evidence, course, at_ms)
@@ -123,20 +123,12 @@ def judge_folded(
     )
 
 
-def _problems(frozen: FrozenPlan, evidence: Evidence) -> list[str]:
+def _problems(frozen: FrozenPlan, folded: Folded, evidence: Evidence) -> list[str]:
     """What makes the evidence itself unusable."""
     counted = Counter(target.target_id for target in evidence.targets)
-    distinct: dict[int, bool] = {}
-    for target in evidence.targets:
-        if id(target.series) not in distinct:
-            distinct[id(target.series)] = len(set(target.series)) == len(target.series)
     return [
         *(f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1),
-        *(
-            f"target {target.target_id!r} has a series twice"
-            for target in evidence.targets
-            if not distinct[id(target.series)]
-        ),
+        *(f"target {name!r} has a series twice" for name in sorted(folded.v1.doubled | folded.v2.doubled)),
         *(
             f"the blocks of target {target.target_id!r} are not in order"
             for target in evidence.targets

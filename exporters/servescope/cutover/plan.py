@@ -141,6 +141,7 @@ class FrozenPlan:
     histograms: tuple[str, ...] = ()
     unobservable: Mapping[str, str] = field(default_factory=dict)
     top_load: float | None = None
+    _hash: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values, with its hash; `from_json` makes the same of it."""
@@ -162,11 +163,15 @@ class FrozenPlan:
 
     def hash(self) -> str:
         """The identity of the frozen plan, 64 hexadecimal digits."""
-        text = json.dumps(self._values(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        # Of every judgement, thousands of times: the plan does not change.
+        if not self._hash:
+            text = json.dumps(self._values(), sort_keys=True, separators=(",", ":"))
+            self._hash.append(hashlib.sha256(text.encode()).hexdigest())
+        return self._hash[0]
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        del values["_hash"]
         return values
 
 

@@ -257,11 +257,11 @@ def _sums(
     known = np.isfinite(above) & np.isfinite(below) & context.usable
     if warm is not None:
         known &= warm[:, context.within]
+    prompts = prompts_of(arm) if name in context.frozen.slopes else None
     slow = None
     if edges and name in arm.slow:
         values = arm.slow[name][:, :, context.within]
         slow = np.where(known[:, None] & np.isfinite(values), values, 0.0)
-    prompts = prompts_of(arm)
     if prompts is not None:
         kept = context.usable if warm is None else context.usable & warm[:, context.within]
         prompts = Prompts(prompts.tokens[:, context.within] * kept, prompts.requests[:, context.within] * kept)

@@ -92,12 +92,20 @@ def test_a_block_without_prompts_is_left_out(slope: PromptSlope) -> None:
 
 
 def test_pods_that_show_no_slope_have_none() -> None:
-    """One pod, too few blocks, or a metric that prompts do not move."""
+    """One pod, or too few blocks."""
     counts, sums, prompts = _requests(2, 60, 30.0)
     assert learn_slope(_log_mean(counts, sums)[:1], Prompts(prompts.tokens[:1], prompts.requests[:1]), CV2, 1.0) is None
     assert learn_slope(_log_mean(counts, sums)[:, :5], Prompts(prompts.tokens[:, :5], counts[:, :5]), CV2, 1.0) is None
-    other = np.random.default_rng(6).normal(size=counts.shape)
-    assert learn_slope(other, prompts, CV2, 1.0) is None
+
+
+def test_a_metric_that_prompts_do_not_move_has_a_slope_of_zero() -> None:
+    """Where that is known closely; where it is not, there is no slope."""
+    _, _, prompts = _requests(4, 288, 40.0)
+    random = np.random.default_rng(6)
+    found = learn_slope(0.05 * random.normal(size=prompts.tokens.shape), prompts, 0.1, TOKENS_CV2)
+    assert found is not None
+    assert (found.slope, found.explained) == (0.0, 0.0)
+    assert learn_slope(2.0 * random.normal(size=prompts.tokens.shape), prompts, 0.1, TOKENS_CV2) is None
 
 
 def test_equal_prompts_that_change_with_time_seldom_differ() -> None:

@@ -37,6 +37,14 @@ def test_two_metrics_share_alpha_and_one_has_all_of_it() -> None:
     assert np.exp(holm(np.log(np.array([[0.04]])))).item() == pytest.approx(0.04)
 
 
+def test_a_larger_part_needs_less_evidence() -> None:
+    """With three quarters of alpha, 4/3 of it; the other, alone afterwards, has all of it."""
+    log_p = np.log(np.array([[0.03], [0.02]]))
+    found = np.exp(holm(log_p, np.array([3.0, 1.0])))
+    assert found.ravel().tolist() == pytest.approx([0.04, 0.04])
+    np.testing.assert_allclose(holm(log_p, np.array([2.0, 2.0])), holm(log_p))
+
+
 def test_requests_that_follow_the_configured_share_seldom_differ() -> None:
     """At most 5 % of days; conversations that stay with an arm need their dispersion."""
     random = np.random.default_rng(1)

@@ -24,6 +24,8 @@ a level that has to lie within a band on v2 alone."""
 
 DEFAULT_MARGIN: Final = 0.10
 DEFAULT_FLOOR: Final = 0.02
+ERRORS_PART: Final = 4.0
+"""Errors are rare, so that they show harm last: they have four times the part of any other metric."""
 DEFAULT_EVENTS_MARGIN: Final = 1.0
 """Twice as many events as on v1."""
 IN_FLIGHT_TOKENS_PER_WORKER: Final = (50_000.0, 150_000.0)
@@ -42,7 +44,8 @@ class Part(NamedTuple):
 class JudgedMetric:
     """A metric that can be judged; `better` is None of a band.
 
-    `histogram` is the one whose mean it is, "" where there is none. `required`, `margin`, `floor`, `low` and `high` are
+    `histogram` is the one whose mean it is, "" where there is none. `part` is its part of the probability of a false
+    alarm, which metrics share in proportion. `required`, `margin`, `floor`, `low` and `high` are
     what a plan has that does not say otherwise; `preset` means that such a plan has the metric at all. A mechanism
     explains others and is never required: it depends on the traffic, the draft and its definition.
     """
@@ -54,6 +57,7 @@ class JudgedMetric:
     better: Literal["higher", "lower"] | None
     expression: Ratio
     histogram: str = ""
+    part: float = 1.0
     preset: bool = True
     required: bool = True
     margin: float | None = None
@@ -101,14 +105,23 @@ def _time(name: str, title: str, *, preset: bool = True) -> JudgedMetric:
     )  # fmt: skip
 
 
-def _events(name: str, title: str, expression: Ratio, *, required: bool) -> JudgedMetric:
+def _events(name: str, title: str, expression: Ratio, *, required: bool, part: float = 1.0) -> JudgedMetric:
     return JudgedMetric(
-        name, title, "ratio", "events", "lower", expression, required=required, margin=DEFAULT_EVENTS_MARGIN, floor=0.0
+        name,
+        title,
+        "ratio",
+        "events",
+        "lower",
+        expression,
+        part=part,
+        required=required,
+        margin=DEFAULT_EVENTS_MARGIN,
+        floor=0.0,
     )
 
 
-def _share(name: str, title: str, *, required: bool) -> JudgedMetric:
-    return _events(name, title, _ratio(name), required=required)
+def _share(name: str, title: str, *, required: bool, part: float = 1.0) -> JudgedMetric:
+    return _events(name, title, _ratio(name), required=required, part=part)
 
 
 def _band(
@@ -137,7 +150,7 @@ _JUDGED = (
     _time("time_to_first_token_seconds", "Time to first token"),
     _time("time_per_output_token_seconds", "Time per output token"),
     _time("request_duration_seconds", "Request duration"),
-    _share("request_error_share", "Errors", required=True),
+    _share("request_error_share", "Errors", required=True, part=ERRORS_PART),
     _share("request_rejected_share", "Rejections", required=True),
     _share("client_abort_share", "Aborted by clients", required=False),
     _events(

@@ -23,6 +23,7 @@ _SCALES = (0.25, 0.5, 1.0)
 """The parts of the difference seen so far that evidence is mixed over."""
 _LEAST_ROWS = 48
 _SURE = 3.0
+_CLOSE_ERROR = 0.02
 _MOST_EXPLAINED = 0.9
 
 
@@ -103,7 +104,8 @@ def learn_slope(means: Floats, prompts: Prompts, cv2: float, tokens_cv2: float) 
     `means` are the logarithms of the metric's mean per pod and block, (P, B), NaN where it has none, as `prompts` are;
     `cv2` and `tokens_cv2` the squared coefficients of variation of one observation and of one prompt's tokens. Each
     block's own mean is taken out of both, so that load and trend explain nothing. The error allows for pods that
-    differ, one cluster each (Liang and Zeger 1986); a slope of less than `_SURE` errors is none.
+    differ, one cluster each (Liang and Zeger 1986); a slope of less than `_SURE` errors is none, or zero where the
+    error is small.
     """
     features = feature(prompts)
     known = np.isfinite(means) & np.isfinite(features)
@@ -121,7 +123,8 @@ def learn_slope(means: Floats, prompts: Prompts, cv2: float, tokens_cv2: float) 
     scores = (weights * x * (y - slope * x)).sum(axis=1)
     error = float(np.sqrt(pods / (pods - 1) * np.square(scores).sum())) / base
     if abs(slope) <= _SURE * error:
-        return None
+        # That prompts do not move a metric is known as well where the error is small.
+        return PromptSlope(0.0, error, tokens_cv2, 0.0) if error <= _CLOSE_ERROR else None
     # A slope that is off by its error leaves as much of the prompts' variance in.
     explained = (slope**2 - error**2) * tokens_cv2 / cv2
     return PromptSlope(slope, error, tokens_cv2, min(_MOST_EXPLAINED, explained))

@@ -159,8 +159,12 @@ def _forecast(frozen: FrozenPlan, past: Folded, metric: MetricPlan, stage: _Stag
         return _answer(frozen, metric, None, None, frozen.unobservable[metric.name])
     if not (below > 0.0).any():
         return _answer(frozen, metric, None, None, "v1's past has no data of it")
-    family = sum(each.required == metric.required for each in frozen.plan.metrics if each.kind != "band")
-    harm = frozen.plan.alpha_harm / max(1, family) * float(schedule(1, stage_weight=stage.weight)[1][0])
+    family = sum(
+        judged_metric(each.name, frozen.histograms).part
+        for each in frozen.plan.metrics
+        if each.kind != "band" and each.required == metric.required
+    )
+    harm = frozen.plan.alpha_harm * judged.part / family * float(schedule(1, stage_weight=stage.weight)[1][0])
     health = frozen.plan.alpha_health * stage.weight
     if judged.kind == "events":
         return _forecast_events(frozen, metric, counted, stage, harm, health)

@@ -193,7 +193,8 @@ def _harm(
     )
     # That there is any harm is claimed of the whole family, that it is material of each metric by itself.
     level = math.log(context.frozen.plan.alpha_harm)
-    harmful = (several.holm(np.minimum(0.0, -harm)) <= level) & (-material <= level)
+    parts = np.array([each.judged.part for each in family.values()])
+    harmful = (several.holm(np.minimum(0.0, -harm), parts) <= level) & (-material <= level)
     return (
         dict(zip(family, harmful, strict=True)),
         dict(zip(family, harmful & (-beyond <= level), strict=True)),

@@ -87,7 +87,7 @@ def judge_folded(
     evidence = replace(evidence, problems=(*evidence.problems, *_problems(frozen, folded, evidence)))
     run = _judge_run(frozen, folded, evidence, course)
     stage = run.stages[-1]
-    stale = _stale(frozen, folded, evidence, course, at_ms)
+    stale = find_stale(frozen, folded, evidence, course, at_ms)
     metrics = tuple(_metric(frozen, stage, track, stale) for track in stage.tracks.values())
     live, reason = _overall(stage, metrics, stale)
     latched_ms = run.latched_ms
@@ -207,7 +207,7 @@ def _weight(track: MetricTrack, block: int) -> float:
 # --- The present ------------------------------------------------------------------------------------------------------
 
 
-def _stale(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, at_ms: int) -> str:
+def find_stale(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, at_ms: int) -> str:
     """Which arm was not scraped any more, as a sentence; "" where both were, or the run is over."""
     if course.rolled_back is not None:
         return ""

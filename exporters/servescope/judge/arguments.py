@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from servescope.cutover.evidence import Decision
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
@@ -15,12 +15,12 @@ from servescope.cutover.plan_files import parse_plan
 from servescope.errors import UsageError
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal import CutoverJournal
-from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, check_unchanged, current_run
 from servescope.settings.clock import program_clock
 from servescope.settings.tables import read_document
 from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
+from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.prometheus.options import OPTIONS, open_prometheus
 from servescope.store.spans import read_instant
@@ -43,14 +43,14 @@ def find_journal(arguments: argparse.Namespace) -> Path:
 
 
 @contextmanager
-def open_past(arguments: argparse.Namespace) -> Iterator[Past]:
+def open_past(arguments: argparse.Namespace) -> Iterator[History]:
     """The past that the arguments name; raises UsageError, StoreError, PrometheusError when it does not answer."""
     if arguments.prometheus is not None:
         if arguments.store is not None:
             raise UsageError("--store and --prometheus are both given, expected one of them")
         history = PrometheusHistory(open_prometheus(arguments.prometheus, arguments))
         history.deployments()
-        yield cast(Past, history)
+        yield history
         return
     for option in OPTIONS:
         if getattr(arguments, option):
@@ -59,7 +59,7 @@ def open_past(arguments: argparse.Namespace) -> Iterator[Past]:
     if arguments.store is None and not path.exists():
         raise UsageError(f"no {DEFAULT_STORE} here, expected --store DB or --prometheus URL")
     with Store(path, read_only=True) as store:
-        yield cast(Past, store)
+        yield store
 
 
 def read_time(option: str, text: str | None) -> int:
@@ -78,7 +78,7 @@ class Judged:
     run: CutoverRun | None = None
 
 
-def find_case(arguments: argparse.Namespace, past: Past) -> Judged:
+def find_case(arguments: argparse.Namespace, past: History) -> Judged:
     """The run of the plan in the journal, or with `--since` one stage of the plan without a journal."""
     plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
     if arguments.since is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from servescope.contract.events import Event
@@ -11,12 +12,14 @@ from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded
 from servescope.cutover.freezing import freeze_from
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import fold_evidence, judge, judge_folded
+from servescope.cutover.judging import find_stale, fold_evidence, judge, judge_folded
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.plan_files import check_arms
 from servescope.cutover.planning import StageForecast, forecast_stages
+from servescope.cutover.stages import course_of
 from servescope.errors import ServescopeError
-from servescope.judge.reading import Past, find_identities, read_evidence
+from servescope.judge.reading import closed_until, find_identities, read_evidence, refresh_evidence
+from servescope.store.history import History
 
 BEFORE_MS: Final = 3_600_000
 """How much is read from before a start: replicas that were there already are warm."""
@@ -27,7 +30,7 @@ class EvidenceError(ServescopeError):
     """The past did not answer, or not wholly, so that nothing new is known."""
 
 
-def freeze_plan(past: Past, plan: CutoverPlan, started_ms: int) -> FrozenPlan:
+def freeze_plan(past: History, plan: CutoverPlan, started_ms: int) -> FrozenPlan:
     """The plan frozen at a time from what was observed before it.
 
     Raises UsageError when its arms overlap or select nothing, EvidenceError when the past cannot be read.
@@ -37,7 +40,7 @@ def freeze_plan(past: Past, plan: CutoverPlan, started_ms: int) -> FrozenPlan:
     return freeze_from(plan, evidence, started_ms)
 
 
-def read_calibration(past: Past, plan: CutoverPlan, started_ms: int) -> Evidence:
+def read_calibration(past: History, plan: CutoverPlan, started_ms: int) -> Evidence:
     """What was observed before a start, as far back as the plan calibrates; raises EvidenceError."""
     evidence = read_evidence(past, plan, started_ms - round(plan.calibration_hours * 3_600_000), started_ms)
     if evidence.problems:
@@ -45,7 +48,7 @@ def read_calibration(past: Past, plan: CutoverPlan, started_ms: int) -> Evidence
     return evidence
 
 
-def forecast_case(past: Past, plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
+def forecast_case(past: History, plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
     """What each stage is expected to settle, from v1's past before a time; v2 need not be there yet.
 
     Raises UsageError when the arms overlap or v1 selects nothing, EvidenceError when the past cannot be read.
@@ -57,12 +60,12 @@ def forecast_case(past: Past, plan: CutoverPlan, at_ms: int) -> tuple[StageForec
     return forecast_stages(freeze_from(plan, evidence, at_ms), evidence)
 
 
-def read_case(past: Past, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Evidence:
+def read_case(past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Evidence:
     """The evidence of a whole run, from an hour before its start."""
     return read_evidence(past, frozen.plan, _start_ms(frozen, decisions) - BEFORE_MS, at_ms)
 
 
-def judge_case(past: Past, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
+def judge_case(past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
     """The judgement at a time, from all that is held of the run."""
     return judge(frozen, read_case(past, frozen, decisions, at_ms), decisions, at_ms)
 
@@ -74,29 +77,62 @@ def _start_ms(frozen: FrozenPlan, decisions: Sequence[Decision]) -> int:
 class WatchedCase:
     """A case that is judged again and again: only blocks that have closed since are read, and folded, each time.
 
-    Once an hour all is read afresh, so that what was stored late counts, too. `folded` and `events` are what the last
-    judgement was made from.
+    Where none has, and nothing was decided, only who was scraped is looked at. Once an hour all is read afresh, so that
+    what was stored late counts, too. `folded` and `events` are what the last judgement was made from.
     """
 
-    def __init__(self, past: Past) -> None:
+    def __init__(self, past: History) -> None:
         self._past = past
         self.folded: Folded | None = None
         self.events: tuple[Event, ...] = ()
         self._run = ""
         self._afresh_ms = 0
+        self._made: _Made | None = None
 
     def judge(self, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
         """The judgement at a time, which never precedes that of the last call. Raises EvidenceError."""
         begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
         if frozen.hash() != self._run or at_ms >= self._afresh_ms:
-            self._run, self.folded = frozen.hash(), None
+            self._run, self.folded, self._made = frozen.hash(), None, None
             self._afresh_ms = at_ms + _AFRESH_BLOCKS * BLOCK_MS
-        # What is folded without a block yet ends at 0.
-        known_ms = begin_ms if self.folded is None else max(begin_ms, self.folded.v1.end_ms())
-        evidence = read_evidence(self._past, frozen.plan, known_ms, at_ms, events_from_ms=begin_ms)
+        made = tuple(each for each in decisions if each.at_ms <= at_ms)
+        if self.folded is not None and self._made is not None and not self._has_closed(self._made.evidence, at_ms):
+            evidence = refresh_evidence(self._past, frozen.plan, self._made.evidence, begin_ms, at_ms)
+        else:
+            # What is folded without a block yet ends at 0.
+            known_ms = begin_ms if self.folded is None else max(begin_ms, self.folded.v1.end_ms())
+            evidence = read_evidence(self._past, frozen.plan, known_ms, at_ms, events_from_ms=begin_ms)
         if evidence.problems:
-            self.folded = None
+            self.folded = self._made = None
             raise EvidenceError("; ".join(evidence.problems))
+        return self._judge(frozen, made, evidence, at_ms)
+
+    def _judge(self, frozen: FrozenPlan, decisions: tuple[Decision, ...], evidence: Evidence, at_ms: int) -> Judgement:
+        last, former = self._made, self.folded
+        self.folded = fold_evidence(frozen, evidence, decisions, at_ms, former)
+        stale = find_stale(
+            frozen, self.folded, evidence, course_of(frozen.plan, frozen.started_ms, decisions, at_ms), at_ms
+        )
+        is_same = former is not None and former.v1.end_ms() == self.folded.v1.end_ms() > 0
+        if is_same and last is not None and not stale and last.said == (decisions, evidence.warnings, ""):
+            judgement = replace(last.judgement, at_ms=at_ms)
+        else:
+            judgement = judge_folded(frozen, self.folded, evidence, decisions, at_ms)
         self.events = evidence.events
-        self.folded = fold_evidence(frozen, evidence, decisions, at_ms, self.folded)
-        return judge_folded(frozen, self.folded, evidence, decisions, at_ms)
+        self._made = _Made(judgement, evidence, (decisions, evidence.warnings, stale))
+        return judgement
+
+    def _has_closed(self, evidence: Evidence, at_ms: int) -> bool:
+        """Whether a block may have closed since the last judgement."""
+        if self.folded is None or not self.folded.v1.end_ms():
+            return True
+        return closed_until(at_ms, evidence.scrape_interval_ms) >= self.folded.v1.end_ms() + BLOCK_MS
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The last judgement, its evidence, and what else it follows from: decisions, warnings, and who was stale."""
+
+    judgement: Judgement
+    evidence: Evidence
+    said: tuple[tuple[Decision, ...], tuple[str, ...], str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -19,26 +19,17 @@ from servescope.errors import ServescopeError
 from servescope.store.history import History
 from servescope.store.records import TargetStatus
 
+Past: TypeAlias = History
+"""What a judge reads: a `Store`, or a `PrometheusHistory`."""
+
 USUAL_INTERVAL_MS: Final = 15_000
 """The scrape interval where nothing was scraped from which it could be seen."""
 _SETTLING_INTERVALS: Final = 2
 _WRITING_MS: Final = 5_000
 
 
-class Past(History, Protocol):
-    """What a judge reads: a `Store`, or a `PrometheusHistory`."""
-
-    def read_increments(
-        self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
-    ) -> list[TargetIncrements]:
-        """The increments of a deployment's targets in the blocks that lie between start and end."""
-
-    def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
-        """What happened from start to end."""
-
-
 def read_evidence(
-    past: Past, plan: CutoverPlan, start_ms: int, at_ms: int, *, events_from_ms: int | None = None
+    past: History, plan: CutoverPlan, start_ms: int, at_ms: int, *, events_from_ms: int | None = None
 ) -> Evidence:
     """What was observed of both arms from `start_ms` on and was known at `at_ms`.
 
@@ -62,7 +53,7 @@ def read_evidence(
         else:
             targets += [target for target in read if _is_of(plan, target.identity)]
     interval_ms = _interval_ms(past, targets, at_ms)
-    until_ms = max(start_ms, at_ms - _SETTLING_INTERVALS * interval_ms - _WRITING_MS)
+    until_ms = max(start_ms, closed_until(at_ms, interval_ms))
     closed = [cut for target in targets if (cut := _cut(target, until_ms)).blocks.size]
     events, warnings = _read_events(past, start_ms if events_from_ms is None else events_from_ms, at_ms)
     return Evidence(
@@ -76,7 +67,28 @@ def read_evidence(
     )
 
 
-def find_identities(past: Past, evidence: Evidence) -> set[Identity]:
+def refresh_evidence(past: History, plan: CutoverPlan, evidence: Evidence, events_from_ms: int, at_ms: int) -> Evidence:
+    """The evidence as it is known at a later time at which no more block is closed: last scrapes, and events."""
+    try:
+        statuses = [status for status in past.targets() if _is_of(plan, status.identity)]
+    except ServescopeError as error:
+        return replace(evidence, problems=(str(error),))
+    events, warnings = _read_events(past, events_from_ms, at_ms)
+    return replace(
+        evidence,
+        observed_until_ms=closed_until(at_ms, evidence.scrape_interval_ms),
+        last_scrape_ms=evidence.last_scrape_ms | _last_scrapes((), statuses, at_ms),
+        events=events,
+        warnings=(*past.remarks(), *warnings),
+    )
+
+
+def closed_until(at_ms: int, interval_ms: int) -> int:
+    """Up to when blocks are closed at a time: every target had time to be scraped again, and that to be stored."""
+    return at_ms - _SETTLING_INTERVALS * interval_ms - _WRITING_MS
+
+
+def find_identities(past: History, evidence: Evidence) -> set[Identity]:
     """Every target that was observed, or is a target now, of whatever arm."""
     return {target.identity for target in evidence.targets} | {status.identity for status in past.targets()}
 
@@ -94,7 +106,7 @@ def _may_hold(arms: Iterable[Arm], deployment: Deployment) -> bool:
     )
 
 
-def _interval_ms(past: Past, targets: Sequence[TargetIncrements], at_ms: int) -> int:
+def _interval_ms(past: History, targets: Sequence[TargetIncrements], at_ms: int) -> int:
     """The scrape interval: as it is recorded, or else as it shows in the blocks."""
     settings = past.settings_at(at_ms)
     if settings is not None:
@@ -141,10 +153,8 @@ def _last_scrapes(targets: Sequence[TargetIncrements], statuses: Sequence[Target
     return found
 
 
-def _read_events(past: Past, start_ms: int, end_ms: int) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+def _read_events(past: History, start_ms: int, end_ms: int) -> tuple[tuple[Event, ...], tuple[str, ...]]:
     """Events, and why there are none where they cannot be read: no verdict depends on them."""
-    if not hasattr(past, "read_events"):
-        return (), ()
     try:
         return tuple(past.read_events(start_ms, end_ms)), ()
     except ServescopeError as error:

@@ -20,13 +20,13 @@ from servescope.judge.case import WatchedCase
 from servescope.judge.gate import make_application
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.latest import Latest
-from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, current_run, write_changes
 from servescope.judge.telemetry import JudgeTelemetry
 from servescope.judge.text import moment
 from servescope.settings.clock import ProgramClock, program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
+from servescope.store.history import History
 
 _PERIOD_SECONDS: Final = 15.0
 """How often it is judged, in seconds of the program's clock: as often as is usually scraped."""
@@ -56,7 +56,7 @@ def watch(arguments: argparse.Namespace) -> int:
 class Watcher:
     """Judges the current run of a plan again and again; `latest` is what it found last."""
 
-    def __init__(self, past: Past, journal: CutoverJournal, run: CutoverRun, clock: ProgramClock) -> None:
+    def __init__(self, past: History, journal: CutoverJournal, run: CutoverRun, clock: ProgramClock) -> None:
         self._journal, self._plan, self.clock = journal, run.plan, clock
         self._case = WatchedCase(past)
         self.latest = Latest(run, clock.now_ms())

@@ -140,6 +140,17 @@ def test_other_prompts_are_no_verdict_on_the_stack() -> None:
     assert {each.cause for each in judgement.metrics if each.name.endswith("seconds")} == {"mix"}
 
 
+def test_without_a_past_the_noise_is_learnt_first() -> None:
+    """One replica each shows no noise: for three hours nothing is claimed of latencies, and the note says why."""
+    story = replace(STORY, hours=6, share=0.5, v1=Side(pods=1), v2=Side(pods=1, slower=1.3))
+    early, late = judged(story, at_ms=story.started_ms + 2 * 3_600_000), judged(story)
+
+    assert early.verdict == "INCONCLUSIVE"
+    assert {each.cause for each in early.metrics if each.name.endswith("seconds")} == {"uncalibrated"}
+    assert late.verdict == "DEGRADED"
+    assert any(note.startswith("uncalibrated: v1's past was too short") for note in late.notes)
+
+
 # --- Stages and decisions ---------------------------------------------------------------------------------------------
 
 

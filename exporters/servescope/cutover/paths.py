@@ -93,7 +93,8 @@ def mean_path(
     enough = effects.ENOUGH_REQUESTS if noise.calibrated else math.inf
     blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2, enough=enough, most=merged)
     path = _effect_path(metric, noise, _adjusted(blocks, v1, v2, slope), v1, v2, levels)
-    if metric.better != "lower" or not edges:
+    # Without a past, how much shares differ by themselves is not known: they would alarm at the first difference.
+    if metric.better != "lower" or not edges or not noise.calibrated:
         return path
     weights = np.array([1.0 - EDGES_WEIGHT, *([EDGES_WEIGHT / len(edges)] * len(edges))])
     slow = _slow_evidence(edges, v1, v2, levels)

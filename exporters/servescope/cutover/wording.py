@@ -56,6 +56,8 @@ def _change(track: MetricTrack, block: int) -> str:
     if track.judged.kind == "events":
         rate = f"{_times(cost)} times as often as on v1" if math.isfinite(cost) else "on v2 and not on v1"
         return f"happen {rate} ({_interval(track, block)})"
+    if not math.isfinite(cost):
+        return f"has more slow requests than on v1 ({_interval(track, block)})"
     recent = float(path.recent[block])
     if track.causes[block] == "beyond margin" and cost < track.margin / 2:
         # The whole stage hides what began late.

@@ -36,6 +36,7 @@ def main() -> None:
         st.Page(HERE / "views" / "cutover.py", title="Cutover", icon=":material/swap_horizontal_circle:", default=True),
         st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/flag:"),
         st.Page(HERE / "views" / "decisions.py", title="Decisions", icon=":material/gavel:"),
+        st.Page(HERE / "views" / "self_test.py", title="Self-test", icon=":material/science:"),
         st.Page(HERE / "views" / "fleet.py", title="Fleet", icon=":material/view_list:"),
         st.Page(HERE / "views" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
         st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),

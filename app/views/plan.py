@@ -11,16 +11,21 @@ import streamlit as st
 from app import access, cutovers, frame, journals, plans, queries, selection
 from app.access import Reader
 from app.queries import Shown
+from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import check_arms
+from servescope.cutover.planning import StageForecast, forecast_stages
 from servescope.errors import ServescopeError
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal import CutoverJournal
-from servescope.judge.reading import Past
+from servescope.judge.reading import Past, read_evidence
 from servescope.judge.runs import start_run
+from servescope.store.embedded import Store
+from servescope.store.prometheus.history import PrometheusHistory
 
 _TEXT: Final = "plan_text"
 _DONE: Final = "plan_done"
+_FORECAST: Final = "plan_forecast"
 _STARTED: Final = "plan_started"
 
 
@@ -40,6 +45,7 @@ def show() -> None:
     if plan is not None:
         st.subheader("Stages", anchor=False)
         st.html(plans.draw_stages(plan))
+        draw_forecast(store, plan)
         draw_start(store, plan, text, reader)
     draw_runs()
 
@@ -115,6 +121,37 @@ def draw_check(store: Past, text: str) -> CutoverPlan | None:
         st.success(f"The plan {plan.name!r} can be judged: both of its arms are observed here.", icon=":material/rule:")
     st.html(plans.draw_metrics(plan))
     return plan
+
+
+# --- How long it takes ------------------------------------------------------------------------------------------------
+
+
+def draw_forecast(store: Past, plan: CutoverPlan) -> None:
+    """How long each stage needs to settle each metric, from v1's own past; computed when it is asked for."""
+    if st.button("How long would each stage take?", icon=":material/hourglass_top:"):
+        st.session_state[_FORECAST] = plan.hash()
+    if st.session_state.get(_FORECAST) != plan.hash():
+        return
+    try:
+        with st.status("Reading v1's past", expanded=True) as status:
+            status.write(f"{plan.calibration_hours:g} hours of what v1 did, and how it varied")
+            stages = _forecast(store, plan.hash(), plan, selection.now_ms() // BLOCK_MS * BLOCK_MS)
+            status.update(label="Forecast from v1's own noise and traffic", state="complete", expanded=False)
+    except ServescopeError as error:
+        st.info(str(error), icon=":material/hourglass_disabled:")
+        return
+    st.html(plans.draw_forecast(stages))
+    st.caption(
+        "Until half of the cutovers of a v2 that equals v1 would be settled; below it the smallest harm that half of "
+        "them would find within a day."
+    )
+
+
+@st.cache_resource(max_entries=4, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})
+def _forecast(store: Past, plan_hash: str, _plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
+    frozen = freeze_plan(store, _plan, at_ms)
+    evidence = read_evidence(store, _plan, at_ms - round(_plan.calibration_hours * 3_600_000), at_ms)
+    return forecast_stages(frozen, evidence)
 
 
 # --- The start --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,92 @@
+"""A self-test in HTML and for a file: the rate of false alarms that was measured, and the smallest harm that shows."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+
+from app import display
+from app.markup import cell, element, grid, heading
+from servescope.contract.judged import JUDGED
+from servescope.cutover.self_test import SelfTest, SelfTestShare
+
+ALLOWED_ALARMS = 0.05
+"""The rate of false alarms that the judge is built to stay below."""
+
+
+def draw_shares(test: SelfTest) -> str:
+    """By share, how many divisions raised a false alarm, with the interval of the rate, and how many were settled."""
+    heads = [
+        heading("Share of v2", "replicas"),
+        heading("Divisions", numeric=True),
+        heading("False alarms", "of all", numeric=True),
+        heading("Rate", "95 % interval", numeric=True),
+        heading("Proven healthy", "of all", numeric=True),
+        heading("Reading"),
+    ]
+    return grid("self-test", heads, [_row(each) for each in test.shares])
+
+
+def _row(share: SelfTestShare) -> str:
+    rate = share.alarms / share.splits
+    ends = f"{display.format_share(share.alarm_low)} – {display.format_share(share.alarm_high)}"
+    cells = [
+        element(
+            "th",
+            element("div", display.format_share(share.share)) + element("div", f"{share.pods} replicas", "lower"),
+            scope="row",
+        ),
+        cell("Divisions", str(share.splits), "", "number"),
+        cell("False alarms", str(share.alarms), "", "number"),
+        cell("Rate", display.format_share(rate), ends, "number"),
+        cell("Proven healthy", str(share.healthy), display.format_share(share.healthy / share.splits), "number"),
+        cell("Reading", *describe_rate(share)),
+    ]
+    return element("tr", "".join(cells))
+
+
+def describe_rate(share: SelfTestShare) -> tuple[str, str]:
+    """What the interval of the rate says of the promise, with a sign and a word."""
+    if share.alarm_low > ALLOWED_ALARMS:
+        return element("span", "✕ more than promised", "value critical"), "do not trust a DEGRADED here"
+    if share.alarm_high <= ALLOWED_ALARMS:
+        return element("span", "✓ as promised", "value good"), f"at most {display.format_planned(ALLOWED_ALARMS)}"
+    few = "more divisions would narrow the interval"
+    return element("span", "? not excluded to be more", "value warning"), few
+
+
+def draw_detectable(test: SelfTest) -> str:
+    """The smallest harm that a day at each share is expected to show, metric by metric."""
+    names = list(dict.fromkeys(name for share in test.shares for name in share.detectable))
+    heads = [heading("Smallest harm found within a day")]
+    heads += [heading(f"{display.format_share(share.share)} on v2", numeric=True) for share in test.shares]
+    rows = []
+    for name in names:
+        values = (describe_harm(name, share.detectable.get(name)) for share in test.shares)
+        cells = "".join(cell("Harm", escape(value), "", "number") for value in values)
+        rows.append(element("tr", element("th", escape(JUDGED[name].title), scope="row") + cells))
+    return grid("detectable", heads, rows)
+
+
+def describe_harm(name: str, harm: float | None) -> str:
+    """A harm as it is said: a factor of events, or a percentage to the worse."""
+    if harm is None:
+        return "none"
+    if JUDGED[name].kind == "events":
+        return f"× {display.format_number(1 + harm)}"
+    return f"{display.format_number(100 * harm)} % worse"
+
+
+def list_shares(test: SelfTest) -> pd.DataFrame:
+    """The self-test for a file, one row per share."""
+    return pd.DataFrame(
+        [
+            {
+                "share": each.share, "replicas": each.pods, "divisions": each.splits, "alarms": each.alarms,
+                "alarm_low": each.alarm_low, "alarm_high": each.alarm_high, "healthy": each.healthy,
+                **{f"detectable_{name}": harm for name, harm in each.detectable.items()},
+            }
+            for each in test.shares
+        ]
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""The self-test page: what it measured on this deployment's own history, and how far that is what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from app import plans, self_tests
+from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
+from servescope.cutover.planning import MetricForecast, StageForecast
+from servescope.cutover.self_test import SelfTest, SelfTestShare, clopper_pearson
+from servescope.store.embedded import Store
+from tests.conftest import ROOT
+from tests.support.console_pages import html
+from tests.support.cutover_plans import LEAST_PLAN
+from tests.support.waiting import deadline_seconds
+
+HARM = {"time_to_first_token_seconds": 0.12, "request_error_share": 1.4, "request_duration_seconds": None}
+
+
+def share_of(splits: int, alarms: int) -> SelfTestShare:
+    """A share of which so many divisions raised an alarm."""
+    low, high = clopper_pearson(alarms, splits)
+    return SelfTestShare(0.25, 3, splits, alarms, low, high, splits // 2, HARM)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppTest]:
+    """The page on a plan whose v1 has no past."""
+    Store(tmp_path / "empty.db").close()
+    (tmp_path / "plan.toml").write_text(LEAST_PLAN)
+    monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "empty.db"))
+    monkeypatch.setenv(PLAN_VARIABLE, str(tmp_path / "plan.toml"))
+    monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal.db"))
+    yield AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()).switch_page(
+        "views/self_test.py"
+    )
+    st.cache_resource.clear()
+
+
+def test_a_young_deployment_says_what_it_needs(page: AppTest) -> None:
+    """Where v1 has no past to divide, the button answers with what is missing, and no rate."""
+    page.run()
+    assert not page.exception
+    page.button[0].click().run()
+
+    assert "cannot be tested on this past" in page.info[0].value
+    assert "self-test" not in html(page)
+
+
+@pytest.mark.parametrize(
+    ("splits", "alarms", "word"),
+    [(500, 5, "as promised"), (20, 0, "not excluded to be more"), (200, 40, "more than promised")],
+)
+def test_the_rate_is_read_by_its_interval(splits: int, alarms: int, word: str) -> None:
+    """A rate is as promised only where its whole interval is; few divisions prove nothing."""
+    assert word in self_tests.describe_rate(share_of(splits, alarms))[0]
+
+
+def test_the_result_names_rate_and_smallest_harm() -> None:
+    """The tables have the count, the rate with its interval, and by metric the smallest harm a day shows."""
+    test = SelfTest(24.0, (share_of(200, 4),))
+    text = self_tests.draw_shares(test) + self_tests.draw_detectable(test)
+
+    for part in ("2.0 %", "0.55 % – 5.0 %", "12 % worse", "× 2.4", "none"):
+        assert part in text, part
+
+
+def test_a_forecast_says_how_long_and_what_never() -> None:
+    """A stage has the time of its slowest required metric, and of what never settles the reason."""
+    settled = MetricForecast("time_to_first_token_seconds", "Time to first token", True, 0.1, 5400.0, 0.2)
+    never = MetricForecast("request_error_share", "Errors", True, 1.0, None, None, "errors are too rare")
+    stages = (
+        StageForecast(0, 0.25, 3, 36_000.0, (settled,)),
+        StageForecast(1, 0.01, 1, 36_000.0, (settled, never)),
+    )
+    text = plans.draw_forecast(stages)
+
+    assert "about 1 h 30 min" in text
+    assert "finds 20 % worse" in text
+    assert "never" in text
+    assert "errors are too rare" in text

@@ -21,6 +21,7 @@ from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import read_families
 from servescope.cutover.freezing import freeze
+from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.tracks import DEGRADED, HEALTHY
 from servescope.emulator.recording import START_MS, record
 from servescope.emulator.scenario import Scenario, make_scenario
@@ -97,24 +98,29 @@ def _make(kind: Kind, seed: int) -> Iterator[RecordedTrial]:
     targets = _read(_path(kind, seed))
     if kind == "two":
         for turn, exchanged in enumerate((False, True)):
-            yield _trial(kind, seed, 0.5, turn, [_rename(each, exchanged) for each in targets])
+            stacks = [_rename(each, exchanged) for each in targets]
+            yield _trial(kind, seed, 0.5, turn, _freeze(0.5, stacks), stacks)
         return
     rng = np.random.default_rng([3, seed])
     for pods, divisions in DIVISIONS:
+        share, frozen = pods / len(targets), None
         for number in range(divisions):
             chosen = set(rng.permutation(len(targets))[:pods].tolist())
-            divided = [part for place, each in enumerate(targets) for part in _divide(each, v2=place in chosen)]
-            yield _trial(kind, seed, pods / len(targets), number, divided)
+            stacks = [part for place, each in enumerate(targets) for part in _divide(each, v2=place in chosen)]
+            # The day before is v1's alone, however its replicas are divided later.
+            frozen = frozen or _freeze(share, stacks)
+            yield _trial(kind, seed, share, number, frozen, stacks)
 
 
-def _trial(kind: Kind, seed: int, share: float, division: int, targets: Sequence[TargetIncrements]) -> RecordedTrial:
-    started_ms = _stage_ms()
-    until_ms = started_ms + BLOCKS_PER_DAY * BLOCK_MS
-    frozen = freeze(
-        one_stage(share, calibration="1d"), _evidence([truncate(each, started_ms) for each in targets], started_ms),
-        started_ms,
-    )  # fmt: skip
-    _, stage = judge_evidence(frozen, _evidence(targets, until_ms), None)
+def _freeze(share: float, stacks: Sequence[TargetIncrements]) -> FrozenPlan:
+    before = [truncate(each, _stage_ms()) for each in stacks]
+    return freeze(one_stage(share, calibration="1d"), _evidence(before, _stage_ms()), _stage_ms())
+
+
+def _trial(
+    kind: Kind, seed: int, share: float, division: int, frozen: FrozenPlan, stacks: Sequence[TargetIncrements]
+) -> RecordedTrial:
+    _, stage = judge_evidence(frozen, _evidence(stacks, _stage_ms() + BLOCKS_PER_DAY * BLOCK_MS), None)
     degraded, healthy = when(stage.codes == DEGRADED), when(stage.codes == HEALTHY)
     return RecordedTrial(kind, seed, share, division, degraded, healthy, causes(stage), metric_trials(stage, Harm()))
 

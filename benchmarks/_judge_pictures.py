@@ -95,9 +95,9 @@ def _grid(x: Axis, y: Axis) -> list[str]:
 def _curve(number: int, name: str, points: Points, x: Axis, y: Axis, count: int) -> list[str]:
     colour = _COLOURS[number % len(_COLOURS)]
     places = [(_across(x, at), _down(y, value), _down(y, low), _down(y, high)) for at, value, low, high in points]
-    line = " ".join(f"{across:.1f},{down:.1f}" for across, down, _, _ in places)
+    track = " ".join(f"{across:.1f},{down:.1f}" for across, down, _, _ in places)
     parts = [
-        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" '
+        f'<polyline points="{track}" fill="none" stroke="{colour}" stroke-width="2" '
         f'stroke-dasharray="{_DASHES[number % len(_DASHES)]}"/>'
     ]
     for across, down, low, high in places:
@@ -105,8 +105,10 @@ def _curve(number: int, name: str, points: Points, x: Axis, y: Axis, count: int)
             f'<line x1="{across:.1f}" x2="{across:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>'
             f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3.5" fill="{colour}"/>'
         )
-    room = (_WIDTH - _LEFT - _RIGHT) / count
-    at, down = _LEFT + room * number, _HEIGHT - 18
+    columns = count if count <= 4 else 3
+    line, column = divmod(number, columns)
+    at = _LEFT + (_WIDTH - _LEFT - _RIGHT) / columns * column
+    down = _HEIGHT - (18 if count <= columns else 32) + 19 * line
     parts.append(
         f'<line x1="{at:.0f}" x2="{at + 26:.0f}" y1="{down}" y2="{down}" stroke="{colour}" stroke-width="2" '
         f'stroke-dasharray="{_DASHES[number % len(_DASHES)]}"/><circle cx="{at + 13:.0f}" cy="{down}" r="3.5" '

@@ -261,7 +261,7 @@ _JUDGED: Final = (
         "judge", judges.NEW, "the judge of a cutover is killed", judges.kill_judge, ("ServescopeJudgeGone@",),
     ),
     Episode(
-        "late judge", judges.NEW, "another program holds the journal of a cutover", judges.lock_journal,
+        "judge", judges.NEW, "another program holds the journal of a cutover", judges.lock_journal,
         ("ServescopeJudgementStale@",), fires_within="9h",
     ),
 )  # fmt: skip

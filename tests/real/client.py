@@ -117,7 +117,10 @@ async def _read_stream(response: aiohttp.ClientResponse, exchange: Exchange, sta
             exchange.outcome = "ok"
             return
         chunk = json.loads(data)
-        assert "error" not in chunk, chunk
+        if "error" in chunk:
+            # The status was sent before the engine refused.
+            exchange.outcome = _outcome(chunk["error"]["code"])
+            return
         if chunk["choices"]:
             exchange.chunks += 1
             exchange.last_token_seconds = time.perf_counter() - start

@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from servescope.cutover.judgement import Cause, Verdict
+from servescope.cutover.paths import IMMATERIAL_RATE
 from servescope.cutover.tracks import MetricTrack
 
 
@@ -80,6 +81,9 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
     plan = track.plan
     match cause:
         case "better" | "not worse":
+            if track.judged.kind == "events" and track.path is not None and track.path.high[block] == math.inf:
+                events, requests = track.v2.above[:, : block + 1].sum(), track.v2.below[:, : block + 1].sum()
+                return f"{title}: {events:.0f} of {requests:.0f} on v2, proven rarer than {IMMATERIAL_RATE:.1%}"
             return f"{title}: proven within the margin of {_margin(track)}, at {_interval(track, block)}"
         case "proven cost":
             return f"{title} {_change(track, block)}: a proven cost, within the margin of {_margin(track)}"
@@ -153,4 +157,6 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
 
 def _floor(track: MetricTrack) -> str:
     floor = track.plan.floor or 0.0
-    return f"{1 + floor:g} times v1's rate" if track.judged.kind == "events" else f"{floor * 100:g} %"
+    if track.judged.kind == "events":
+        return f"{1 + floor:g} times v1's rate" if floor else "v1's rate"
+    return f"{floor * 100:g} %"

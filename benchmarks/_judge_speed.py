@@ -154,6 +154,8 @@ def _filled(fleet: Sequence[TargetIncrements], days: int) -> Path:
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
+    # One more than is judged: it shows that scrapes go on.
+    blocks = (days + 1) * BLOCKS_PER_DAY + _EXTRA_BLOCKS + 1
     begun = path.with_suffix(".part")
     for left in path.parent.glob(f"{begun.name}*"):
         left.unlink()
@@ -161,8 +163,8 @@ def _filled(fleet: Sequence[TargetIncrements], days: int) -> Path:
         store.record_settings(EPOCH_MS, RecordedSettings(BLOCK_MS, BLOCK_MS, SCRAPE_INTERVAL_MS, "closed"))
         with store.transaction():
             for target in fleet:
-                store.set_target(_status(target.identity))
-        for number in range((days + 1) * BLOCKS_PER_DAY + _EXTRA_BLOCKS):
+                store.set_target(_status(target.identity, EPOCH_MS + blocks * BLOCK_MS))
+        for number in range(blocks):
             with store.transaction():
                 for target in fleet:
                     store.append_increments(_block(target, number))
@@ -182,9 +184,10 @@ def _block(target: TargetIncrements, number: int) -> TargetIncrements:
     )  # fmt: skip
 
 
-def _status(identity: Identity) -> TargetStatus:
+def _status(identity: Identity, last_ms: int) -> TargetStatus:
     return TargetStatus(
         identity.target_id, f"http://{identity.replica}/metrics", identity, source="servescope", healthy=True,
+        last_scrape_ms=last_ms, last_success_ms=last_ms,
     )  # fmt: skip
 
 
@@ -201,7 +204,7 @@ def _measure_peer(fleet: Sequence[TargetIncrements]) -> None:
     ):
         store.record_settings(EPOCH_MS, RecordedSettings(300_000, 15_000, SCRAPE_INTERVAL_MS, "closed"))
         for target in chosen:
-            store.set_target(_status(target.identity))
+            store.set_target(_status(target.identity, end_ms))
         for time_ms, snapshots in _scrapes(chosen):
             with store.transaction():
                 for target, snapshot in zip(chosen, snapshots, strict=True):

@@ -25,6 +25,7 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.settings.clock import CLOCK_VARIABLE
 
 if TYPE_CHECKING:
+    from servescope.demo.pacing import Pace
     from servescope.emulator.server import RunningEmulator
 
 _CONSOLE_PORT, _COLLECTOR_PORT, _EMULATOR_PORT = 8501, 9900, 9800
@@ -63,10 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         port = arguments.port or _port_near(_CONSOLE_PORT)
         running: RunningEmulator | None = None
         try:
-            running = _start(parts, folder, port, no_browser=arguments.no_browser)
+            running, pace = _start(parts, folder, port, no_browser=arguments.no_browser)
             print(f"servescope: the demo runs; the console is at http://127.0.0.1:{port}")
             print("servescope: Ctrl-C ends it", flush=True)
-            _wait_for_end(parts, running)
+            _wait_for_end(parts, running, pace)
         finally:
             _end(parts)
             if running is not None:
@@ -110,12 +111,13 @@ def _port_near(wanted: int) -> int:
     raise ServescopeError("no free port on 127.0.0.1")
 
 
-def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> RunningEmulator:
+def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> tuple[RunningEmulator, Pace]:
     """Start emulator, console and collector, as early as each can start, and have time pass once all answer.
 
     The console takes longest, so it starts first, on an empty store; meanwhile the past is written into it.
     """
     from servescope.demo import opening
+    from servescope.demo.pacing import FULL_SPEED, Pace
     from servescope.emulator import server
     from servescope.emulator.control import Control
 
@@ -127,10 +129,12 @@ def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> 
     console = _launch("console", ["--store", store, *words], folder)
     parts.append(console)
     opened = opening.open_cutover(folder, opens_at)
+    pace = Pace(folder / opening.CLOCK, folder / opening.STORE, opens_at, opening.INTERVAL_SECONDS)
     running = server.start(
         folder,
         port=emulator,
-        speed_up=opening.SPEED,
+        speed_up=FULL_SPEED,
+        source=lambda: opened.opened_seconds + pace.now() - opens_at,
         warm_up_seconds=0.0,
         stack=opened.stack,
         add_routes=[Control(opened.faults).add_routes],
@@ -143,12 +147,12 @@ def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> 
         parts.append(collector)
         collects, shows = f"http://{listen}/-/healthy", f"http://127.0.0.1:{port}/_stcore/health"
         _wait_until(lambda: _answers(collects), parts, collector, "the collector did not answer")
-        opening.start_clock(folder, opens_at)
         _wait_until(lambda: _answers(shows), parts, console, "the console did not answer")
+        pace.start()
     except BaseException:
         running.close()
         raise
-    return running
+    return running, pace
 
 
 def _launch(command: str, words: Sequence[str], folder: Path) -> _Part:
@@ -184,9 +188,10 @@ def _wait_until(ready: Callable[[], bool], parts: Sequence[_Part], awaited: _Par
         time.sleep(0.1)
 
 
-def _wait_for_end(parts: Sequence[_Part], running: RunningEmulator) -> None:
+def _wait_for_end(parts: Sequence[_Part], running: RunningEmulator, pace: Pace) -> None:
     while True:
         _raise_if_ended(parts)
+        pace.adjust()
         running.wait(0.5)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Decision
 from servescope.cutover.plan_files import parse_plan
+from servescope.demo.pacing import FULL_SPEED, NEVER
 from servescope.demo.past import PastLoad, write_past
 from servescope.emulator.deployment_settings import DescribedDeployment
 from servescope.emulator.faults import Faults
@@ -31,8 +32,6 @@ from servescope.settings.tables import read_document
 from servescope.settings.values import format_duration
 from servescope.store.embedded import Store
 
-SPEED: Final = 60.0
-"""A minute of the demo is an hour of the emulation."""
 INTERVAL_SECONDS: Final = 60
 """From one scrape to the next, of the emulation."""
 
@@ -44,8 +43,6 @@ STORE: Final = "servescope.db"
 
 _HERE = Path(__file__).parent
 _HOUR_MS: Final = 3_600_000
-# A time of the machine's clock that does not come, in the year 2100.
-_NEVER: Final = 4_102_444_800.0
 _DAY_SECONDS: Final = 86_400
 # Long ago, so that the emulation does not overtake the calendar: 28 days take eleven hours.
 _DAYS_AGO: Final = 28
@@ -70,11 +67,12 @@ def choose_opening() -> float:
 class Opening:
     """A stack at the present of the clock, with its faults; its past is in the store.
 
-    `configuration` is what a collector needs to go on from there.
+    `opened_seconds` have passed of the stack's clock. `configuration` is what a collector needs to go on from there.
     """
 
     stack: EmulatedStack
     faults: Faults
+    opened_seconds: float
     configuration: str
 
 
@@ -83,13 +81,8 @@ def put_files(folder: Path, opens_at: float) -> None:
     for path in (*folder.glob(f"{STORE}*"), *folder.glob(f"{JOURNAL}*")):
         path.unlink()
     shutil.copyfile(_HERE / PLAN, folder / PLAN)
-    EmulatedTime(_NEVER, opens_at, SPEED).write(folder / CLOCK)
+    EmulatedTime(NEVER, opens_at, FULL_SPEED).write(folder / CLOCK)
     Store.begin(folder / STORE).close()
-
-
-def start_clock(folder: Path, opens_at: float) -> None:
-    """Have time pass for all programs of the demo, from its opening on."""
-    EmulatedTime(time.time(), opens_at, SPEED).write(folder / CLOCK)
 
 
 def open_cutover(folder: Path, opens_at: float) -> Opening:
@@ -119,7 +112,7 @@ def open_cutover(folder: Path, opens_at: float) -> Opening:
         while store.pack_idle(opened_ms):
             pass
         _begin_run(folder, store, opened_ms)
-    return Opening(stack, faults, _configure_collector(stack))
+    return Opening(stack, faults, stack.clock.now, _configure_collector(stack))
 
 
 def _configure_collector(stack: EmulatedStack) -> str:

@@ -85,13 +85,19 @@ class VirtualClock:
 class WallClockRunner:
     """A thread that moves a virtual clock along with the wall clock, `speed_up` times as fast.
 
+    With `source` it moves it to what that returns instead: how many seconds of the virtual clock are to have passed.
     Other threads change what the clock drives by `call`, at the present moment; to read it, holding `lock` is enough.
     `after_tick` is called in the thread, without the lock. `failure` is the exception that ended the thread, None while
     it runs.
     """
 
     def __init__(
-        self, clock: VirtualClock, *, speed_up: float = 1.0, after_tick: Callable[[], object] = lambda: None
+        self,
+        clock: VirtualClock,
+        *,
+        speed_up: float = 1.0,
+        source: Callable[[], float] | None = None,
+        after_tick: Callable[[], object] = lambda: None,
     ) -> None:
         if not _SLOWEST <= speed_up <= _FASTEST:
             raise UsageError(f"speed-up is {speed_up!r}, expected a number from {_SLOWEST:g} to {_FASTEST:g}")
@@ -99,6 +105,7 @@ class WallClockRunner:
         self.failure: BaseException | None = None
         self._clock = clock
         self._speed_up = speed_up
+        self._source = source
         self._after_tick = after_tick
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._followers = 0
@@ -166,14 +173,14 @@ class WallClockRunner:
         while not self._ended.is_set():
             self._wake.wait(_FINE_TICK_SECONDS if self._followers else _TICK_SECONDS)
             self._wake.clear()
-            target = virtual + (time.monotonic() - wall) * self._speed_up
+            target = self._source() if self._source else virtual + (time.monotonic() - wall) * self._speed_up
             while self._clock.now < target and not self._ended.is_set():
                 step = min(_TICK_SECONDS * self._speed_up, _LONGEST_STEP_SECONDS)
                 self._advance(min(target, self._clock.now + step))
             self._answer_calls()
             self._after_tick()
             lag = time.monotonic() - wall - (target - virtual) / self._speed_up
-            if lag > _FORGIVEN_LAG_SECONDS:
+            if lag > _FORGIVEN_LAG_SECONDS and self._source is None:
                 wall, virtual = time.monotonic(), self._clock.now
                 if not warned:
                     logger.warning("this machine cannot keep up with speed-up %g; time passes slower", self._speed_up)

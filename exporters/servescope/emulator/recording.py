@@ -6,6 +6,7 @@ does; of the scrapes the store gets the increments per block and the events, not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +113,7 @@ class StackRecorder:
         self._targets: list[EmulatedTarget] = []
         self._shares: dict[str, float] = {}
         self._flushed_ms = start_ms if from_ms is None else from_ms
-        self._next_ms = start_ms
+        self._next_ms = start_ms + math.ceil(stack.clock.now * 1000 / interval_ms) * interval_ms
         store.record_settings(start_ms, RecordedSettings(BLOCK_MS, BLOCK_MS, interval_ms, "closed"))
 
     def run_until(self, seconds: float) -> None:

@@ -96,11 +96,12 @@ class RunningEmulator:
         add_routes: Sequence[RouteAdder] = (),
         pages: Pages | None = None,
         configuration: str | None = None,
+        source: Callable[[], float] | None = None,
     ) -> None:
         self._configuration = configuration
         self.stack = stack
         self._pages = pages or OwnPages()
-        self.runner = WallClockRunner(stack.clock, speed_up=speed_up, after_tick=self._follow_targets)
+        self.runner = WallClockRunner(stack.clock, speed_up=speed_up, source=source, after_tick=self._follow_targets)
         self.expose: Expose = _show
         self._paths: dict[str, EmulatedTarget] = {}
         self._written_generation = -1
@@ -202,6 +203,7 @@ def start(
     add_routes: Sequence[RouteAdder] = (),
     pages: Pages | None = None,
     configuration: str | None = None,
+    source: Callable[[], float] | None = None,
 ) -> RunningEmulator:
     """An emulated stack that runs, its files in `directory`; `port` 0 takes a free one.
 
@@ -209,7 +211,8 @@ def start(
     127.0.0.1 when that is every address of the machine. The first `warm_up_seconds` of its life pass at once, so that
     there is traffic from the first scrape on. `add_routes` add what it answers beside `/metrics`; `pages` are
     how that shows the targets, in the contract's own names when left out. `configuration` is what it writes for a
-    collector, `format_configuration` of its deployments when left out.
+    collector, `format_configuration` of its deployments when left out. With `source`, which returns how many seconds of
+    the stack's clock are to have passed, time passes as it says and `speed_up` is how fast it passes at most.
     """
     if not _HOST.fullmatch(advertised):
         raise UsageError(f"advertised host is {advertised!r}, expected a name or an address, such as emulator")
@@ -225,6 +228,7 @@ def start(
         add_routes=add_routes,
         pages=pages,
         configuration=configuration,
+        source=source,
     )
     try:
         stack.clock.run_until(warm_up_seconds)

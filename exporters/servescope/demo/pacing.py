@@ -16,8 +16,8 @@ NEVER: Final = 4_102_444_800.0
 
 _LEAST_SPEED: Final = 4.0
 _SLOWER, _FASTER = 0.6, 1.15
-# Scrape intervals since the oldest of the last scrapes that the store shows: up to two are usual, as it learns of them at
-# an evaluation; with three a judge has no data.
+# Scrape intervals since the oldest of the last scrapes that the store shows: up to two are usual, as they are written
+# with an evaluation; with three a judge has no data.
 _LATE, _IN_TIME = 2.4, 2.0
 _ADJUST_SECONDS: Final = 2.0
 

@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 
 from servescope.cutover.effects import (
     BlockEffects,
-    capped_means,
     effect_path,
     inflation,
     mean_effects,
@@ -122,12 +121,3 @@ def test_pods_that_differ_for_good() -> None:
     """One pod against many leaves the variance of one; more pods less."""
     assert float(pod_variance(0.01, 1e9, 1)) == pytest.approx(0.01)
     assert float(pod_variance(0.01, 4, 4)) == pytest.approx(0.005)
-
-
-def test_the_capped_mean_ignores_what_owns_the_mean() -> None:
-    """One request of ten minutes among a thousand moves it by nothing, and a slower body does."""
-    edges = np.array([0.1, 1.0, 10.0])
-    counts = np.array([[100.0, 100.0, 0.0], [800.0, 400.0, 0.0], [100.0, 500.0, 0.0]])
-    means = capped_means(counts, edges)
-    assert means[1] > means[0]
-    assert math.isnan(means[2])

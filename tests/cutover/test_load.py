@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servescope.cutover.load import load_range, relate, saturated, top_tercile
+from servescope.cutover.load import load_range, relate, saturated
 
 NO = np.zeros(24, dtype=np.bool_)
 YES = ~NO
@@ -52,8 +52,6 @@ def test_queues_caches_and_preemptions_saturate() -> None:
 
 
 def test_the_range_of_loads() -> None:
-    """The upper third begins where it does, of blocks with load; none where there were none."""
-    assert top_tercile(np.array([0.0, np.nan, 1.0, 2.0, 3.0, 4.0])) == pytest.approx(3.0)
+    """From the twentieth to the last twentieth of the blocks with load; none where there were none."""
     assert load_range(np.arange(1.0, 102.0)) == pytest.approx((6.0, 96.0))
-    assert top_tercile(np.zeros(3)) is None
     assert load_range(np.zeros(3)) is None

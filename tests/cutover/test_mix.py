@@ -15,7 +15,6 @@ from servescope.cutover.mix import (
     adjusted_effects,
     distance,
     feature,
-    harmful_whatever_the_mix,
     learn_slope,
     log_evidence_of_difference,
 )
@@ -152,8 +151,3 @@ def test_no_requests_have_no_distance() -> None:
     """None, and the feature of none is NaN."""
     assert distance(np.zeros(4), np.ones(4)) is None
     assert np.isnan(feature(Prompts(np.zeros(1), np.zeros(1)))).all()
-
-
-def test_harm_beyond_what_the_mix_can_explain() -> None:
-    """Moving a tenth of the requests moves a slow fraction by a tenth at most."""
-    assert harmful_whatever_the_mix(np.array([0.05, 0.15]), 0.1).tolist() == pytest.approx([-0.05, 0.05])

@@ -15,9 +15,7 @@ from servescope.cutover.slow_fractions import (
     choose_edges,
     difference_path,
     log_evidence_of_harm,
-    quantile_bracket,
     slow_fractions,
-    straddling_fraction,
 )
 
 counts = hnp.arrays(np.float64, 10, elements=st.integers(0, 200).map(float))
@@ -78,25 +76,6 @@ def test_without_control_there_is_no_difference() -> None:
     strata = slow_fractions(np.array([0.0, 5.0]), np.zeros(2), np.array([9.0, 0.0]), np.array([9.0, 0.0]))
     assert difference_path(strata, 0.0, alpha=0.05, wanted=9.0)[2].tolist() == [math.inf, math.inf]
     assert _harm(strata).tolist() == [0.0, 0.0]
-
-
-def test_a_quantile_is_bracketed_by_edges() -> None:
-    """Never between two of them, and open where no edge bounds it."""
-    edges, above = np.array([0.5, 1.0, 2.5, 5.0]), np.array([0.4, 0.12, 0.03, 0.0])
-    assert quantile_bracket(above, edges, 0.95, 0.01) == (1.0, 2.5)
-    assert quantile_bracket(above, edges, 0.95, 0.03) == (1.0, 5.0)
-    assert quantile_bracket(above, edges, 0.30, 0.01) == (0.0, 0.5)
-    assert quantile_bracket(above, edges, 0.999, 0.01)[1] == math.inf
-
-
-def test_an_edge_that_one_stack_lacks_is_bounded_by_its_neighbours() -> None:
-    """Between the shares above the next lower and the next higher edge."""
-    edges, above = np.array([0.5, 2.5]), np.array([0.4, 0.03])
-    assert straddling_fraction(edges, above, 1.0) == (0.03, 0.4)
-    assert straddling_fraction(edges, above, 0.1) == (0.4, 1.0)
-    assert straddling_fraction(edges, above, 9.0) == (0.0, 0.03)
-    assert straddling_fraction(edges, above, 0.5) == (0.4, 0.4)
-    assert straddling_fraction(np.array([]), np.array([]), 1.0) == (0.0, 1.0)
 
 
 def test_edges_with_information_are_chosen() -> None:

@@ -134,19 +134,6 @@ def log_evidence_rarer(events: Floats, requests: Floats, rate: float) -> Floats:
     return _log_mean(np.cumsum(logs, axis=1))
 
 
-def clean_requests_needed(rate: float, alpha: float) -> int:
-    """How many requests without an event exclude a rate: 299 exclude 1 % at alpha 5 %, 2 995 exclude 0.1 %."""
-    return math.ceil(math.log(1.0 / alpha) / -math.log1p(-rate))
-
-
-def incidents(events: Floats) -> Floats:
-    """The pods with an event in each block, from (P, B): bursts of one bad pod count once per block beside raw events.
-
-    Within a block of five minutes it cannot be seen in which minutes events happened.
-    """
-    return np.asarray((np.nan_to_num(events) > 0.0).sum(axis=0, dtype=float))
-
-
 def dispersion(events: Floats, requests: Floats, group: NDArray[np.bool_]) -> Floats:
     """By how much the events of two groups of pods vary more than independent ones, after each block: (B,), at least 1.
 

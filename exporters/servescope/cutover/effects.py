@@ -169,15 +169,3 @@ def inflation(blocks: BlockEffects, tau2: float) -> Floats:
 def pod_variance(pod_tau2: float, v1_pods: ArrayLike, v2_pods: ArrayLike) -> Floats:
     """The variance that pods that differ for good leave in an effect, however long one waits: τ²·(1/P1 + 1/P2)."""
     return np.asarray(pod_tau2 * (1.0 / np.asarray(v1_pods, float) + 1.0 / np.asarray(v2_pods, float)))
-
-
-def capped_means(counts: Floats, edges: Floats) -> Floats:
-    """The mean logarithm of observations up to the last shared edge, per block, NaN where there is none.
-
-    `counts` are observations per bucket, (E, B), the last of `edges`, (E,), closing the last bucket; those above it are
-    left out, as are the very few that can own a mean. Buckets count at the geometric mean of their edges, the first at
-    half its edge: good for a comparison at equal edges and for nothing else.
-    """
-    points = np.log(np.concatenate([[edges[0] / 2.0], np.sqrt(edges[:-1] * edges[1:])]))
-    observed = counts.sum(axis=0)
-    return np.asarray(np.divide(points @ counts, observed, out=np.full_like(observed, np.nan), where=observed > 0.0))

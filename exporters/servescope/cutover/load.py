@@ -19,7 +19,6 @@ MATCHED_RATIO = 1.5
 """The ratio of the loads per replica, either way, up to which they are comparable."""
 _SMOOTHED = 12
 """Blocks, an hour, over which loads are compared."""
-_TERCILE = 2.0 / 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,12 +73,6 @@ def _trailing_sum(values: Floats) -> Floats:
     """The sum of each block and those of the hour before it: (B,)."""
     running = np.concatenate([np.zeros(_SMOOTHED), np.cumsum(values)])
     return np.asarray(running[_SMOOTHED:] - running[:-_SMOOTHED])
-
-
-def top_tercile(loads: Floats) -> float | None:
-    """The load per replica above which a third of the blocks of the last seven days was, None where there was none."""
-    known = loads[np.isfinite(loads) & (loads > 0.0)]
-    return float(np.quantile(known, _TERCILE)) if known.size else None
 
 
 def load_range(loads: Floats) -> tuple[float, float] | None:

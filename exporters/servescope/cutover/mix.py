@@ -165,12 +165,3 @@ def adjusted_effects(blocks: BlockEffects, slope: PromptSlope, v1: Prompts, v2: 
         effects=np.where(known, blocks.effects - np.where(known, moved, 0.0), 0.0),
         sampling=np.where(known, blocks.sampling * (1.0 - slope.explained), np.inf),
     )
-
-
-def harmful_whatever_the_mix(lower: Floats, distance_at_most: float) -> Floats:
-    """By how much a slow fraction's lower limit exceeds what a different mix can explain, (K,): harm where above 0.
-
-    Moving a share d of the requests moves the fraction above any edge by d at most, if equal prompts are served
-    equally; the bucketed prompt length has to capture what matters.
-    """
-    return lower - distance_at_most

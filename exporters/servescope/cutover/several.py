@@ -11,11 +11,6 @@ import numpy as np
 from servescope.cutover.sequences import Floats
 
 
-def anytime_log_p(log_evidence: Floats) -> Floats:
-    """The anytime-valid p-values of evidence over blocks, (..., K), as logarithms: the least of 1 ÷ e so far, ≤ 0."""
-    return np.asarray(np.minimum(0.0, -np.maximum.accumulate(log_evidence, axis=-1)))
-
-
 def holm(log_p: Floats, weights: Floats | None = None) -> Floats:
     """Holm's adjusted p-values of M metrics at each of K blocks, as logarithms: (M, K) to (M, K).
 

@@ -80,26 +80,6 @@ def log_evidence_of_harm(strata: SlowFractions, tau2: float, *, floor: float, al
     return log_mixed(np.where(enough, logs, np.minimum(logs, 0.0)), weights)
 
 
-def quantile_bracket(above: Floats, edges: Floats, quantile: float, width: float) -> tuple[float, float]:
-    """Between which edges a quantile lies, given the share of observations above each edge, (E,), known to ± `width`.
-
-    0 and infinity where no edge bounds it.
-    """
-    below = 1.0 - above
-    lower = edges[below + width < quantile]
-    upper = edges[below - width >= quantile]
-    return (float(lower[-1]) if lower.size else 0.0, float(upper[0]) if upper.size else float("inf"))
-
-
-def straddling_fraction(edges: Floats, above: Floats, wanted: float) -> tuple[float, float]:
-    """The least and the most that can be above an edge that one stack does not have, from its neighbours."""
-    if not edges.size:
-        return 0.0, 1.0
-    low = above[edges >= wanted]
-    high = above[edges <= wanted]
-    return (float(low[0]) if low.size else 0.0, float(high[-1]) if high.size else 1.0)
-
-
 def choose_edges(edges: Floats, above: Floats, objective: float | None = None) -> tuple[float, ...]:
     """The two or three edges to compare: the objective's, the one nearest v1's p65, and one in the tail.
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.self_test import clopper_pearson, run_self_test
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
@@ -35,6 +36,15 @@ def test_equal_replicas_raise_no_alarm(evidence: Evidence) -> None:
     )
 
 
+def test_a_past_that_falls_a_block_short_of_two_days_is_tested(evidence: Evidence) -> None:
+    """What is not settled yet at its end shortens the hours watched, and not the day that calibrates."""
+    unsettled = replace(evidence, observed_until_ms=evidence.observed_until_ms - BLOCK_MS // 2)
+    found = run_self_test(plan_of(0.25), unsettled, splits=2)
+    assert found.shares[0].splits == 2
+    assert found.shares[0].detectable["time_to_first_token_seconds"] is not None
+    assert found.hours == pytest.approx(24.0 - 5.0 / 60.0)
+
+
 def test_a_replica_that_is_not_equal_is_a_false_alarm(evidence: Evidence) -> None:
     """One that became twice as slow halfway alarms where it is called v2: the self-test says what the past is like."""
     slow = evidence.targets[0]
@@ -51,7 +61,7 @@ def test_a_replica_that_is_not_equal_is_a_false_alarm(evidence: Evidence) -> Non
     ("story", "shares", "reason"),
     [
         (replace(STORY, v1=Side(pods=1)), (0.25,), "v1 has fewer than two replicas"),
-        (replace(STORY, past_hours=20), (0.25,), "it needs two days"),
+        (replace(STORY, past_hours=20), (0.25,), "it needs 26 hours"),
         (STORY, (1.0,), "no stage of the plan keeps a part of the requests on v1"),
     ],
 )

@@ -69,7 +69,7 @@ class SelfTest:
         splits, alarms = sum(each.splits for each in self.shares), sum(each.alarms for each in self.shares)
         low, high = clopper_pearson(alarms, splits)
         return (
-            f"of {splits} divisions of v1 against itself, each watched for {self.hours:.0f} h, {alarms} were called "
+            f"of {splits} divisions of v1 against itself, each watched for {self.hours:.3g} h, {alarms} were called "
             f"DEGRADED: {alarms / splits:.1%} ({low:.1%}–{high:.1%}) false alarms"
         )
 
@@ -79,18 +79,19 @@ def run_self_test(
 ) -> SelfTest:
     """The self-test of a plan on v1's past: `splits` divisions in all, fewer where fewer differ.
 
-    The first half of the past, two days at most, calibrates; what follows, a day at most, is watched. `progress` is
-    called with the divisions judged and their number.
+    The first half of the past calibrates, but not less than a day, which noise needs, nor more than the plan's hours;
+    what follows, a day at most, is watched. `progress` is called with the divisions judged and their number.
     """
     targets = tuple(target for target in evidence.targets if plan.v1.selects(target.identity) and target.blocks.size)
     if len(targets) < 2:
         return SelfTest(0.0, (), "v1 has fewer than two replicas")
     began_ms = min(int(target.blocks[0]) for target in targets)
-    half_ms = (evidence.observed_until_ms - began_ms) // 2
-    calibrated_ms = min(half_ms, round(plan.calibration_hours * _HOUR_MS)) // BLOCK_MS * BLOCK_MS
-    watched_ms = min(evidence.observed_until_ms - began_ms - calibrated_ms, 24 * _HOUR_MS) // BLOCK_MS * BLOCK_MS
-    if calibrated_ms < LEAST_BLOCKS * BLOCK_MS or watched_ms < _LEAST_WATCHED_MS:
-        return SelfTest(0.0, (), "it needs two days, of which the first calibrates and the second is watched")
+    past_ms = evidence.observed_until_ms - began_ms
+    calibrated_ms = min(past_ms // 2, round(plan.calibration_hours * _HOUR_MS)) // BLOCK_MS * BLOCK_MS
+    calibrated_ms = max(calibrated_ms, LEAST_BLOCKS * BLOCK_MS)
+    watched_ms = min(past_ms - calibrated_ms, 24 * _HOUR_MS) // BLOCK_MS * BLOCK_MS
+    if watched_ms < _LEAST_WATCHED_MS:
+        return SelfTest(0.0, (), "it needs 26 hours, of which the first day calibrates and the rest is watched")
     started_ms = evidence.observed_until_ms // BLOCK_MS * BLOCK_MS - watched_ms
     window = _Window(plan, evidence, _relabelled(targets, frozenset()), started_ms, started_ms + watched_ms)
     sizes = sorted({

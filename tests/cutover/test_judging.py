@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -129,6 +130,23 @@ def test_warming_up_has_a_cost_of_its_own() -> None:
     assert judgement.v2 is not None
     assert judgement.v2.cold_start_seconds is not None
     assert any("warming up took v2" in note for note in judgement.notes)
+
+
+@pytest.mark.parametrize(("first_token", "cost"), [(1.5, r"cost [\d.]+ request-seconds"), (0.7, "cost nothing")])
+def test_a_cold_start_that_was_not_slower_cost_nothing(first_token: float, cost: str) -> None:
+    """An excess is stated where there is one, and never a negative number."""
+    notes = judged(replace(STORY, v2=replace(V2, warm=False, first_token=first_token))).notes
+    (note,) = (each for each in notes if each.startswith("warming up took v2"))
+
+    assert re.search(cost, note), note
+
+
+def test_before_the_first_block_closes_nothing_is_said_of_the_prompts() -> None:
+    """Right after a stage began the mix waits for its first block, and does not claim that prompts are not reported."""
+    judgement = judged(STORY, at_ms=STORY.started_ms + 60_000)
+
+    assert judgement.mix is not None
+    assert judgement.mix.reason == "no block of this stage has closed yet"
 
 
 def test_other_prompts_are_no_verdict_on_the_stack() -> None:

@@ -81,7 +81,9 @@ def _cold(arm: ArmFold, stage: StageTrack, index: int) -> bool:
 def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
     """How far apart the prompts of both arms are."""
     mix = stage.mix
-    if mix is None or not stage.blocks.size:
+    if not stage.blocks.size:
+        return PromptMix(None, False, False, False, "no block of this stage has closed yet")
+    if mix is None:
         return PromptMix(None, False, False, False, "at least one arm does not report the tokens of its prompts")
     distance, chance = float(mix.distance[-1]), float(mix.chance[-1])
     differs, refused = bool(mix.differs[-1]), bool(mix.refused[-1])
@@ -137,10 +139,12 @@ def notes_of(
         notes.append("no source shows when v2's processes began: a restart is found where a counter falls")
     warmth = stage.warmth[1]
     if warmth.seconds is not None:
-        notes.append(
-            f"warming up took v2 up to {wording.span(warmth.seconds)} and cost {warmth.cost.excess:.4g} "
-            f"request-seconds over {warmth.cost.requests:.0f} requests"
-        )
+        cost, requests = warmth.cost.excess, f"{warmth.cost.requests:.0f} requests"
+        # Below 0 the cold requests were faster than warm ones, which is their noise and no gain.
+        paid = f"cost {cost:.4g} request-seconds over {requests}"
+        if cost <= 0.0:
+            paid = f"cost nothing: its {requests} until then were not slower than v1's"
+        notes.append(f"warming up took v2 up to {wording.span(warmth.seconds)} and {paid}")
     notes.extend(each for each in (load_note(frozen, stage), *_share_notes(frozen, folded, stage, evidence)) if each)
     return tuple(notes)
 

@@ -1,0 +1,103 @@
+"""What the demo opens on, and what its verdict does in the three hours after, which are three minutes of the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from servescope.cutover.judgement import Judgement
+from servescope.demo.opening import INTERVAL_SECONDS, JOURNAL, STORE, Opening, open_cutover, put_files
+from servescope.emulator.faults import make_fault
+from servescope.emulator.recording import StackRecorder
+from servescope.judge.case import judge_case
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.runs import current_run
+from servescope.store.embedded import Store
+
+OPENS_AT = 1_792_926_000.0
+
+
+@dataclass
+class OpenedCutover:
+    """The demo's cutover, whose time is passed by hand."""
+
+    folder: Path
+    opening: Opening
+    recorder: StackRecorder
+    store: Store
+    hours: float = 0.0
+
+    def pass_hours(self, hours: float) -> None:
+        """Let time pass."""
+        self.hours += hours
+        self.recorder.run_until(self.opening.opened_seconds + self.hours * 3600)
+        self.recorder.write()
+
+    def judge(self) -> Judgement:
+        """The judgement now, as the console has it."""
+        with CutoverJournal(self.folder / JOURNAL) as journal:
+            run = current_run(journal, "chat")
+        assert run is not None
+        at_ms = round((OPENS_AT + self.hours * 3600) * 1000)
+        return judge_case(self.store, run.frozen, run.decisions, at_ms)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[OpenedCutover]:
+    put_files(folder, OPENS_AT)
+    opening = open_cutover(folder, OPENS_AT)
+    with Store(folder / STORE) as store:
+        start_ms = round((OPENS_AT - opening.opened_seconds) * 1000)
+        recorder = StackRecorder(
+            opening.stack, opening.faults, store,
+            start_ms=start_ms, interval_ms=INTERVAL_SECONDS * 1000, from_ms=round(OPENS_AT * 1000),
+        )  # fmt: skip
+        yield OpenedCutover(folder, opening, recorder, store)
+
+
+@pytest.mark.slow
+def test_demo_opens_on_a_healthy_cutover(tmp_path: Path) -> None:
+    """At its second stage, with every required metric proven; a plain fault shows within half an hour."""
+    with opened(tmp_path) as cutover:
+        at_first = cutover.judge()
+        cutover.opening.faults.switch_on(make_fault("error-burst", 0.2, deployment="chat-v2"))
+        cutover.pass_hours(0.5)
+        later = cutover.judge()
+
+    assert at_first.verdict == "HEALTHY"
+    assert at_first.stage.index == 1
+    assert [each.name for each in at_first.metrics if each.required and each.verdict != "HEALTHY"] == []
+    assert later.verdict == "DEGRADED"
+    assert "Errors" in later.reason
+
+
+@pytest.mark.proof
+def test_a_healthy_demo_stays_healthy(tmp_path: Path) -> None:
+    """Over three hours, with a replica more or less."""
+    with opened(tmp_path) as cutover:
+        verdicts = []
+        for _ in range(6):
+            cutover.pass_hours(0.5)
+            verdicts.append(cutover.judge().verdict)
+
+    assert set(verdicts) == {"HEALTHY"}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("kind", "intensity"), [("latency-regression", 1.5), ("latency-regression", 3.0), ("throughput-regression", 0.9)]
+)
+def test_a_fault_is_followed_by_its_verdict(tmp_path: Path, kind: str, intensity: float) -> None:
+    """Within three hours, though v2 was better than v1 for six."""
+    with opened(tmp_path) as cutover:
+        cutover.opening.faults.switch_on(make_fault(kind, intensity, deployment="chat-v2"))
+        verdicts = []
+        while "DEGRADED" not in verdicts and cutover.hours < 3:
+            cutover.pass_hours(0.5)
+            verdicts.append(cutover.judge().verdict)
+
+    assert verdicts[-1] == "DEGRADED"

@@ -148,9 +148,9 @@ def _row(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> str:
 def _describe_worst(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> tuple[str, str]:
     if worst is None:
         return element("span", "never worse" if metric.ratio is not None else ABSENT, "quiet"), ""
-    ends = (display.format_minute(time_ms, zone) for time_ms in (worst.start_ms, worst.start_ms + BLOCK_MS))
+    end = display.format_minute(worst.start_ms + BLOCK_MS, zone)
     values = (display.format_value(value, metric.unit) for value in (worst.left, worst.right))
-    return escape(" – ".join(ends)), escape(" · ".join(values))
+    return escape(f"{display.format_day_minute(worst.start_ms, zone)} – {end}"), escape(" · ".join(values))
 
 
 def list_metrics(compared: Compared) -> pd.DataFrame:

@@ -111,6 +111,11 @@ def format_age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def format_replicas(count: int) -> str:
+    """How many replicas: `1 replica`, `3 replicas`."""
+    return f"{count} replica" if count == 1 else f"{count} replicas"
+
+
 def format_wait(seconds: float) -> str:
     """How long something takes, in the two largest units that matter: `25 min`, `1 h 20 min`, `2 d 4 h`."""
     minutes = max(1, round(seconds / 60))
@@ -129,6 +134,11 @@ def format_wait(seconds: float) -> str:
 def format_time(time_ms: float, zone: tzinfo) -> str:
     """A moment in the reader's time zone: `20 Nov 14:05:30`."""
     return f"{datetime.fromtimestamp(time_ms / 1000, zone):%-d %b %H:%M:%S}"
+
+
+def format_day_minute(time_ms: float, zone: tzinfo) -> str:
+    """A minute of a range that may be of several days: `20 Nov 14:05`."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, zone):%-d %b %H:%M}"
 
 
 def format_minute(time_ms: float, zone: tzinfo) -> str:

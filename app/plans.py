@@ -8,6 +8,7 @@ from html import escape
 from app import display, queries
 from app.markup import cell, element, grid, heading
 from app.queries import Shown
+from app.self_tests import describe_harm
 from app.verdicts import as_sentence
 from servescope.contract.judged import JUDGED
 from servescope.cutover.plan import CutoverPlan, MetricPlan
@@ -83,24 +84,31 @@ def draw_stages(plan: CutoverPlan) -> str:
 
 
 def draw_forecast(stages: Sequence[StageForecast]) -> str:
-    """What each stage is expected to settle: in a sentence, and metric by metric how long it takes and what shows."""
+    """What each stage is expected to settle, metric by metric: how long it takes, what shows, and why some never is."""
     names = list(dict.fromkeys((each.name, each.title) for stage in stages for each in stage.metrics))
     heads = [heading("Metric")]
     heads += [
-        heading(f"{display.format_planned(stage.share)} on v2", f"{stage.v2_pods} replicas", numeric=True)
+        heading(f"{display.format_planned(stage.share)} on v2", display.format_replicas(stage.v2_pods), numeric=True)
         for stage in stages
     ]
     rows = [element("tr", element("th", "All required", scope="row") + "".join(_stage_cell(each) for each in stages))]
     for name, title in names:
         found = [next((each for each in stage.metrics if each.name == name), None) for stage in stages]
         rows.append(element("tr", element("th", escape(title), scope="row") + "".join(map(_forecast_cell, found))))
-    said = element("ul", "".join(element("li", escape(as_sentence(stage.sentence))) for stage in stages))
-    return element("div", said, "scope gaps") + grid("forecast", heads, rows)
+    never = [element("li", escape(as_sentence(stage.sentence))) for stage in stages if stage.seconds is None]
+    said = element("div", element("ul", "".join(never)), "scope gaps") if never else ""
+    return said + grid("forecast", heads, rows)
 
 
 def _stage_cell(stage: StageForecast) -> str:
-    text = "never" if stage.seconds is None else f"about {display.format_wait(stage.seconds)}"
-    return cell("All required", element("strong", escape(text)), "", "number")
+    if stage.seconds is None:
+        return cell("All required", element("strong", "never"), "", "number")
+    required = [each for each in stage.metrics if each.required]
+    if not required:
+        return cell("All required", display.ABSENT, "no metric is required", "number")
+    slowest = max(required, key=lambda each: each.healthy_seconds or 0.0)
+    text = f"about {display.format_wait(stage.seconds)}"
+    return cell("All required", element("strong", escape(text)), escape(f"longest for {slowest.title}"), "number")
 
 
 def _forecast_cell(forecast: MetricForecast | None) -> str:
@@ -108,11 +116,8 @@ def _forecast_cell(forecast: MetricForecast | None) -> str:
         return cell("Metric", element("span", display.ABSENT, "absent"), "", "number")
     wait = forecast.healthy_seconds
     settled = "never" if wait is None else f"about {display.format_wait(wait)}"
-    if forecast.detectable is None:
-        found = "nothing found within a day"
-    elif JUDGED[forecast.name].kind == "events":
-        found = f"finds × {display.format_number(1 + forecast.detectable)}"
-    else:
-        found = f"finds {display.format_number(100 * forecast.detectable)} % worse"
+    found = "nothing found within a day"
+    if forecast.detectable is not None:
+        found = f"finds {describe_harm(forecast.name, forecast.detectable)}"
     shown = element("span", escape(settled), data_tip=as_sentence(forecast.reason) or None)
     return cell("Metric", shown, escape(found), "number")

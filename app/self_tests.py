@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from html import escape
 
 import pandas as pd
@@ -9,7 +11,7 @@ import pandas as pd
 from app import display
 from app.markup import cell, element, grid, heading
 from servescope.contract.judged import JUDGED
-from servescope.cutover.self_test import SelfTest, SelfTestShare
+from servescope.cutover.self_test import SelfTest, SelfTestShare, clopper_pearson
 
 ALLOWED_ALARMS = 0.05
 """The rate of false alarms that the judge is built to stay below."""
@@ -25,16 +27,26 @@ def draw_shares(test: SelfTest) -> str:
         heading("Proven healthy", "of all", numeric=True),
         heading("Reading"),
     ]
-    return grid("self-test", heads, [_row(each) for each in test.shares])
+    rows = [_row(display.format_share(each.share), display.format_replicas(each.pods), each) for each in test.shares]
+    if len(test.shares) > 1:
+        rows.append(_row("All shares", "together", _together(test.shares)))
+    return grid("self-test", heads, rows)
 
 
-def _row(share: SelfTestShare) -> str:
+def _together(shares: Sequence[SelfTestShare]) -> SelfTestShare:
+    """The divisions of all shares as if they were of one."""
+    splits, alarms = sum(each.splits for each in shares), sum(each.alarms for each in shares)
+    low, high = clopper_pearson(alarms, splits)
+    return SelfTestShare(math.nan, 0, splits, alarms, low, high, sum(each.healthy for each in shares), {})
+
+
+def _row(name: str, below: str, share: SelfTestShare) -> str:
     rate = share.alarms / share.splits
     ends = f"{display.format_share(share.alarm_low)} – {display.format_share(share.alarm_high)}"
     cells = [
         element(
             "th",
-            element("div", display.format_share(share.share)) + element("div", f"{share.pods} replicas", "lower"),
+            element("div", name) + element("div", below, "lower"),
             scope="row",
         ),
         cell("Divisions", str(share.splits), "", "number"),
@@ -52,8 +64,7 @@ def describe_rate(share: SelfTestShare) -> tuple[str, str]:
         return element("span", "✕ more than promised", "value critical"), "do not trust a DEGRADED here"
     if share.alarm_high <= ALLOWED_ALARMS:
         return element("span", "✓ as promised", "value good"), f"at most {display.format_planned(ALLOWED_ALARMS)}"
-    few = "more divisions would narrow the interval"
-    return element("span", "? not excluded to be more", "value warning"), few
+    return element("span", "? may be more than promised", "value warning"), "too few divisions to exclude it"
 
 
 def draw_detectable(test: SelfTest) -> str:
@@ -75,7 +86,8 @@ def describe_harm(name: str, harm: float | None) -> str:
         return "none"
     if JUDGED[name].kind == "events":
         return f"× {display.format_number(1 + harm)}"
-    return f"{display.format_number(100 * harm)} % worse"
+    # Of an expectation no more digits are known.
+    return f"{display.format_number(float(f'{100 * harm:.2g}'))} % worse"
 
 
 def list_shares(test: SelfTest) -> pd.DataFrame:

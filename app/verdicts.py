@@ -242,8 +242,10 @@ def _lowered(text: str) -> str:
 def describe_margin(metric: MetricJudgement) -> str:
     """What v2 must stay within: `+10 %`, `× 2`, or the band in the metric's unit."""
     if metric.band is not None:
-        low, high = (ABSENT if bound is None else display.format_bare(bound, metric.unit) for bound in metric.band)
-        return f"{low} … {high}"
+        low, high = (None if bound is None else display.format_bare(bound, metric.unit) for bound in metric.band)
+        if low and high:
+            return f"{low} … {high}"
+        return f"at least {low}" if low else f"at most {high}" if high else ABSENT
     if metric.margin is None:
         return ABSENT
     if metric.margin >= 0.5:

@@ -24,7 +24,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tests.support.console_store import append_now, write_day
+from tests.support.console_store import append_now, write_day, write_increments
 from tests.support.cutover_store import write_cutover
 from tests.support.waiting import deadline_seconds
 from tests.tools import chromium_binary
@@ -271,6 +271,7 @@ def main() -> int:
         store = arguments.store or Path(made) / "day.db"
         if arguments.store is None:
             write_day(store)
+            write_increments(store, ("chat-v1", "chat-v2"))
         with keep_writing(store), serve_console(store) as address, open_browser(chromium) as browser:
             if arguments.first_paint:
                 for name, seconds in measure_first_paint(address, browser, rounds=arguments.rounds).items():

@@ -130,7 +130,7 @@ def test_level_is_placed_within_its_band(
         (METRICS_JUDGED[1], "10 % worse"),
         (METRICS_JUDGED[3], "× 2"),
         (METRICS_JUDGED[4], "−5.0 % … 15.0 %"),
-        (METRICS_JUDGED[6], "40.0 % … –"),
+        (METRICS_JUDGED[6], "at least 40.0 %"),
     ],
 )
 def test_margin_reads_as_people_say_it(metric: MetricJudgement, text: str) -> None:

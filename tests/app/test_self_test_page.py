@@ -57,7 +57,7 @@ def test_a_young_deployment_says_what_it_needs(page: AppTest) -> None:
 
 @pytest.mark.parametrize(
     ("splits", "alarms", "word"),
-    [(500, 5, "as promised"), (20, 0, "not excluded to be more"), (200, 40, "more than promised")],
+    [(500, 5, "as promised"), (20, 0, "may be more than promised"), (200, 40, "more than promised")],
 )
 def test_the_rate_is_read_by_its_interval(splits: int, alarms: int, word: str) -> None:
     """A rate is as promised only where its whole interval is; few divisions prove nothing."""
@@ -73,6 +73,15 @@ def test_the_result_names_rate_and_smallest_harm() -> None:
         assert part in text, part
 
 
+def test_few_divisions_of_each_share_are_read_together() -> None:
+    """Where no share has enough divisions for itself, the row of all of them says whether the promise is kept."""
+    (first, second) = self_tests.draw_shares(SelfTest(24.0, (share_of(66, 0), share_of(66, 0)))).split("All shares")
+
+    assert "as promised" not in first
+    assert "132" in second
+    assert "✓ as promised" in second
+
+
 def test_a_forecast_says_how_long_and_what_never() -> None:
     """A stage has the time of its slowest required metric, and of what never settles the reason."""
     settled = MetricForecast("time_to_first_token_seconds", "Time to first token", True, 0.1, 5400.0, 0.2)
@@ -84,6 +93,9 @@ def test_a_forecast_says_how_long_and_what_never() -> None:
     text = plans.draw_forecast(stages)
 
     assert "about 1 h 30 min" in text
+    assert "longest for Time to first token" in text
+    assert "3 replicas" in text
+    assert "1 replica<" in text
     assert "finds 20 % worse" in text
     assert "never" in text
     assert "errors are too rare" in text

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from servescope.contract.figures import figure_key
 from servescope.contract.identity import Deployment, Identity
+from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES
 from servescope.store.embedded import Store
-from servescope.store.records import TargetStatus
+from servescope.store.records import RecordedSettings, TargetStatus
+from tests.support.cutover_evidence import HOUR, INTERVAL_MS, Side, Story, evidence_of
 
 Values = NDArray[np.float64]
 Columns = dict[str, Values]
@@ -109,6 +111,41 @@ def write_day(
                 for target in _targets(plan, int(times[-1])):
                     store.set_target(target)
     return int(times[-1])
+
+
+def write_increments(path: Path, deployment_ids: tuple[str, str], *, share: float = 0.5) -> None:
+    """Write what two deployments of the day counted per block, so that they can be judged: a day beside each other.
+
+    Before it were two days of the first one alone. A few blocks are ahead, for a page that is looked at later.
+    """
+    left, right = (next(each for each in PLANS if each.deployment.deployment_id == name) for name in deployment_ids)
+    with Store(path) as store:
+        known = {
+            plan.deployment.inference_stack: [
+                target for target in store.targets()
+                if target.identity.deployment() == plan.deployment and target.identity.role == "aggregated"
+            ]
+            for plan in (left, right)
+        }  # fmt: skip
+        story = Story(
+            past_hours=48, hours=24, share=share, requests_per_minute=1200.0,
+            v1=Side(pods=len(known["v1"])), v2=Side(pods=len(known["v2"]), first_token=0.9, slower=0.95),
+        )  # fmt: skip
+        now_ms = time.time_ns() // 1_000_000
+        shift_ms = now_ms // BLOCK_MS * BLOCK_MS + 3 * BLOCK_MS - story.end_ms
+        store.record_settings(
+            story.started_ms + shift_ms - story.past_hours * HOUR * BLOCK_MS,
+            RecordedSettings(BLOCK_MS, INTERVAL_MS, INTERVAL_MS, "closed"),
+        )
+        with store.transaction():
+            for made in evidence_of(story).targets:
+                target = known[made.identity.inference_stack].pop()
+                store.append_increments(
+                    replace(
+                        made, target_id=target.target_id, identity=target.identity, blocks=made.blocks + shift_ms,
+                        started_ms=made.started_ms + shift_ms,
+                    )
+                )  # fmt: skip
 
 
 def append_now(path: Path) -> None:

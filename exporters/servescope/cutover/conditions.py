@@ -33,10 +33,9 @@ _EXPECTED: Final = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmLoad:
-    """What an arm carried in each block, (B,): requests, replicas that served, requests per replica and second."""
+    """What an arm carried in each block, (B,): requests, requests per ready replica and second, whether it queued."""
 
     requests: Floats
-    replicas: Floats
     per_replica: Floats
     saturated: NDArray[np.bool_]
 
@@ -44,12 +43,24 @@ class ArmLoad:
 def arm_load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
     """What an arm carried in the blocks of a stage that are `usable`."""
     requests = np.where(usable, np.nan_to_num(arm.traffic["requests"][:, within]), 0.0)
-    served = (requests > 0.0).sum(axis=0)
-    total = requests.sum(axis=0)
-    per_replica = np.divide(total, served * _BLOCK_SECONDS, out=np.full(total.shape, np.nan), where=served > 0)
+    total, ready = requests.sum(axis=0), ready_replicas(arm, within)
+    per_replica = np.divide(
+        total, ready * _BLOCK_SECONDS, out=np.full(total.shape, np.nan), where=(ready > 0.0) & (total > 0.0)
+    )
     above = np.array([arm.above_level[name][:, within] for name in ("queued_requests", "kv_cache_usage")])
     preemptions = np.where(usable, np.nan_to_num(arm.traffic["preemptions"][:, within]), 0.0).sum(axis=0)
-    return ArmLoad(total, served.astype(float), per_replica, load.saturated(above, preemptions))
+    return ArmLoad(total, per_replica, load.saturated(above, preemptions))
+
+
+def ready_replicas(arm: ArmFold, within: slice) -> Floats:
+    """The replicas that can generate tokens in each block, (B,): those with a cache; if none shows it, with tokens.
+
+    A frontend or a router counts requests and generates nothing.
+    """
+    caches = np.isfinite(arm.levels["kv_cache_usage"][:, within])
+    tokens = np.isfinite(arm.traffic["output_tokens"][:, within])
+    engines = caches if caches.any() else tokens
+    return np.asarray((engines & (arm.scrapes[:, within] > 0.0)).sum(axis=0), dtype=float)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

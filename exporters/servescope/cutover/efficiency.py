@@ -18,6 +18,7 @@ from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED
 from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover.calibration import online_factor
+from servescope.cutover.conditions import ready_replicas
 from servescope.cutover.effects import ratio_effects
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import Efficiency
@@ -41,7 +42,7 @@ def compare_efficiency(folded: Folded, stage: StageTrack) -> tuple[Efficiency, .
     """The efficiency of v2 over v1 in a stage; what was observed for less than an hour at matched load is left out."""
     arms = (folded.v1, folded.v2)
     matched = stage.usable & _matched(arms, stage)
-    seconds = [_replicas(arm, stage.within) * _BLOCK_SECONDS for arm in arms]
+    seconds = [ready_replicas(arm, stage.within) * _BLOCK_SECONDS for arm in arms]
     devices = [arm.gpus[:, stage.within].sum(axis=0) * _BLOCK_SECONDS for arm in arms]
     tokens = [np.nan_to_num(arm.traffic["output_tokens"][:, stage.within]).sum(axis=0) for arm in arms]
     shown = all(bool((each[matched] > 0.0).any()) for each in devices)
@@ -71,14 +72,6 @@ def _mean_level(arm: ArmFold, name: str, within: slice) -> Floats:
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
     return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))
-
-
-def _replicas(arm: ArmFold, within: slice) -> Floats:
-    """The replicas that generate tokens in each block: those with a cache, or, where none shows it, with tokens."""
-    caches = np.isfinite(arm.levels["kv_cache_usage"][:, within])
-    tokens = np.isfinite(arm.traffic["output_tokens"][:, within])
-    engines = caches if caches.any() else tokens
-    return np.asarray((engines & (arm.scrapes[:, within] > 0.0)).sum(axis=0), dtype=float)
 
 
 def _within_objectives(arm: ArmFold, within: slice) -> Floats | None:

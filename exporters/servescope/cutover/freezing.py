@@ -91,8 +91,9 @@ def _noise(
     wanted = information_wanted(metric.margin or 1.0)
     judged = judged_metric(metric.name, histograms)
     counted = counted_of(past.v1, judged.name, histograms)
+    seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
     if judged.kind == "events":
-        return Noise(0.0, 0.0, 0.0, wanted, counted.below.shape[1], calibrated=True, dispersion=_dispersion(counted))
+        return Noise(0.0, 0.0, 0.0, wanted, seen, calibrated=True, dispersion=_dispersion(counted))
     if judged.kind == "ratio":
         cv2, found = 1.0, _ratio_noise(counted, wanted, v2_pods)
     else:
@@ -102,7 +103,6 @@ def _noise(
         )
     if found is not None:
         return found
-    seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
     return Noise(0.0, 0.0, cv2, wanted, seen, calibrated=False)
 
 

@@ -31,7 +31,8 @@ def _interval(track: MetricTrack, block: int) -> str:
         return ""
     low, high = float(path.low[block]), float(path.high[block])
     if track.judged.kind == "events":
-        return f"{_times(low)} to {_times(high)} times v1's rate"
+        unbounded = low == -math.inf and high == math.inf
+        return "no limits so far" if unbounded else f"{_times(low)} to {_times(high)} times v1's rate"
     return f"{_bound(low, 'no lower limit')} to {_bound(high, 'no upper limit')}"
 
 
@@ -103,7 +104,7 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             if track.path is None:
                 return f"{title}: an hour of it is needed"
             later = f"; about {span(eta_seconds)} more settle it" if eta_seconds is not None else ""
-            return f"{title}: not settled yet, at {_interval(track, block)} with a margin of {_margin(track)}{later}"
+            return f"{title}: not settled yet ({_interval(track, block)}), with a margin of {_margin(track)}{later}"
         case "metric absent" | "incomparable" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
         case _:

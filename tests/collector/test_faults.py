@@ -133,7 +133,9 @@ def test_every_fault_at_once_disturbs_no_healthy_target(tmp_path: Path) -> None:
         assert counted[outcome] >= 1, outcome
         assert not targets[name]["healthy"], name
         assert str(targets[name]["error"]).startswith(targets[name]["url"]), name
-        assert cause in str(targets[name]["error"]), name
+        # A machine that is busy reads what was sent a moment later with what came before it.
+        causes = (cause, "not HTTP") if name == "chunk lying later" else (cause,)
+        assert any(each in str(targets[name]["error"]) for each in causes), name
     least = Counter(outcome for outcome, _ in expected.values())
     assert all(counted[outcome] >= count for outcome, count in least.items())
     assert counted["internal"] == 0

@@ -36,7 +36,7 @@ from tests.support.proofs import run_in_folder
 ROOT = Path(__file__).parents[2]
 SHARE = 0.25
 REQUESTS_PER_MINUTE = 40
-LEAST_BLOCKS = 1
+LEAST_BLOCKS = 2
 VERDICT_CODES = {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}
 
 PLAN = f"""\

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.demo.opening import INTERVAL_SECONDS, JOURNAL, STORE, Opening, open_cutover, put_files
 from servescope.emulator.faults import make_fault
 from servescope.emulator.recording import StackRecorder
 from servescope.judge.case import judge_case
 from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import current_run
+from servescope.judge.runs import current_run, write_decision
 from servescope.store.embedded import Store
 
 OPENS_AT = 1_792_926_000.0
@@ -36,6 +37,15 @@ class OpenedCutover:
         self.hours += hours
         self.recorder.run_until(self.opening.opened_seconds + self.hours * 3600)
         self.recorder.write()
+
+    def advance(self, stage: int, share: float) -> None:
+        """Move to a stage, as the console's slider does."""
+        self.opening.stack.traffic.split.set_share("chat-v2", share, 300.0)
+        at_ms = round((OPENS_AT + self.hours * 3600) * 1000)
+        with CutoverJournal(self.folder / JOURNAL) as journal:
+            run = current_run(journal, "chat")
+            assert run is not None
+            write_decision(journal, run, Decision("advance", at_ms, by="ada", reason="proven so far", stage=stage))
 
     def judge(self) -> Judgement:
         """The judgement now, as the console has it."""
@@ -85,6 +95,20 @@ def test_a_healthy_demo_stays_healthy(tmp_path: Path) -> None:
             verdicts.append(cutover.judge().verdict)
 
     assert set(verdicts) == {"HEALTHY"}
+
+
+@pytest.mark.proof
+def test_a_healthy_migration_ends_healthy(tmp_path: Path) -> None:
+    """Each further stage is proven anew, once the replicas of both have followed the share; none is degraded."""
+    with opened(tmp_path) as cutover:
+        for stage, share in ((2, 0.5), (3, 0.9)):
+            cutover.advance(stage, share)
+            verdicts: list[str] = []
+            while "HEALTHY" not in verdicts and len(verdicts) < 14:
+                cutover.pass_hours(0.5)
+                verdicts.append(cutover.judge().verdict)
+            assert verdicts[-1] == "HEALTHY"
+            assert "DEGRADED" not in verdicts
 
 
 @pytest.mark.proof

@@ -252,7 +252,9 @@ class _Moments:
         limits = np.array([JUDGED_GAUGES.get(each.name) or np.nan for each in self.gauges])
         is_zero = np.array([JUDGED_GAUGES.get(each.name) == 0.0 for each in self.gauges], dtype=bool)
         limits[is_zero] = 0.0
-        levels = self.levels[:, picked] * np.where(of_load[:, None], np.repeat(load, counts), 1.0)
+        levels = self.levels[:, picked] * np.repeat(load, counts)
+        # What an autoscaler wants does not change from moment to moment.
+        levels[~of_load] = _usual(self.levels[~of_load])[:, None]
         above = np.where(np.isnan(limits)[:, None], np.nan, levels > limits[:, None])
         return _Drawn(
             np.add.reduceat(self.gains[:, picked], begins, axis=1),
@@ -278,6 +280,14 @@ class _Moments:
             np.full(len(blocks), float(started_ms)),
             Tallies(np.full(len(blocks), round(self.per_block)), none, none, none, none),
         )
+
+
+def _usual(levels: Floats) -> Floats:
+    """The usual level of each gauge (g, u), one that it had; NaN where it was not there."""
+    shown = np.sort(levels, axis=1)
+    known = np.isfinite(levels).sum(axis=1)
+    usual: Floats = shown[np.arange(len(shown)), np.maximum(known - 1, 0) // 2]
+    return usual
 
 
 def _without_identity(identity: Identity, window: Window) -> list[Series]:

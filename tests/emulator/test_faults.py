@@ -25,7 +25,7 @@ QUIET = Mix(requests_per_second=2.0, burst_factor=1.0, day_amplitude=0.0)
 
 def build(mix: Mix = QUIET, *, seed: int = 1) -> EmulatedStack:
     """The demo's two deployments under little traffic."""
-    return EmulatedStack.of([(V1, 0.5), (V2, 0.5)], traffic=GeneratedTraffic(mix), seed=seed)
+    return EmulatedStack.of([(V1, 0.5), (V2, 0.5)], traffic=GeneratedTraffic(mix), seed=seed, epoch=1_700_000_000)
 
 
 class AppliedEffects:

@@ -2,7 +2,8 @@
 
 What the contract's instruments count is shown under vLLM's names; what vLLM shows beside it and the emulator knows (the
 parts a request's time falls into) is counted here. What an emulator has no part of (multi-modal caches, LoRA, sleep,
-estimated FLOPs, the Python process) is left out, and so are the `_created` times, which are those of a virtual clock.
+estimated FLOPs, the Python process but for its start) is left out, and so are the `_created` times, which are of a
+virtual clock.
 """
 
 from __future__ import annotations
@@ -173,6 +174,10 @@ class _Page:
             ("num_gpu_blocks", str(parameters.cache_blocks)),
         )
         yield from _family("vllm:cache_config_info", "gauge", "How the cache is configured.", [(configured, 1.0)])
+        began = self._engine.instruments.created_at
+        yield from _family(
+            "process_start_time_seconds", "gauge", "When the process began, in Unix seconds.", [((), began)]
+        )
 
     def _outcomes(self, samples: Sequence[Sample]) -> Iterator[str]:
         """How requests ended: those the engine has taken by vLLM's reasons, the others where its server counts them."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from servescope.contract.identity import Identity
-from servescope.contract.metrics import METRICS
+from servescope.contract.metrics import METRICS, REPLICA_START_TIME
 from servescope.contract.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
 from servescope.contract.types import Metric
 
@@ -35,6 +35,7 @@ _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "gpu": ("0", "1"),
     "reason": ("saturated", "stale index"),
 }
+_FIRST_START = 1_000_000_000.0
 _ROLE_COMPONENTS = {"router": "router", "autoscaler": "autoscaler"}
 
 
@@ -117,7 +118,10 @@ class FakeTarget:
     def _step(self, *, idle: bool) -> None:
         component = _ROLE_COMPONENTS.get(self.identity.role, "engine")
         for metric in METRICS.values():
-            if metric.component in (component, "process"):
+            if metric.name == REPLICA_START_TIME:
+                # Of one process, as long as it lives.
+                self._series.setdefault((metric.name, self.identity.labels()), _FIRST_START + self._previous)
+            elif metric.component in (component, "process"):
                 for labels in self._label_sets(metric):
                     _WALKS[metric.kind](self, metric, labels, 0 if idle else self._random.randrange(6))
 

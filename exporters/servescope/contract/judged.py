@@ -24,8 +24,9 @@ a level that has to lie within a band on v2 alone."""
 
 DEFAULT_MARGIN: Final = 0.10
 DEFAULT_FLOOR: Final = 0.02
-ERRORS_PART: Final = 4.0
-"""Errors are rare, so that they show harm last: they have four times the part of any other metric."""
+ERRORS_PART: Final = 10.0
+FIRST_TOKEN_PART: Final = 3.0
+"""Rare events and noisy first tokens show harm last, the others many times sooner: so these have larger parts."""
 DEFAULT_EVENTS_MARGIN: Final = 1.0
 """Twice as many events as on v1."""
 IN_FLIGHT_TOKENS_PER_WORKER: Final = (50_000.0, 150_000.0)
@@ -98,9 +99,10 @@ def _range(band: Band, statuses: tuple[Status, ...]) -> tuple[float | None, floa
     return starts[0], ends[0] if ends else None
 
 
-def _time(name: str, title: str, *, preset: bool = True) -> JudgedMetric:
+def _time(name: str, title: str, *, preset: bool = True, part: float = 1.0) -> JudgedMetric:
     return JudgedMetric(
-        name, title, METRICS[name].unit, "mean", "lower", mean(name), histogram=name, preset=preset, required=preset,
+        name, title, METRICS[name].unit, "mean", "lower", mean(name), histogram=name, part=part,
+        preset=preset, required=preset,
         margin=DEFAULT_MARGIN, floor=DEFAULT_FLOOR,
     )  # fmt: skip
 
@@ -147,7 +149,7 @@ _JUDGED = (
         SPEED, "Tokens per second per request", METRICS[SPEED].unit, "ratio", "higher",
         _ratio(SPEED), margin=DEFAULT_MARGIN, floor=DEFAULT_FLOOR,
     ),
-    _time("time_to_first_token_seconds", "Time to first token"),
+    _time("time_to_first_token_seconds", "Time to first token", part=FIRST_TOKEN_PART),
     _time("time_per_output_token_seconds", "Time per output token"),
     _time("request_duration_seconds", "Request duration"),
     _share("request_error_share", "Errors", required=True, part=ERRORS_PART),

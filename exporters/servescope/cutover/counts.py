@@ -9,6 +9,7 @@ bursts, `dispersion` says by how much they vary more than that, and evidence is 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from servescope.cutover.change import log_mixed
 from servescope.cutover.sequences import Floats
 
-WORSE_RATIOS = (2.0, 5.0)
-"""The multiples of a bound that evidence of harm is mixed over: more of them find no size of harm sooner."""
-BETTER_RATIOS = (0.2, 0.5)
-"""The multiples of a bound that evidence of health is mixed over."""
+WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
+"""The multiples of a bound that evidence of harm is mixed over, with weights: more of them find no harm sooner."""
+BETTER_RATIOS = {0.2: 0.5, 0.5: 0.5}
+"""The multiples of a bound that evidence of health is mixed over, with their weights."""
+_RARER_RATIOS = {0.0: 0.25, 0.125: 0.25, 0.25: 0.25, 0.5: 0.25}
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""
 _STEP = 0.04
@@ -71,7 +73,7 @@ def log_evidence_below(counts: EventCounts, bound: float, *, dispersion: ArrayLi
     return _log_evidence(counts, bound, BETTER_RATIOS, dispersion, (0,), (1.0,))
 
 
-def _log_evidence(counts: EventCounts, bound: float, multiples: tuple[float, ...], dispersion: ArrayLike,
+def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike,
                   starts: ArrayLike, weights: ArrayLike) -> Floats:  # fmt: skip
     if not bound > 0.0:
         raise ValueError(f"the bound of a ratio is {bound}, expected above 0")
@@ -81,13 +83,14 @@ def _log_evidence(counts: EventCounts, bound: float, multiples: tuple[float, ...
     parts = np.zeros((np.size(starts), length))
     for row, start in enumerate(np.asarray(starts, dtype=np.int64)):
         since = running[:, start + 1 :] - running[:, start : start + 1]
-        parts[row, start:] = _log_mean(since)
+        parts[row, start:] = _log_mean(since, multiples)
     return log_mixed(parts, np.asarray(weights, dtype=float))
 
 
-def _log_mean(logs: Floats) -> Floats:
+def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:
+    """The logarithm of the mean over the first axis, by the weights of the multiples."""
     highest = logs.max(axis=0)
-    return np.asarray(highest + np.log(np.exp(logs - highest).mean(axis=0)))
+    return np.asarray(highest + np.log(np.tensordot(list(multiples.values()), np.exp(logs - highest), axes=1)))
 
 
 def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
@@ -104,14 +107,14 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
     )
 
 
-def _limit(running: Floats, multiples: tuple[float, ...], alpha: float, *, outside: float) -> Floats:
+def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:
     """The limit at each block: the ratio of the grid that is nearest to those that evidence does not exclude."""
     size = _RATIOS.size
     steps = [round(math.log(multiple) / _STEP) for multiple in multiples]
     low, high = max(0, -min(steps)), size - max(0, *steps)
     bounds = np.arange(low, high)
     logs = np.stack([running[bounds + step] - running[bounds] for step in steps])
-    excluded = _log_mean(logs) >= -math.log(alpha)
+    excluded = _log_mean(logs, multiples) >= -math.log(alpha)
     if outside == 0.0:
         # Evidence that the ratio is above a bound falls with the bound: all excluded ones are below the limit.
         count = np.logical_and.accumulate(excluded, axis=0).sum(axis=0)
@@ -127,11 +130,11 @@ def log_evidence_rarer(events: Floats, requests: Floats, rate: float) -> Floats:
     """
     if not 0.0 < rate < 1.0:
         raise ValueError(f"the rate is {rate}, expected above 0 and below 1")
-    candidates = rate * np.array([0.0, 0.125, 0.25, 0.5])
+    candidates = rate * np.array(list(_RARER_RATIOS))
     with np.errstate(divide="ignore", invalid="ignore"):
         happened = np.where(events > 0.0, events * np.log(candidates / rate)[:, None], 0.0)
     logs = happened + (requests - events) * (np.log1p(-candidates) - math.log1p(-rate))[:, None]
-    return _log_mean(np.cumsum(logs, axis=1))
+    return _log_mean(np.cumsum(logs, axis=1), _RARER_RATIOS)
 
 
 def dispersion(events: Floats, requests: Floats, group: NDArray[np.bool_]) -> Floats:

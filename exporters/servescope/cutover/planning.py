@@ -244,9 +244,11 @@ def _forecast_events(
     )
     waits = [nats * noise.dispersion / (drift * per_block) for nats, drift in drifts if drift > 0.0]
     found = _smallest_ratio(
-        lambda ratio: max(_drift(stage.share, ratio, 1.0, each) for each in WORSE_RATIOS)
-        * rate * per_block * _DAY_BLOCKS / noise.dispersion,
-        math.log(len(WORSE_RATIOS)) - math.log(harm),
+        lambda ratio: max(
+            _drift(stage.share, ratio, 1.0, each) * rate * per_block * _DAY_BLOCKS / noise.dispersion + math.log(weight)
+            for each, weight in WORSE_RATIOS.items()
+        ),
+        -math.log(harm),
     ) if events > 0.0 else None  # fmt: skip
     reason = "" if waits else "v1's own rate is neither known nor small enough"
     healthy = min(waits) * BLOCK_MS / 1000.0 if waits else None

@@ -14,6 +14,7 @@ from typing import Final
 from benchmarks import _judge_experiments as experiments
 from benchmarks import _judge_recordings as recordings
 from benchmarks._judge_curves import draw_all
+from benchmarks._judge_errors import errors_alone
 from benchmarks._judge_speed import measure_speed
 from benchmarks._judge_trials import Trial, run_trials
 
@@ -56,6 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.record:
         recordings.record_missing()
+    print("## Five times the errors, in the published setting\n")
+    print("\n".join(errors_alone()))
     trials = list(_trials(arguments))
     for title, table in _TABLES:
         print(f"\n## {title}\n")

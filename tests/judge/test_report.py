@@ -143,5 +143,7 @@ def test_values_are_written_for_people() -> None:
         "–", "1 min", "40 min", "5 h", "5 d",
     ]  # fmt: skip
     assert margin(judgement().metrics[0]) == "+10 %"
-    assert margin(replace(judgement().metrics[0], better="higher")) == "−10 %"
+    assert margin(replace(judgement().metrics[0], better="higher")) == "−9.09 %"
     assert margin(judgement().metrics[2]) == "50 000–150 000"
+    assert margin(replace(judgement().metrics[2], unit="ratio", band=(-0.05, 0.15))) == "−5 % to 15 %"
+    assert margin(replace(judgement().metrics[2], unit="ratio", band=(0.4, None))) == "≥ 40 %"

@@ -10,12 +10,15 @@ from servescope.cutover.paths import IMMATERIAL_RATE
 from servescope.cutover.tracks import MetricTrack
 
 
-def percent(cost: float) -> str:
-    """A cost as a change: `+12 %`, `−3 %`."""
-    change = math.expm1(cost) * 100.0
-    digits = 0 if abs(change) >= 9.95 else 1
-    text = f"{abs(change):.{digits}f}"
-    return f"{'−' if change < 0 and float(text) else '+'}{text} %"
+def percent(change: float) -> str:
+    """A logarithm of v2 ÷ v1 as the change that it is: `+12 %`, `−3 %`."""
+    size = _size(change)
+    return f"{'−' if change < 0 and float(size) else '+'}{size} %"
+
+
+def _size(change: float) -> str:
+    size = abs(math.expm1(change)) * 100.0
+    return f"{size:.{0 if size >= 9.95 else 1}f}"
 
 
 def span(seconds: float) -> str:
@@ -25,67 +28,80 @@ def span(seconds: float) -> str:
     return f"{round(seconds / 3_600)} h" if seconds < 129_600 else f"{round(seconds / 86_400)} days"
 
 
+def _own(track: MetricTrack, *costs: float) -> tuple[float, ...]:
+    """Costs as logarithms of the metric's own v2 ÷ v1, the lower limit first."""
+    return tuple(-cost for cost in reversed(costs)) if track.plan.better == "higher" else costs
+
+
 def _interval(track: MetricTrack, block: int) -> str:
     path = track.path
     if path is None:
         return ""
-    low, high = float(path.low[block]), float(path.high[block])
+    low, high = _own(track, float(path.low[block]), float(path.high[block]))
     if track.judged.kind == "events":
         unbounded = low == -math.inf and high == math.inf
         return "no limits so far" if unbounded else f"{_times(low)} to {_times(high)} times v1's rate"
-    return f"{_bound(low, 'no lower limit')} to {_bound(high, 'no upper limit')}"
+    ends = dict.fromkeys((_bound(low, "no lower limit"), _bound(high, "no upper limit")))
+    return " to ".join(ends)
 
 
-def _bound(cost: float, otherwise: str) -> str:
-    return percent(cost) if math.isfinite(cost) and abs(cost) < _LARGEST_COST else otherwise
+def _bound(change: float, otherwise: str) -> str:
+    return percent(change) if math.isfinite(change) and abs(change) < _LARGEST_CHANGE else otherwise
 
 
-_LARGEST_COST: Final = 3.0
+_LARGEST_CHANGE: Final = 3.0
 
 
-def _times(cost: float) -> str:
-    if cost == math.inf:
+def _times(change: float) -> str:
+    if change == math.inf:
         return "any number of"
-    return f"{math.exp(cost):.2g}" if cost > -math.inf else "0"
+    times = math.exp(change)
+    return f"{times:.0f}" if times >= 99.5 else f"{times:.2g}" if times >= 0.01 or times == 0.0 else "less than 0.01"
 
 
 def _change(track: MetricTrack, block: int) -> str:
-    """The estimate with its interval, worse as a plus: `worse by 12 % (+4 % to +20 %)`."""
+    """The estimate with its interval, as the change of the metric itself."""
     path = track.path
     if path is None:
         return ""
-    cost = float(path.cost[block])
+    cost, recent = float(path.cost[block]), float(path.recent[block])
+    interval = _interval(track, block)
     if track.judged.kind == "events":
         rate = f"{_times(cost)} times as often as on v1" if math.isfinite(cost) else "on v2 and not on v1"
-        return f"happen {rate} ({_interval(track, block)})"
+        return f"happen {rate} ({interval})"
     if not math.isfinite(cost):
-        return f"has more slow requests than on v1 ({_interval(track, block)})"
-    recent = float(path.recent[block])
+        return f"has more slow requests than on v1 ({interval})"
+    (change,) = _own(track, cost)
     if track.causes[block] == "beyond margin" and cost < track.margin / 2:
         # The whole stage hides what began late.
-        late = f"by {percent(recent).lstrip('+')} in the last hour or two, "
-        return f"became worse ({late if recent > cost else ''}{percent(cost)} over the whole stage)"
+        late = f"{percent(*_own(track, recent))} in the last hour or two, " if recent > cost else ""
+        return f"became worse ({late}{percent(change)} over the whole stage)"
     word = "worse" if cost > 0 else "better"
-    size = percent(cost).lstrip("+−")
-    return f"is {word} by {size} ({_interval(track, block)})"
+    size = f"{_size(change)} % {'higher' if change > 0 else 'lower'}"
+    return f"is {word}: {size} than on v1 ({interval})"
 
 
 def _margin(track: MetricTrack) -> str:
+    """The margin; where higher is better, v1 may have so much more than v2, which is a smaller fall."""
     margin = track.plan.margin or 0.0
-    return f"{1 + margin:g} times v1's rate" if track.judged.kind == "events" else f"{margin * 100:g} %"
+    if track.judged.kind == "events":
+        return f"{1 + margin:g} times v1's rate"
+    fall = f" (a fall of {_size(-track.margin)} %)" if track.plan.better == "higher" else ""
+    return f"{margin * 100:g} %{fall}"
 
 
 def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) -> str:
     """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop."""
     cause: Cause = track.causes[block]
     title = track.judged.title
-    plan = track.plan
     match cause:
         case "better" | "not worse":
             if track.judged.kind == "events" and track.path is not None and track.path.high[block] == math.inf:
                 events, requests = track.v2.above[:, : block + 1].sum(), track.v2.below[:, : block + 1].sum()
-                return f"{title}: {events:.0f} of {requests:.0f} on v2, proven rarer than {IMMATERIAL_RATE:.1%}"
-            return f"{title}: proven within the margin of {_margin(track)}, at {_interval(track, block)}"
+                return f"{title}: {_of(events, requests)} on v2, proven rarer than {IMMATERIAL_RATE * 100:g} %"
+            found = "better" if cause == "better" else f"within the margin of {_margin(track)}"
+            against = "" if track.judged.kind == "events" else " against v1"
+            return f"{title}: proven {found}, at {_interval(track, block)}{against}"
         case "proven cost":
             return f"{title} {_change(track, block)}: a proven cost, within the margin of {_margin(track)}"
         case "beyond margin":
@@ -94,16 +110,15 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             return f"{title} {_change(track, block)}: harm is proven, though not beyond the margin of {_margin(track)}"
         case "objective":
             events, requests = track.v2.above[:, block].sum(), track.v2.below[:, block].sum()
-            return (
-                f"{title}: {events:.0f} of {requests:.0f} requests to v2 within five minutes, far above any objective"
-            )
+            return f"{title}: {_of(events, requests)} requests to v2 within five minutes, far above any objective"
         case "in band" | "out of band":
-            where = "within" if cause == "in band" else "outside"
-            return f"{title} is {track.value[block]:.4g}, {where} {band_text(plan.low, plan.high)}"
+            verb = "is" if track.judged.unit == "ratio" else "are"
+            value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"
+            return f"{title} is {value} over the last hour, {joined} {_band(track)} {verb} expected"
         case "needs data":
             if track.path is None:
                 return f"{title}: an hour of it is needed"
-            later = f"; about {span(eta_seconds)} more settle it" if eta_seconds is not None else ""
+            later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
             return f"{title}: not settled yet ({_interval(track, block)}), with a margin of {_margin(track)}{later}"
         case "metric absent" | "incomparable" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
@@ -111,11 +126,26 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             return f"{title}: {_CAUSES[cause]}"
 
 
-def band_text(low: float | None, high: float | None) -> str:
-    """A band as text: `0.9 and above`, `50000 to 150000`."""
-    if low is not None and high is not None:
-        return f"{low:g} to {high:g}"
-    return f"{low:g} and above" if low is not None else f"{high:g} and below"
+def _of(events: float, requests: float) -> str:
+    return f"{_number(events)} of {_number(requests)}"
+
+
+def _number(value: float) -> str:
+    """A number in three digits, from a thousand on whole and in groups of three."""
+    return f"{value:,.0f}".replace(",", " ") if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def _quantity(value: float, unit: str) -> str:
+    text = f"{_number(100.0 * value)} %" if unit == "ratio" else f"{_number(value)} {unit}"
+    return text.replace("-", "−")
+
+
+def _band(track: MetricTrack) -> str:
+    """A band as text: `at least 90 %`, `50 000 to 150 000 tokens`."""
+    low, high, unit = track.plan.low, track.plan.high, track.judged.unit
+    if low is None or high is None:
+        return f"at most {_quantity(high, unit)}" if high is not None else f"at least {_quantity(low or 0.0, unit)}"
+    return f"{_quantity(low, unit).removesuffix(f' {unit}')} to {_quantity(high, unit)}"
 
 
 _CAUSES: Final[dict[str, str]] = {
@@ -141,10 +171,8 @@ _CAUSES: Final[dict[str, str]] = {
 def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float | None) -> str:
     """What would change the verdict."""
     margin = _margin(track)
-    if track.path is None:
-        return f"an hour outside {band_text(track.plan.low, track.plan.high)}" if verdict == "HEALTHY" else (
-            f"an hour within {band_text(track.plan.low, track.plan.high)}"
-        )  # fmt: skip
+    if track.path is None and verdict != "NO DATA":
+        return f"an hour {'outside' if verdict == 'HEALTHY' else 'inside'} its band: {_band(track)}"
     match verdict:
         case "HEALTHY":
             return f"evidence of harm above {_floor(track)}, a restart, missing scrapes or the next stage"
@@ -153,6 +181,9 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
         case "NO DATA":
             return "the missing data"
     later = f", about {span(eta_seconds)} at this rate" if eta_seconds is not None else ""
+    if track.plan.better == "higher":
+        harmless, harmful = percent(-track.margin), percent(-math.log1p(track.plan.floor or 0.0))
+        return f"a lower limit above {harmless}, or an upper one below {harmful}{later}"
     return f"an upper limit below {margin}, or a lower one above {_floor(track)}{later}"
 
 

@@ -130,7 +130,7 @@ def next_stage(run: CutoverRun) -> int:
     if run.stage + 1 >= len(stages):
         raise RunError(
             f"plan {run.plan!r} is at its last stage, {run.stage + 1} of {len(stages)} "
-            f"({stages[-1].share:.0%} on v2): there is none to advance to"
+            f"({100 * stages[-1].share:g} % on v2): there is none to advance to"
         )
     return run.stage + 1
 

@@ -91,15 +91,18 @@ def interval(metric: MetricJudgement) -> str:
 
 
 def margin(metric: MetricJudgement) -> str:
-    """The margin of a metric with the direction that harms, or its band."""
+    """The margin of a metric as the change of v2 ÷ v1 that harms, or its band, a ratio's in percent."""
     if metric.band is not None:
+        shown, between = (share, " to ") if metric.unit == "ratio" else (number, "–")
         low, high = metric.band
         if low is None or high is None:
-            return f"{'≥' if high is None else '≤'} {number(low if high is None else high)}"
-        return f"{number(low)}–{number(high)}"
+            return f"{'≥' if high is None else '≤'} {shown(low if high is None else high)}"
+        return f"{shown(low)}{between}{shown(high)}"
     if metric.margin is None:
         return _ABSENT
-    return f"{'−' if metric.better == 'higher' else '+'}{metric.margin:.0%}".replace("%", " %")
+    # Where higher is better v1 may have so much more than v2.
+    change = -metric.margin / (1.0 + metric.margin) if metric.better == "higher" else metric.margin
+    return share(change) if change < 0.0 else f"+{share(change)}"
 
 
 def duration(seconds: float | None) -> str:
@@ -115,7 +118,7 @@ def duration(seconds: float | None) -> str:
 
 def share(value: float | None) -> str:
     """A share of requests in percent."""
-    return _ABSENT if value is None or not math.isfinite(value) else f"{100 * value:.3g} %"
+    return _ABSENT if value is None or not math.isfinite(value) else f"{100 * value:.3g} %".replace("-", "−")
 
 
 def moment(time_ms: int) -> str:
@@ -208,7 +211,8 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
     if metric.ratio is not None:
         yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}"
     elif metric.band is not None:
-        yield f"  band {margin(metric)} {metric.unit}"
+        unit = "" if metric.unit == "ratio" else f" {metric.unit}"
+        yield f"  band {margin(metric)}{unit}"
     yield (
         f"  information {number(metric.information)} of {number(metric.information_wanted)}, "
         f"settled in {duration(metric.eta_seconds)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -40,14 +40,25 @@ class Alarm:
 
 
 def read_alarms(store: History, now_ms: int) -> list[Alarm]:
-    """The alerts that are not quiet, firing ones first, critical ones first among them."""
+    """The alerts that are not quiet: those that need action first, of them firing ones, and then critical ones."""
     if isinstance(store, PrometheusHistory):
         found = _read_prometheus(store, now_ms)
     elif isinstance(store, Store):
         found = [_of_store(kept) for kept in store.read_alerts()]
     else:
         found = []
-    return sorted(found, key=lambda one: (STATES.index(one.state), _rank(one.severity), one.name, one.place))
+    return sorted(found, key=_place)
+
+
+def needing_action(found: Iterable[Alarm]) -> list[Alarm]:
+    """Those with a severity: one without, as a watchdog that fires all the time, needs nobody."""
+    return [each for each in found if each.severity != "none"]
+
+
+def _place(alarm: Alarm) -> tuple[bool, int, int, str, str]:
+    return (
+        alarm.severity == "none", STATES.index(alarm.state), _rank(alarm.severity), alarm.name, alarm.place
+    )  # fmt: skip
 
 
 def _rank(severity: str) -> int:

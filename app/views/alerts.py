@@ -28,7 +28,7 @@ def show() -> None:
     with book:
         chosen = selection.choose(
             notes, "alert", list(ALERTS), _first_alert(store), st.selectbox, label="Runbook of",
-            format_func=lambda name: f"{name} ({ALERTS[name].severity})",
+            format_func=lambda name: f"{name} ({_describe_severity(ALERTS[name].severity)})",
         )  # fmt: skip
         draw_runbook(chosen)
     with shown:
@@ -37,16 +37,17 @@ def show() -> None:
 
 def _first_alert(store: History) -> str:
     """The alert that matters most now, whose runbook is shown unless another is chosen."""
-    found = [each.name for each in alarms.read_alarms(store, selection.now_ms()) if each.name in ALERTS]
-    return found[0] if found else next(iter(ALERTS))
+    found = alarms.needing_action(alarms.read_alarms(store, selection.now_ms()))
+    return next((each.name for each in found if each.name in ALERTS), next(iter(ALERTS)))
 
 
 def draw_alarms(store: History) -> None:
-    """How many fire, then each with its labels."""
+    """How many fire that need action, then each with its labels."""
     found = alarms.read_alarms(store, selection.now_ms())
     frame.describe("alerts as they were last evaluated", list_alarms(found), "alerts")
-    counts = Counter(each.state for each in found)
-    worst = Counter(each.severity for each in found if each.state == "firing")
+    urgent = alarms.needing_action(found)
+    counts = Counter(each.state for each in urgent)
+    worst = Counter(each.severity for each in urgent if each.state == "firing")
     st.html(
         markup.draw_tiles(
             [
@@ -56,10 +57,10 @@ def draw_alarms(store: History) -> None:
             ]
         )
     )
-    if not found:
+    if not urgent:
         st.info("No alert is firing or pending.", icon=":material/notifications_off:")
-        return
-    st.html(draw_table(found, selection.range_parameters()))
+    if found:
+        st.html(draw_table(found, selection.range_parameters()))
 
 
 def _count(state: str, count: int) -> str:
@@ -77,20 +78,30 @@ def draw_table(found: Sequence[Alarm], parameters: dict[str, str]) -> str:
     zone = selection.reader_zone()
     rows = []
     for each in found:
-        sign, status = _LOOKS[each.state]
-        state = element("span", f"{sign} {each.state}", f"value band {status}")
+        state = _state(each)
         deployment = each.labels.get("deployment_id", "")
         about = markup.link("deployment", deployment, {**parameters, "deployment": deployment}) if deployment else ""
         rest = each.place.removeprefix(deployment).removeprefix(" · ")
         name = markup.link("alerts", each.name, {"alert": each.name}, "name") if each.name in ALERTS else each.name
         cells = [
             cell("State", state, escape(display.format_time(each.since_ms, zone))),
-            cell("Alert", name, escape(each.severity)),
+            cell("Alert", name, escape(_describe_severity(each.severity))),
             cell("About", about or display.ABSENT, escape(rest)),
             cell("What it says", escape(each.text or display.ABSENT)),
         ]
         rows.append(element("tr", "".join(cells)))
     return grid("alarms", heads, rows)
+
+
+def _state(alarm: Alarm) -> str:
+    if alarm.severity == "none":
+        return element("span", alarm.state, "chip")
+    sign, status = _LOOKS[alarm.state]
+    return element("span", f"{sign} {alarm.state}", f"value band {status}")
+
+
+def _describe_severity(severity: str) -> str:
+    return "needs no action" if severity == "none" else severity
 
 
 def list_alarms(found: Sequence[Alarm]) -> pd.DataFrame:
@@ -109,7 +120,7 @@ def draw_runbook(name: str) -> None:
     """The runbook of an alert, with the query of its rule."""
     alert = ALERTS[name]
     with st.container(border=True):
-        st.markdown(f"**{alert.name}** · {alert.severity} · {alert.component}")
+        st.markdown(f"**{alert.name}** · {_describe_severity(alert.severity)} · {alert.component}")
         st.markdown(alert.summary)
         for section in alarms.runbook_sections(alert):
             st.markdown(f"**{section.title}**\n\n{section.text}")

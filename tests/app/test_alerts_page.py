@@ -76,6 +76,22 @@ def test_quiet_store_says_so(open_page: Open) -> None:
     assert "Mitigation" in " ".join(each.value for each in page.markdown)
 
 
+def test_a_watchdog_is_no_trouble(open_page: Open, names: list[str]) -> None:
+    """It fires all the time and has no severity: it is listed in no colour, last, and counted in no tile."""
+    watchdog = "ServescopeWatchdog"
+    page = open_page(_kept(watchdog, NOW_MS))
+    text = html(page)
+    with_another = html(open_page(_kept(watchdog, NOW_MS), _kept(names[1], None)))
+
+    assert ALERTS[watchdog].severity == "none"
+    assert "▲" not in text
+    assert f">{watchdog}<" in text
+    assert page.info[0].value == "No alert is firing or pending."
+    assert page.selectbox[0].value != watchdog
+    assert with_another.index(f">{names[1]}<") < with_another.index(f">{watchdog}<")
+    assert "◷ 1" in with_another
+
+
 def test_link_opens_a_runbook(open_page: Open, names: list[str]) -> None:
     """A link names the alert whose runbook is shown, with its query; every alert has all sections."""
     page = open_page(alert=names[2])

@@ -83,6 +83,11 @@ def test_demo_opens_on_a_healthy_cutover(tmp_path: Path) -> None:
     assert [each.name for each in at_first.metrics if each.required and each.verdict != "HEALTHY"] == []
     assert later.verdict == "DEGRADED"
     assert "Errors" in later.reason
+    with CutoverJournal(tmp_path / JOURNAL) as journal:
+        run = current_run(journal, "chat")
+    assert run is not None
+    assert all(entry.reason for entry in run.entries)
+    assert [entry.body["judgement"]["verdict"] for entry in run.entries if entry.kind == "advance"] == ["INCONCLUSIVE"]
 
 
 @pytest.mark.proof

@@ -24,9 +24,9 @@ from servescope.emulator.server import format_configuration
 from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import ServescopeError
-from servescope.judge.case import freeze_plan
+from servescope.judge.case import freeze_plan, judge_case
 from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run, write_decision
+from servescope.judge.runs import start_run, summarise, write_decision
 from servescope.settings.clock import EmulatedTime
 from servescope.settings.tables import read_document
 from servescope.settings.values import format_duration
@@ -159,9 +159,13 @@ def _begin_run(folder: Path, store: Store, opened_ms: int) -> None:
     """Start the run of the plan with its first stage, and advance it to the present one."""
     plan = parse_plan(read_document(folder / PLAN, "plan"), str(folder / PLAN))
     with CutoverJournal(folder / JOURNAL) as journal:
-        run = start_run(journal, freeze_plan(store, plan, opened_ms + _STAGES[0][0]), by=_WHO)
+        began_ms = opened_ms + _STAGES[0][0]
+        run = start_run(
+            journal, freeze_plan(store, plan, began_ms), by=_WHO, reason="v2 is ready for its first requests"
+        )
         for stage, (from_ms, share) in enumerate(_STAGES[1:], start=1):
-            reason = f"the stage before brought no harm; {share:.0%} show more"
-            run = write_decision(
-                journal, run, Decision("advance", opened_ms + from_ms, by=_WHO, reason=reason, stage=stage)
-            )
+            at_ms = opened_ms + from_ms
+            evidence = summarise(judge_case(store, run.frozen, run.decisions, at_ms))
+            reason = f"no harm seen so far, and at {100 * share:g} % the loads of both stacks can be compared"
+            advance = Decision("advance", at_ms, by=_WHO, reason=reason, stage=stage)
+            run = write_decision(journal, run, advance, evidence)

@@ -67,7 +67,18 @@ def format_share(value: float) -> str:
 
 def format_planned(share: float) -> str:
     """A share that somebody chose, as they would write it: `1 %`, `2.5 %`."""
-    return f"{100 * share:g} %"
+    return f"{100 * share:g} %".replace("-", "\N{MINUS SIGN}")
+
+
+def describe_band(low: float | None, high: float | None, unit: str) -> str:
+    """A band that somebody chose: `at least 40 %`, `50 k to 150 k tokens`."""
+
+    def end(value: float, *, bare: bool = False) -> str:
+        return format_planned(value) if unit == "ratio" else (format_bare if bare else format_value)(value, unit)
+
+    if low is not None and high is not None:
+        return f"{end(low, bare=True)} to {end(high)}"
+    return f"at least {end(low)}" if low is not None else f"at most {end(high)}" if high is not None else "anything"
 
 
 def format_seconds(value: float) -> str:

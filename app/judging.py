@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,22 +17,32 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.folding import Folded
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.staging import warm_arms
 
 _BEFORE_MS = 12 * BLOCK_MS
+
+
+class WarmReplicas(NamedTuple):
+    """How many replicas of an arm are warm enough to be compared, of those that serve."""
+
+    warm: int
+    serving: int
 
 
 @dataclass(frozen=True, slots=True)
 class CutoverView:
     """A run of a plan as it is shown: its judgement, and beside it what the evidence says.
 
-    `share` is v2's share of the requests by the start of each block, NaN where neither arm had any; `span` reaches from
-    an hour before the start to the judgement.
+    `share` is v2's share of the requests by the start of each block, NaN where neither arm had any; `warm` are v1's and
+    v2's replicas, warm ones of those that served in the last block; `span` reaches from an hour before the start to the
+    judgement.
     """
 
     frozen: FrozenPlan
     decisions: tuple[Decision, ...]
     judgement: Judgement
     share: pd.Series[float]
+    warm: tuple[WarmReplicas, WarmReplicas]
     distributions: tuple[EdgeShares, ...]
     events: tuple[Event, ...]
     span: TimeRange
@@ -53,10 +64,23 @@ def make_view(
         decisions=decisions,
         judgement=judgement,
         share=share[(share.index >= span.start_ms) & (share.index <= span.end_ms)],
+        warm=count_warm(frozen, folded),
         distributions=tuple(each for each in drawn if each is not None),
         events=tuple(each for each in events if span.start_ms <= each.time_ms <= span.end_ms),
         span=span,
     )
+
+
+def count_warm(frozen: FrozenPlan, folded: Folded) -> tuple[WarmReplicas, WarmReplicas]:
+    """The replicas of both arms in the last block: an autoscaler's young ones are not warm yet."""
+    if not folded.blocks.size:
+        return WarmReplicas(0, 0), WarmReplicas(0, 0)
+    v1, v2 = (
+        WarmReplicas(int((serves & warmth.usable[:, -1]).sum()), int(serves.sum()))
+        for arm, warmth in zip((folded.v1, folded.v2), warm_arms(frozen, folded), strict=True)
+        for serves in (np.nan_to_num(arm.traffic["requests"][:, -1]) > 0.0,)
+    )
+    return v1, v2
 
 
 def observe_share(folded: Folded) -> pd.Series[float]:

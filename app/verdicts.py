@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from html import escape
@@ -11,6 +11,7 @@ from typing import Final
 
 from app import display
 from app.display import ABSENT
+from app.judging import WarmReplicas
 from app.markup import cell, draw_lines, draw_tiles, element, grid, heading, image
 from servescope.cutover.judgement import (
     Advice,
@@ -95,18 +96,18 @@ def _latched(judgement: Judgement, zone: tzinfo) -> list[str]:
 
 
 def _efficiency(efficiency: Efficiency) -> str:
-    told = escape(f"{efficiency.sentence.rstrip('.')} ")
-    return element("div", told + element("span", "(reported, never decides)", "quiet"), "efficiency")
+    sentence = escape(f"{efficiency.sentence.rstrip('.')} ")
+    return element("div", sentence + element("span", "(reported, never decides)", "quiet"), "efficiency")
 
 
-def draw_state(judgement: Judgement) -> str:
+def draw_state(judgement: Judgement, v2_warm: WarmReplicas) -> str:
     """The tiles below the answer: stage, what is still to be gathered, and what the comparison rests on."""
     return draw_tiles(
         [
             _stage_tile(judgement),
             _progress_tile(judgement),
             _mix_tile(judgement.mix),
-            _warmth_tile(judgement.v2),
+            _warmth_tile(judgement.v2, v2_warm),
             _load_tile(judgement),
         ]
     )
@@ -148,13 +149,21 @@ def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
     return "Prompt mix", element("span", word, f"value {status}"), escape(below)
 
 
-def _warmth_tile(arm: ArmState | None) -> tuple[str, str, str]:
+def _warmth_tile(arm: ArmState | None, replicas: WarmReplicas) -> tuple[str, str, str]:
     if arm is None:
         return "Warm-up of v2", ABSENT, "no replica seen"
     cold = arm.cold_start_seconds
-    cost = "cold start not measured" if cold is None else f"cold start cost {display.format_wait(cold)}"
+    took = "none was seen to start" if cold is None else f"took up to {display.format_wait(cold)}"
     word, status = ("warm", "good") if arm.warm else ("warming", "warning")
-    return "Warm-up of v2", element("span", word, f"value {status}"), escape(cost)
+    return (
+        "Warm-up of v2", element("span", word, f"value {status}"),
+        escape(f"{describe_warm(replicas)} replicas · {took}"),
+    )  # fmt: skip
+
+
+def describe_warm(replicas: WarmReplicas) -> str:
+    """How many are warm, of those that serve: `10 of 12`."""
+    return f"{replicas.warm} of {replicas.serving}"
 
 
 def _load_tile(judgement: Judgement) -> tuple[str, str, str]:
@@ -183,18 +192,18 @@ def draw_forest(judgement: Judgement) -> str:
         heading("Metric"),
         heading("Verdict"),
         element("th", axis, "plot", scope="col"),
-        heading("v2 ÷ v1", "interval", numeric=True, tip="holds at every look, however often one looks"),
+        heading("v2 ÷ v1", "interval", numeric=True, tip="valid at every look, however often you check"),
         heading("Margin", numeric=True, tip="the change to the worse that v2 must be proven to stay below"),
         heading("v1", numeric=True),
         heading("v2", numeric=True),
-        heading("Gathered", "until settled", tip="information, of what settles it at the present estimate"),
+        heading("Progress", "to settled", tip="the information gathered so far, of what is needed to settle it"),
         heading("Why"),
     ]
     rows: list[str] = []
     for required in (True, False):
         members = [each for each in judgement.metrics if each.required is required]
         if members and not required:
-            note = "Reported beside them: these explain and warn, and never decide"
+            note = "Reported only: these explain and warn, and never decide"
             rows.append(element("tr", element("th", note, colspan=str(len(heads)), scope="colgroup"), "group"))
         rows += [_forest_row(each) for each in sorted(members, key=lambda each: _ORDERS[required].index(each.verdict))]
     return grid("judged", heads, rows)
@@ -212,7 +221,7 @@ def _axis() -> str:
 
 def _forest_row(metric: MetricJudgement) -> str:
     notes = draw_lines(metric.notes)
-    changes = f"Changes with {_lowered(metric.flips)}" if metric.flips else ""
+    changes = f"Would change: {_lowered(metric.flips)}" if metric.flips else ""
     flips = element("div", escape(changes), "flips") if changes and metric.required else ""
     reason = as_sentence(metric.reason.removeprefix(f"{metric.title}: "))
     good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
@@ -240,12 +249,9 @@ def _lowered(text: str) -> str:
 
 
 def describe_margin(metric: MetricJudgement) -> str:
-    """What v2 must stay within: `+10 %`, `× 2`, or the band in the metric's unit."""
+    """What v2 must stay within: `10 % worse`, `× 2`, or the band in the metric's unit."""
     if metric.band is not None:
-        low, high = (None if bound is None else display.format_bare(bound, metric.unit) for bound in metric.band)
-        if low and high:
-            return f"{low} … {high}"
-        return f"at least {low}" if low else f"at most {high}" if high else ABSENT
+        return display.describe_band(*metric.band, metric.unit)
     if metric.margin is None:
         return ABSENT
     if metric.margin >= 0.5:
@@ -367,10 +373,11 @@ def place_in_band(value: float, low: float | None, high: float | None) -> float 
 # --- What it rests on -------------------------------------------------------------------------------------------------
 
 
-def draw_arms(judgement: Judgement, zone: tzinfo) -> str:
+def draw_arms(judgement: Judgement, warm: Sequence[WarmReplicas], zone: tzinfo) -> str:
     """How well both arms were observed since the stage began."""
     heads = [heading("Since the stage began"), heading("v1", numeric=True), heading("v2", numeric=True)]
-    columns = [_describe_arm(arm, zone) if arm else {} for arm in (judgement.v1, judgement.v2)]
+    arms = (judgement.v1, judgement.v2)
+    columns = [_describe_arm(arm, replicas, zone) if arm else {} for arm, replicas in zip(arms, warm, strict=True)]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [
         element(
@@ -383,16 +390,16 @@ def draw_arms(judgement: Judgement, zone: tzinfo) -> str:
     return grid("arms", heads, rows)
 
 
-def _describe_arm(arm: ArmState, zone: tzinfo) -> dict[str, str]:
+def _describe_arm(arm: ArmState, replicas: WarmReplicas, zone: tzinfo) -> dict[str, str]:
     return {
         "Deployments": ", ".join(arm.deployments) or ABSENT,
-        "Replicas": str(arm.replicas),
+        "Replicas seen": str(arm.replicas),
+        "Warm": f"{describe_warm(replicas)} that serve now",
         "Requests": display.format_number(arm.requests),
         "Scrapes": f"{arm.scrapes} of {arm.expected} expected, {arm.failed} failed",
-        "Torn histograms": f"{arm.torn} dropped",
-        "Restarts": f"{arm.resets} added back",
-        "Gaps": f"{arm.gaps} increments dropped",
-        "Warm": "yes" if arm.warm else "no",
+        "Torn histograms": str(arm.torn),
+        "Restarts": str(arm.resets),
+        "Gaps": str(arm.gaps),
         "Saturated": f"{display.format_share(arm.saturated_share)} of the time",
         "Last scrape": ABSENT if arm.last_scrape_ms is None else display.format_time(arm.last_scrape_ms, zone),
     }
@@ -412,12 +419,12 @@ def draw_gaps(judgement: Judgement, zone: tzinfo) -> str:
     parts = [
         element("div", escape(title), "title") + element("ul", "".join(items))
         for title, items in (
-            ("What either stack cannot report, or reports otherwise", incomparable),
+            ("Cannot be compared", incomparable),
             ("Not observed", missed),
-            ("Beside this", notes),
+            ("Notes", notes),
         )
         if items
     ]
     if not parts:
-        parts = [element("div", "Both stacks report every metric of the plan, and every span was observed.", "quiet")]
+        parts = [element("div", "Both stacks report every metric of the plan, and nothing was missed.", "quiet")]
     return element("div", "".join(parts), "scope gaps")

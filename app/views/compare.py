@@ -129,8 +129,8 @@ def _compared(store: Past, left: Deployment, right: Deployment, start_ms: int, e
 
 def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
     judgement, zone = compared.judgement, selection.reader_zone()
-    told = f"{verdicts.verdict_chip(judgement.verdict)} {escape(verdicts.as_sentence(judgement.reason))}"
-    st.html(markup.element("div", told, "scope judged-line"))
+    line = f"{verdicts.verdict_chip(judgement.verdict)} {escape(verdicts.as_sentence(judgement.reason))}"
+    st.html(markup.element("div", line, "scope judged-line"))
     swatches = tables.swatch(left.index), tables.swatch(right.index)
     st.html(comparison.draw_table(compared, left, right, swatches, zone))
     st.caption(

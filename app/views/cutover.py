@@ -42,18 +42,18 @@ def draw_cutover(view: CutoverView) -> None:
         "cutover",
     )
     st.html(verdicts.draw_answer(judgement, zone))
-    st.html(verdicts.draw_state(judgement))
+    st.html(verdicts.draw_state(judgement, view.warm[1]))
     st.html(verdicts.draw_forest(judgement))
     charts.let_numbers_paint()
     stages = view.frozen.plan.stages
     charts.show(timeline.draw_share(view.share, stages, view.decisions, view.span))
     charts.show(timeline.draw_lanes(judgement.changes, stages, view.decisions, view.events, view.span))
     if view.distributions:
-        st.subheader("Both stacks since the stage began, at the bucket edges they share", anchor=False)
+        st.subheader("Distributions since the stage began, at the bucket edges of both stacks", anchor=False)
         charts.show_grid([distributions.draw_distribution(each) for each in view.distributions])
     observed, lacking = st.columns([1, 1], gap="medium")
     with observed:
-        st.html(verdicts.draw_arms(judgement, zone))
+        st.html(verdicts.draw_arms(judgement, view.warm, zone))
     with lacking:
         st.html(verdicts.draw_gaps(judgement, zone))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import cutovers, distributions, timeline, verdicts
-from app.judging import CutoverView
+from app.judging import CutoverView, WarmReplicas, count_warm
 from app.selection import TimeRange
+from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import VERDICTS, MetricJudgement, Verdict
+from servescope.cutover.judging import fold_evidence
 from servescope.cutover.plan import PlanChangedError
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
@@ -31,6 +34,7 @@ from tests.support.canned_cutover import (
     make_cutover_view,
 )
 from tests.support.console_pages import charts, html
+from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 from tests.support.waiting import deadline_seconds
 
 Show = Callable[[CutoverView | cutovers.Missing], AppTest]
@@ -129,8 +133,8 @@ def test_level_is_placed_within_its_band(
     [
         (METRICS_JUDGED[1], "10 % worse"),
         (METRICS_JUDGED[3], "× 2"),
-        (METRICS_JUDGED[4], "−5.0 % … 15.0 %"),
-        (METRICS_JUDGED[6], "at least 40.0 %"),
+        (METRICS_JUDGED[4], "−5 % to 15 %"),
+        (METRICS_JUDGED[6], "at least 40 %"),
     ],
 )
 def test_margin_reads_as_people_say_it(metric: MetricJudgement, text: str) -> None:
@@ -162,6 +166,24 @@ def test_what_a_stack_cannot_report_is_named(show: Show) -> None:
         assert name in text
         assert why in text
     assert "the collector did not scrape" in text
+
+
+def test_warm_replicas_are_counted(show: Show) -> None:
+    """An autoscaler's young replica is one of several that serve, and does not make a stack cold as a whole."""
+    view = replace(make_cutover_view(), warm=(WarmReplicas(10, 12), WarmReplicas(2, 2)))
+    text = re.sub(r"<[^>]*>", " ", html(show(view)))
+
+    assert "10 of 12 that serve now" in text
+    assert "2 of 2 replicas" in text
+
+
+def test_a_young_replica_is_not_warm() -> None:
+    """Of the replicas that served in the last block, those count that may be compared."""
+    story = Story(past_hours=26, hours=1, v1=Side(pods=3), v2=Side(pods=2, warm=False))
+    evidence = evidence_of(story)
+    frozen = freeze(plan_of(story.share), evidence, story.started_ms)
+
+    assert count_warm(frozen, fold_evidence(frozen, evidence, (), story.end_ms)) == ((3, 3), (0, 2))
 
 
 def test_share_of_requests_is_what_both_arms_finished() -> None:

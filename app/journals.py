@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from app import display, verdicts
 from app.markup import cell, element, grid, heading
 from app.timeline import DECISION_WORDS
+from servescope.cutover.judgement import Verdict
 from servescope.judge.journal import JournalEntry
 from servescope.judge.runs import CutoverRun
 from servescope.settings.values import format_instant
@@ -21,26 +22,43 @@ Decided = tuple[CutoverRun, JournalEntry]
 """A decision and the run that it belongs to."""
 
 
-def draw_runs(runs: Sequence[CutoverRun], zone: tzinfo) -> str:
-    """The runs, the newest first."""
-    titles = (("Run", "plan"), ("Started", "by"), ("Stage reached",), ("Last verdict",), ("State",))
+class Judged(NamedTuple):
+    """The verdict on a run as it is now, which the journal of a run that nobody watches does not have."""
+
+    run: int
+    verdict: Verdict
+    reason: str
+
+
+def draw_runs(runs: Sequence[CutoverRun], zone: tzinfo, now: Judged | None) -> str:
+    """The runs, the newest first, with the verdict `now` on the one it is of."""
+    titles = (("Run", "plan"), ("Started", "by"), ("Stage reached",), ("Verdict", "reason"), ("State",))
     heads = [heading(*lines) for lines in titles]
-    return grid("runs", heads, [_run_row(run, zone) for run in reversed(runs)])
+    return grid("runs", heads, [_run_row(run, zone, now) for run in reversed(runs)])
 
 
-def _run_row(run: CutoverRun, zone: tzinfo) -> str:
+def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
     start, stages = run.entries[0], run.frozen.plan.stages
-    last = run.changes[-1].body if run.changes else None
-    chip = verdicts.verdict_chip(last["verdict"], str(last["reason"])) if last else element("span", "–", "absent")
+    last = now if now is not None and now.run == run.number else _last_judged(run)
+    chip = verdicts.verdict_chip(last.verdict) if last else element("span", "not recorded", "quiet")
     ended = escape(run.ended or "under way")
     cells = [
         cell("Run", element("strong", str(run.number)), escape(f"{run.plan} · {run.frozen.hash()[:12]}")),
         cell("Started", escape(display.format_time(start.at_ms, zone)), escape(start.by or display.ABSENT)),
         cell("Stage reached", f"{run.stage + 1} of {len(stages)}", display.format_planned(stages[run.stage].share)),
-        cell("Last verdict", chip),
+        cell("Verdict", chip, escape(verdicts.as_sentence(last.reason)) if last else ""),
         cell("State", element("span", ended, "quiet" if run.ended else "value good")),
     ]
     return element("tr", "".join(cells))
+
+
+def _last_judged(run: CutoverRun) -> Judged | None:
+    """The last verdict that the journal has of a run, written down as a change or with a decision."""
+    for entry in reversed(run.entries):
+        judged = entry.body if entry.kind == "judgement" else entry.body.get("judgement") or {}
+        if "verdict" in judged:
+            return Judged(run.number, judged["verdict"], str(judged["reason"]))
+    return None
 
 
 def list_runs(runs: Sequence[CutoverRun]) -> pd.DataFrame:
@@ -59,7 +77,7 @@ def list_runs(runs: Sequence[CutoverRun]) -> pd.DataFrame:
 
 def draw_decisions(rows: Sequence[Decided], zone: tzinfo) -> str:
     """The decisions in the order given, each with the judgement it was made on."""
-    heads = [heading("When", "run"), heading("Decision", "by"), heading("Reason"), heading("On this evidence")]
+    heads = [heading("When", "run"), heading("Decision", "by"), heading("Reason"), heading("Judgement at that time")]
     return grid("decisions", heads, [_row(run, entry, zone) for run, entry in rows])
 
 
@@ -68,7 +86,8 @@ def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
     what = DECISION_WORDS[entry.kind] if entry.kind != "judgement" else ""
     if entry.kind in ("start", "advance"):
         stage = int(body.get("stage", 0))
-        what = f"{what} at stage {stage + 1}, {display.format_planned(run.frozen.plan.stages[stage].share)}"
+        share = display.format_planned(run.frozen.plan.stages[stage].share)
+        what = f"{what} {'with' if entry.kind == 'start' else 'to'} stage {stage + 1}, {share} on v2"
     if entry.kind == "exclude":
         ends = " – ".join(display.format_time(body[end], zone) for end in ("start_ms", "end_ms"))
         what = f"{what}: {ends}"
@@ -76,14 +95,16 @@ def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
         cell("When", escape(display.format_time(entry.at_ms, zone)), f"run {run.number}"),
         cell("Decision", element("strong", escape(what)), escape(entry.by or display.ABSENT)),
         cell("Reason", escape(entry.reason or display.ABSENT)),
-        cell("On this evidence", *_evidence(body.get("judgement"))),
+        cell("Judgement", *_evidence(entry)),
     ]
     return element("tr", "".join(cells))
 
 
-def _evidence(judgement: Mapping[str, Any] | None) -> tuple[str, str]:
+def _evidence(entry: JournalEntry) -> tuple[str, str]:
+    judgement: Mapping[str, Any] | None = entry.body.get("judgement")
     if not judgement:
-        return element("span", display.ABSENT, "absent"), ""
+        why = "nothing is judged before the start" if entry.kind == "start" else "not recorded"
+        return element("span", why, "quiet"), ""
     if "problem" in judgement:
         return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(

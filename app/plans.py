@@ -33,7 +33,7 @@ def propose_plan(known: Sequence[Shown]) -> str:
 
 def draw_metrics(plan: CutoverPlan) -> str:
     """The metrics of a plan: which of them gate, and within what."""
-    heads = [heading("Metric"), heading("Gates"), heading("Must stay"), heading("Below this it does not matter")]
+    heads = [heading("Metric"), heading("Decides"), heading("Must stay", "ignored below")]
     rows = [_metric_row(metric) for metric in plan.metrics]
     return grid("planned", heads, rows)
 
@@ -42,11 +42,11 @@ def _metric_row(metric: MetricPlan) -> str:
     judged = JUDGED[metric.name]
     good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
     gates = element("span", "required", "value") if metric.required else element("span", "reported", "quiet")
+    ignored = f"{display.format_planned(metric.floor)} worse" if metric.floor else ""
     cells = [
         element("th", escape(judged.title) + element("div", escape(good), "lower"), scope="row", data_tip=metric.name),
-        cell("Gates", gates),
-        cell("Must stay", escape(describe_limit(metric))),
-        cell("Below", display.ABSENT if not metric.floor else escape(f"{display.format_planned(metric.floor)} worse")),
+        cell("Decides", gates),
+        cell("Must stay", escape(describe_limit(metric)), escape(ignored)),
     ]
     return element("tr", "".join(cells))
 
@@ -55,12 +55,7 @@ def describe_limit(metric: MetricPlan) -> str:
     """What v2 must be proven to be: less than so much worse, or within so much."""
     unit = JUDGED[metric.name].unit
     if metric.margin is None:
-        low, high = (
-            None if bound is None else display.format_value(bound, unit) for bound in (metric.low, metric.high)
-        )
-        if low and high:
-            return f"within {low} … {high}"
-        return f"at least {low}" if low else f"at most {high}" if high else "anything"
+        return display.describe_band(metric.low, metric.high, unit)
     if metric.kind == "events":
         return f"less than {display.format_number(1 + metric.margin)} times as many"
     return f"less than {display.format_number(100 * metric.margin)} % worse"
@@ -68,18 +63,17 @@ def describe_limit(metric: MetricPlan) -> str:
 
 def draw_stages(plan: CutoverPlan) -> str:
     """The stages of the plan."""
-    heads = [heading("Stage"), heading("Share of v2", numeric=True), heading("At least", numeric=True)]
-    rows = [
-        element(
-            "tr",
-            element("th", str(index + 1), scope="row")
-            + cell("Share", display.format_planned(stage.share), "", "number")
-            + cell(
-                "At least", display.format_wait(3600 * stage.least_hours) if stage.least_hours else "–", "", "number"
-            ),
-        )
-        for index, stage in enumerate(plan.stages)
-    ]
+    lasting = any(stage.least_hours for stage in plan.stages)
+    heads = [heading("Stage"), heading("Share of v2", numeric=True)]
+    heads += [heading("Lasts at least", numeric=True)] if lasting else []
+    rows = []
+    for index, stage in enumerate(plan.stages):
+        cells = element("th", str(index + 1), scope="row")
+        cells += cell("Share", display.format_planned(stage.share), "", "number")
+        if lasting:
+            least = display.format_wait(3600 * stage.least_hours) if stage.least_hours else display.ABSENT
+            cells += cell("Lasts at least", least, "", "number")
+        rows.append(element("tr", cells))
     return grid("stages", heads, rows)
 
 

@@ -18,10 +18,10 @@ ALLOWED_ALARMS = 0.05
 
 
 def draw_shares(test: SelfTest) -> str:
-    """By share, how many divisions raised a false alarm, with the interval of the rate, and how many were settled."""
+    """By share, how many splits raised a false alarm, with the interval of the rate, and how many were settled."""
     heads = [
         heading("Share of v2", "replicas"),
-        heading("Divisions", numeric=True),
+        heading("Splits", numeric=True),
         heading("False alarms", "of all", numeric=True),
         heading("Rate", "95 % interval", numeric=True),
         heading("Proven healthy", "of all", numeric=True),
@@ -34,7 +34,7 @@ def draw_shares(test: SelfTest) -> str:
 
 
 def _together(shares: Sequence[SelfTestShare]) -> SelfTestShare:
-    """The divisions of all shares as if they were of one."""
+    """The splits of all shares as if they were of one."""
     splits, alarms = sum(each.splits for each in shares), sum(each.alarms for each in shares)
     low, high = clopper_pearson(alarms, splits)
     return SelfTestShare(math.nan, 0, splits, alarms, low, high, sum(each.healthy for each in shares), {})
@@ -49,7 +49,7 @@ def _row(name: str, below: str, share: SelfTestShare) -> str:
             element("div", name) + element("div", below, "lower"),
             scope="row",
         ),
-        cell("Divisions", str(share.splits), "", "number"),
+        cell("Splits", str(share.splits), "", "number"),
         cell("False alarms", str(share.alarms), "", "number"),
         cell("Rate", display.format_share(rate), ends, "number"),
         cell("Proven healthy", str(share.healthy), display.format_share(share.healthy / share.splits), "number"),
@@ -59,12 +59,12 @@ def _row(name: str, below: str, share: SelfTestShare) -> str:
 
 
 def describe_rate(share: SelfTestShare) -> tuple[str, str]:
-    """What the interval of the rate says of the promise, with a sign and a word."""
+    """Whether the interval of the rate is within what the judge promises, with a sign and a word."""
     if share.alarm_low > ALLOWED_ALARMS:
-        return element("span", "✕ more than promised", "value critical"), "do not trust a DEGRADED here"
+        return element("span", "✕ above 5 %", "value critical"), "a DEGRADED here is often a false alarm"
     if share.alarm_high <= ALLOWED_ALARMS:
-        return element("span", "✓ as promised", "value good"), f"at most {display.format_planned(ALLOWED_ALARMS)}"
-    return element("span", "? may be more than promised", "value warning"), "too few divisions to exclude it"
+        return element("span", "✓ below 5 %", "value good"), "as the judge promises"
+    return element("span", "? may be above 5 %", "value warning"), "too few splits to exclude it"
 
 
 def draw_detectable(test: SelfTest) -> str:
@@ -95,7 +95,7 @@ def list_shares(test: SelfTest) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "share": each.share, "replicas": each.pods, "divisions": each.splits, "alarms": each.alarms,
+                "share": each.share, "replicas": each.pods, "splits": each.splits, "alarms": each.alarms,
                 "alarm_low": each.alarm_low, "alarm_high": each.alarm_high, "healthy": each.healthy,
                 **{f"detectable_{name}": harm for name, harm in each.detectable.items()},
             }

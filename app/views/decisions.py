@@ -1,6 +1,6 @@
 """The decisions: who decided what, when, why and on which evidence; and the form for the next one.
 
-The console writes them down and never moves traffic.
+The console records them and never moves traffic.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _KINDS: Final[Mapping[DecisionKind, str]] = {
     "advance": "Advance to the next stage",
     "hold": "Hold at this stage",
     "rollback": "Roll back, which ends the run",
-    "acknowledge": "Acknowledge the harm that was proven",
-    "exclude": "Exclude a span from the judgement",
+    "acknowledge": "Acknowledge the proven harm",
+    "exclude": "Exclude a time span from the judgement",
 }
 _WRITTEN = "decision_written"
 
@@ -55,7 +55,7 @@ def show() -> None:
 
 
 def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
-    """What is asked to write a decision down."""
+    """The form of a decision."""
     written = st.session_state.pop(_WRITTEN, None)
     if written:
         st.success(written, icon=":material/edit_note:")
@@ -73,10 +73,10 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     reason = st.text_area("Reason", key="decided_reason", placeholder="one sentence for the change record", height=80)
     span = _choose_span() if kind == "exclude" else (None, None)
     st.caption(
-        "It is written into the journal with the judgement it was made on, and cannot be taken back. "
-        "The console never moves traffic: do that where your traffic is configured."
+        "The journal keeps it together with the judgement of this moment, and it cannot be changed later. "
+        "The console never moves traffic: change the share where your traffic is configured."
     )
-    if st.button("Write it down", type="primary", icon=":material/edit_note:"):
+    if st.button("Record the decision", type="primary", icon=":material/edit_note:"):
         _write(store, run, kind, by.strip(), reason.strip(), span)
 
 
@@ -116,7 +116,7 @@ def _write(
     except ServescopeError as error:
         st.error(str(error), icon=":material/block:")
         return
-    st.session_state[_WRITTEN] = f"Written down: {by} {DECISION_WORDS[kind]}."
+    st.session_state[_WRITTEN] = f"Recorded: {by} {DECISION_WORDS[kind]}."
     st.rerun()
 
 
@@ -143,7 +143,10 @@ def draw_log() -> None:
     st.html(journals.draw_decisions(rows, selection.reader_zone()))
     if rows:
         last = runs[-1].entries[-1].hash[:16]
-        st.caption(f"The chain of hashes ends with {last}…; `servescope judge verify` checks all of it.")
+        st.caption(
+            f"Each entry contains the hash of the one before it; the last is {last}…. "
+            "`servescope judge verify` checks the whole chain."
+        )
 
 
 show()

@@ -10,6 +10,8 @@ import streamlit as st
 
 from app import access, cutovers, frame, journals, plans, queries, selection
 from app.access import Reader
+from app.cutovers import Missing
+from app.journals import Judged
 from app.queries import Shown
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.plan import CutoverPlan
@@ -47,7 +49,7 @@ def show() -> None:
         st.html(plans.draw_stages(plan))
         draw_forecast(store, plan)
         draw_start(store, plan, text, reader)
-    draw_runs()
+    draw_runs(store)
 
 
 # --- The text ---------------------------------------------------------------------------------------------------------
@@ -58,13 +60,13 @@ def draw_editor(known: Sequence[Shown], reader: Reader) -> str:
     path = cutovers.plan_path()
     if _TEXT not in st.session_state:
         st.session_state[_TEXT] = _read_file(path) or plans.propose_plan(known)
-    where = f"{path}" if path else "no file: open the console with --plan FILE to keep it"
+    where = f"{path}" if path else "not saved: start the console with --plan FILE"
     text: str = st.text_area(f"Plan ({where})", key=_TEXT, height=420)
     done = st.session_state.pop(_DONE, None)
     if done:
         st.success(done, icon=":material/save:")
     with st.container(horizontal=True):
-        st.button("Check", icon=":material/rule:", help="also done when the text loses the focus")
+        st.button("Check", icon=":material/rule:", help="runs by itself when you leave the text")
         saved = path is not None and text == _read_file(path)
         if path is not None and reader.decides and not saved and st.button("Save", icon=":material/save:"):
             _save(path, text)
@@ -142,8 +144,8 @@ def draw_forecast(store: Past, plan: CutoverPlan) -> None:
         return
     st.html(plans.draw_forecast(stages))
     st.caption(
-        "Until half of the cutovers of a v2 that equals v1 would be settled; below it the smallest harm that half of "
-        "them would find within a day."
+        "First line: the time after which half of all cutovers to a v2 that equals v1 are settled. Second line: the "
+        "smallest harm that half of them find within a day."
     )
 
 
@@ -172,8 +174,8 @@ def draw_start(store: Past, plan: CutoverPlan, text: str, reader: Reader) -> Non
     under_way = bool(runs) and not runs[-1].ended
     with st.expander("Start a run of this plan", icon=":material/flag:"):
         st.markdown(
-            "Its noise is taken from what v1 did before now, and frozen with everything else under one hash; "
-            "from then on the plan cannot be edited without another run."
+            "Starting measures v1's noise from its past, freezes it with the plan under one hash, and opens a run. "
+            "A frozen plan cannot be edited: a changed plan needs a new run."
         )
         by = reader.name or st.text_input("By", key="started_by", placeholder="your name")
         reason = st.text_input("Reason", key="started_reason", placeholder="one sentence for the change record")
@@ -187,20 +189,20 @@ def _start(store: Past, plan: CutoverPlan, by: str, reason: str, *, replace: boo
     if journal_path is None:
         return
     if not by or not reason:
-        st.error("A start needs who starts it and why.", icon=":material/block:")
+        st.error("Enter who starts the run, and why.", icon=":material/block:")
         return
     try:
         with st.status("Freezing the plan", expanded=True) as status:
             status.write(f"reading {plan.calibration_hours:g} hours of v1's past")
             frozen = freeze_plan(store, plan, selection.now_ms())
-            status.write("writing the run into the journal")
+            status.write("adding the run to the journal")
             with CutoverJournal(journal_path) as journal:
                 run = start_run(journal, frozen, by=by, reason=reason, replace=replace)
     except ServescopeError as error:
         st.error(str(error), icon=":material/block:")
         return
     st.session_state[_STARTED] = (
-        f"Run {run.number} has begun with stage 1 of {len(plan.stages)}; hash {frozen.hash()[:16]}…"
+        f"Run {run.number} has started with stage 1 of {len(plan.stages)}; hash {frozen.hash()[:16]}…"
     )
     st.rerun()
 
@@ -208,7 +210,7 @@ def _start(store: Past, plan: CutoverPlan, by: str, reason: str, *, replace: boo
 # --- The runs ---------------------------------------------------------------------------------------------------------
 
 
-def draw_runs() -> None:
+def draw_runs(store: Past) -> None:
     """Every run in the journal, the newest first; a rollback and a second attempt are runs of their own."""
     st.subheader("Runs", anchor=False)
     if cutovers.journal_path() is None:
@@ -225,8 +227,20 @@ def draw_runs() -> None:
     if not runs:
         st.info("No run was started yet.", icon=":material/history:")
         return
-    st.html(journals.draw_runs(runs, selection.reader_zone()))
+    st.html(journals.draw_runs(runs, selection.reader_zone(), _judge_last(store)))
     frame.describe("the runs in the journal", journals.list_runs(runs), "runs", every=None)
+
+
+def _judge_last(store: Past) -> Judged | None:
+    """The verdict now on the run that this console shows; None without one, or where it cannot be judged."""
+    try:
+        run = cutovers.current_run()
+        if isinstance(run, Missing) or run.ended:
+            return None
+        judgement = cutovers.read_view(store, run).judgement
+    except ServescopeError:
+        return None
+    return Judged(run.number, judgement.verdict, judgement.reason)
 
 
 show()

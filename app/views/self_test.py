@@ -13,7 +13,6 @@ from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.self_test import SelfTest, run_self_test
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past, read_evidence
-from servescope.settings.values import format_instant
 
 SPLITS: Final = (20, 100, 200, 500)
 _DAY_MS: Final = 86_400_000
@@ -38,11 +37,12 @@ def draw_self_test(store: Past, plan: CutoverPlan) -> None:
     """What it does, the button that runs it, and what it found last."""
     end_ms = _end_ms(plan)
     st.markdown(
-        "How far can the judge be trusted **here**? A part of v1's replicas is called v2 and judged with this plan over"
-        " hours that are past. Both parts are the same stack, so every DEGRADED is a false alarm."
+        "How often does the judge raise a false alarm **on this deployment**? The self-test splits v1's replicas into "
+        "two groups, treats one as v2, and judges past hours with this plan. Both groups run the same stack, so every "
+        "DEGRADED is a false alarm."
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        splits = st.selectbox("Divisions", SPLITS, index=2, width=160)
+        splits = st.selectbox("Splits", SPLITS, index=2, width=160)
         started = st.button("Run the self-test", type="primary", icon=":material/science:")
     results = _results()
     key = (plan.hash(), end_ms // _DAY_MS)
@@ -50,16 +50,20 @@ def draw_self_test(store: Past, plan: CutoverPlan) -> None:
         results[key] = _run(store, plan, end_ms, splits)
     test = results.get(key)
     if test is None:
-        st.caption(f"It reads up to three days of v1 before {format_instant(end_ms)}; 200 divisions take minutes.")
+        before = display.format_day_minute(end_ms, selection.reader_zone())
+        st.caption(f"Reads up to three days of v1's history before {before}; 200 splits take a few minutes.")
         return
     if not test.shares:
         st.info(as_sentence(test.sentence), icon=":material/science_off:")
         return
-    frame.describe(as_sentence(test.sentence), self_tests.list_shares(test), "self-test", every=None)
+    count, watched = sum(each.splits for each in test.shares), display.format_wait(3600 * test.hours)
+    frame.describe(
+        f"{count} splits of v1, each watched for {watched}", self_tests.list_shares(test), "self-test", every=None
+    )
     st.html(self_tests.draw_shares(test))
     st.caption(
-        f"False alarms over {display.format_wait(3600 * test.hours)} of watching, over all metrics together. Divisions "
-        "share replicas and hours, so that the interval is narrower than it should be where there are few of either."
+        "A false alarm is a DEGRADED of any metric at any time of a split. Splits share replicas and hours: with few "
+        "of either, the true interval is wider than the one shown."
     )
     st.html(self_tests.draw_detectable(test))
 
@@ -68,7 +72,7 @@ def _run(store: Past, plan: CutoverPlan, end_ms: int, splits: int) -> SelfTest:
     bar = st.progress(0.0, text="Reading v1's past")
 
     def show_progress(done: int, total: int) -> None:
-        bar.progress(done / total, text=f"{done} of {total} divisions judged")
+        bar.progress(done / total, text=f"{done} of {total} splits judged")
 
     start_ms = end_ms - round(plan.calibration_hours * 3_600_000) - _DAY_MS
     test = run_self_test(plan, read_evidence(store, plan, start_ms, end_ms), splits=splits, progress=show_progress)

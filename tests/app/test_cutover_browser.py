@@ -70,9 +70,9 @@ def look(page: Page, address: str) -> str:
 
 
 def decide(page: Page, address: str, decision: str, reason: str) -> None:
-    """Write a decision down, by keyboard and mouse, as a person does."""
+    """Record a decision, by keyboard and mouse, as a person does."""
     page.goto(f"{address}/decisions", wait_until="commit")
-    page.get_by_role("button", name="Write it down").wait_for()
+    page.get_by_role("button", name="Record the decision").wait_for()
     pictures.settle(page)
     page.get_by_label("Decision", exact=False).first.click()
     page.get_by_role("option", name=decision).click()
@@ -81,8 +81,8 @@ def decide(page: Page, address: str, decision: str, reason: str) -> None:
     page.get_by_label("Reason").fill(reason)
     page.get_by_label("Reason").press("Tab")
     pictures.settle(page)
-    page.get_by_role("button", name="Write it down").click()
-    page.get_by_text("Written down").wait_for()
+    page.get_by_role("button", name="Record the decision").click()
+    page.get_by_text("Recorded").wait_for()
 
 
 def test_a_whole_cutover(files: CutoverStore, browser: Browser) -> None:

@@ -15,11 +15,12 @@ from streamlit.testing.v1 import AppTest
 
 from app import access, cutovers, journals, plans, selection
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
+from servescope.cutover.evidence import Decision
 from servescope.cutover.plan import FrozenPlan
 from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import list_runs, start_run
+from servescope.judge.runs import list_runs, start_run, summarise, write_decision
 from tests.conftest import ROOT
-from tests.support.canned_cutover import NOW_MS, START_MS, make_cutover_view
+from tests.support.canned_cutover import NOW_MS, START_MS, make_cutover_view, make_judgement
 from tests.support.console_pages import html
 from tests.support.console_store import write_day
 from tests.support.waiting import deadline_seconds
@@ -97,7 +98,7 @@ def test_the_parsers_own_error_is_shown(files: Path, text: str, complaint: str) 
 
 
 def test_an_arm_that_selects_nothing_is_named(files: Path) -> None:
-    """A plan whose arm no target matches is told with the deployments that there are."""
+    """A plan whose arm no target matches is reported with the deployments that there are."""
     page = open_page("plan")
     page.text_area[0].set_value(LEAST.replace("chat-v2", "chat-v9")).run()
 
@@ -126,9 +127,10 @@ def test_a_viewer_cannot_save(files: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert any(reader.why_not in caption.value for caption in page.caption)
 
 
-def test_the_runs_of_the_journal_are_the_history(files: Path) -> None:
+def test_the_runs_of_the_journal_are_the_history(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run is listed with its plan's hash, who started it, the stage reached and how it ended."""
     start(files)
+    monkeypatch.setattr(cutovers, "read_view", lambda store, run: make_cutover_view())
     text = html(open_page("plan"))
 
     assert "anna" in text
@@ -136,13 +138,29 @@ def test_the_runs_of_the_journal_are_the_history(files: Path) -> None:
     assert "under way" in text
 
 
+def test_a_run_under_way_has_the_verdict_of_now(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody watches it, so that its journal has none; an ended one has that of its last decision."""
+    start(files)
+    monkeypatch.setattr(cutovers, "read_view", lambda store, run: make_cutover_view("HEALTHY"))
+    now = html(open_page("plan"))
+    with CutoverJournal(files / "journal.db") as journal:
+        back = Decision("rollback", NOW_MS, "anna", "too many errors")
+        write_decision(journal, list_runs(journal)[0], back, summarise(make_judgement("DEGRADED")))
+    ended = html(open_page("plan"))
+
+    assert "HEALTHY" in now
+    assert make_judgement("HEALTHY").reason in now
+    assert "DEGRADED" in ended
+    assert "HEALTHY" not in ended
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("time_to_first_token_seconds", "less than 10 % worse"),
         ("request_error_share", "less than 2 times as many"),
-        ("speculation_rate", "at least 40.0 %"),
-        ("in_flight_tokens_per_worker", "within 50 k tokens … 150 k tokens"),
+        ("speculation_rate", "at least 40 %"),
+        ("in_flight_tokens_per_worker", "50 k to 150 k tokens"),
     ],
 )
 def test_limits_read_as_people_say_them(name: str, words: str) -> None:
@@ -171,7 +189,7 @@ def test_a_decision_is_written_with_its_evidence(files: Path, monkeypatch: pytes
     page = open_page("decisions")
     page.text_input(key="decided_by").input("ben")
     page.text_area(key="decided_reason").input("settled at 25 %")
-    next(button for button in page.button if button.label == "Write it down").click().run()
+    next(button for button in page.button if button.label == "Record the decision").click().run()
 
     with CutoverJournal(files / "journal.db") as journal:
         entry = list_runs(journal)[0].entries[-1]
@@ -187,7 +205,7 @@ def test_a_decision_without_a_reason_is_refused(files: Path, monkeypatch: pytest
     start(files)
     monkeypatch.setattr(cutovers, "read_view", lambda store, run: make_cutover_view("HEALTHY"))
     page = open_page("decisions")
-    next(button for button in page.button if button.label == "Write it down").click().run()
+    next(button for button in page.button if button.label == "Record the decision").click().run()
 
     assert "needs who decided (by) and why (reason)" in page.error[0].value
     with CutoverJournal(files / "journal.db") as journal:
@@ -203,6 +221,7 @@ def test_a_viewer_sees_decisions_and_no_form(files: Path, monkeypatch: pytest.Mo
 
     assert page.info[0].value == reader.why_not
     assert "as agreed" in html(page)
+    assert "nothing is judged before the start" in html(page)
     assert not page.button
 
 

@@ -26,7 +26,7 @@ HARM = {"time_to_first_token_seconds": 0.12, "request_error_share": 1.4, "reques
 
 
 def share_of(splits: int, alarms: int) -> SelfTestShare:
-    """A share of which so many divisions raised an alarm."""
+    """A share of which so many splits raised an alarm."""
     low, high = clopper_pearson(alarms, splits)
     return SelfTestShare(0.25, 3, splits, alarms, low, high, splits // 2, HARM)
 
@@ -57,10 +57,10 @@ def test_a_young_deployment_says_what_it_needs(page: AppTest) -> None:
 
 @pytest.mark.parametrize(
     ("splits", "alarms", "word"),
-    [(500, 5, "as promised"), (20, 0, "may be more than promised"), (200, 40, "more than promised")],
+    [(500, 5, "✓ below 5 %"), (20, 0, "? may be above 5 %"), (200, 40, "✕ above 5 %")],
 )
 def test_the_rate_is_read_by_its_interval(splits: int, alarms: int, word: str) -> None:
-    """A rate is as promised only where its whole interval is; few divisions prove nothing."""
+    """A rate is below what is promised only where its whole interval is; few splits prove nothing."""
     assert word in self_tests.describe_rate(share_of(splits, alarms))[0]
 
 
@@ -73,13 +73,13 @@ def test_the_result_names_rate_and_smallest_harm() -> None:
         assert part in text, part
 
 
-def test_few_divisions_of_each_share_are_read_together() -> None:
-    """Where no share has enough divisions for itself, the row of all of them says whether the promise is kept."""
+def test_few_splits_of_each_share_are_read_together() -> None:
+    """Where no share has enough splits for itself, the row of all of them says whether the promise is kept."""
     (first, second) = self_tests.draw_shares(SelfTest(24.0, (share_of(66, 0), share_of(66, 0)))).split("All shares")
 
-    assert "as promised" not in first
+    assert "✓" not in first
     assert "132" in second
-    assert "✓ as promised" in second
+    assert "✓ below 5 %" in second
 
 
 def test_a_forecast_says_how_long_and_what_never() -> None:

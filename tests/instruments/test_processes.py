@@ -29,7 +29,7 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.registry import PrometheusCollector
 from servescope.exposition.rendering import render, render_openmetrics
 from servescope.exposition.web import AsgiApp
-from servescope.instruments import processes
+from servescope.instruments import member, processes
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.processes import ProcessGroup
@@ -309,6 +309,34 @@ def _work(name: str, count: int) -> None:
     engine = EngineInstruments(IDENTITY)
     ProcessGroup(name, engine)
     serve_requests(engine, count)
+
+
+@pytest.mark.parametrize("role", ["auto", "member"])
+def test_a_process_that_leaves_before_its_thread_ran_loses_nothing(
+    name: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short-lived worker on a busy machine: its counts are handed over as it ends."""
+    engine, worker = EngineInstruments(IDENTITY), EngineInstruments(IDENTITY)
+    with ProcessGroup(name, engine) as group:
+        run = member.Member._run
+
+        def run_late(late: member.Member) -> None:
+            wait_for(lambda: late._part.closing, "the group to be closed")
+            run(late)
+
+        monkeypatch.setattr(member.Member, "_run", run_late)
+        monkeypatch.setattr(processes, "_JOIN_SECONDS", 0.0)
+        with ProcessGroup(name, worker, role=role, wait_seconds=1e-3):
+            serve_requests(worker, 20)
+        assert eventually(lambda: value(group, "servescope_group_processes_ended_total") == 1)
+        assert value(group, "requests_total", outcome="ok") == 20
+        assert value(group, "servescope_group_processes") == 1
+
+
+def test_the_first_process_has_joined_when_it_goes_on(name: str) -> None:
+    """However short its readings wait: a child that it forks at once finds it, and does not keep the group itself."""
+    with ProcessGroup(name, EngineInstruments(IDENTITY), wait_seconds=1e-9) as group:
+        assert group._member.joined.is_set()
 
 
 # --- processes that die -----------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ _logger = logging.getLogger("servescope")
 
 _PROTOCOL = 1
 _STANDBYS_FIRST_SECONDS = 0.3
+# The thread bounds each of its waits: this is for a machine that does not run it.
+_END_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Membership:
 class Member:
     """The thread; its state belongs to it alone, other threads pass readings through a queue and wake it.
 
-    `joined` is set once it follows a keeper or is one; `refused` is the keeper's reason for refusing it, else empty.
+    `joined` is set once it follows a keeper, is one, or was refused; `refused` is the keeper's reason for refusing it,
+    else empty.
     """
 
     def __init__(self, membership: Membership, instruments: tuple[Instruments, ...]) -> None:
@@ -73,6 +76,7 @@ class Member:
         )
         self._keeper = Keeper(self._part)
         self._warned = False
+        self._left = False
         # What this process would go on with as the keeper, and when it may become it.
         self._snapshot: list[bytes] | None = None
         self._snapshot_at = -float("inf")
@@ -94,7 +98,7 @@ class Member:
         """Hand over the last state and end the thread."""
         self._part.closing = True
         self._sockets.wake()
-        self._thread.join(2 * GOODBYE_SECONDS)
+        self._thread.join(_END_SECONDS)
 
     def abandon(self) -> None:
         """Close what a forked child has of its parent's; the thread does not run there."""
@@ -104,18 +108,25 @@ class Member:
 
     def _run(self) -> None:
         while not self._part.closing:
-            try:
-                self._participate()
-            except Exception as error:
-                # An internal error must not end the group's page for the life of the process; the state is kept.
-                self._warn_once(f"failed and starts again: {error!r}")
-                time.sleep(RETRY_SECONDS)
-            finally:
-                self._sockets.close_all()
-                self._keeper.disconnect()
+            self._try_to_participate()
+        # It may be closed before it followed a keeper, or between two: the next connection hands over what it counted.
+        until = time.monotonic() + GOODBYE_SECONDS
+        while not self._left and not self.refused and time.monotonic() < until:
+            self._try_to_participate()
         self._sockets.end()
         for reading in self._part.asked:
             reading.done.set()
+
+    def _try_to_participate(self) -> None:
+        try:
+            self._participate()
+        except Exception as error:
+            # An internal error must not end the group's page for the life of the process; the state is kept.
+            self._warn_once(f"failed and starts again: {error!r}")
+            time.sleep(RETRY_SECONDS)
+        finally:
+            self._sockets.close_all()
+            self._keeper.disconnect()
 
     def _participate(self) -> None:
         """Follow the keeper when there is one, else be it."""
@@ -126,7 +137,8 @@ class Member:
             recent = now - self._snapshot_at < 2 * self._part.interval_seconds + _STANDBYS_FIRST_SECONDS
             self._keep_after = now if recent else now + _STANDBYS_FIRST_SECONDS
             return
-        if self._membership.role == "auto" and time.monotonic() >= self._keep_after:
+        keeps = self._membership.role == "auto" and not self._part.closing
+        if keeps and time.monotonic() >= self._keep_after:
             listener = self._sockets.listen()
             if listener is not None:
                 snapshot, self._snapshot = self._snapshot, None
@@ -134,6 +146,7 @@ class Member:
                     self._keeper.restore(snapshot)
                 self.joined.set()
                 self._keeper.keep(listener)
+                self._left = True
                 return
         self._sockets.poll({}, RETRY_SECONDS)
 
@@ -176,6 +189,7 @@ class Member:
             self._send_state(wire, 0, sent_layout)
             wire.send(BYE)
             self._sockets.flush([wire], GOODBYE_SECONDS)
+            self._left = not wire.lost
 
     def _send_state(self, wire: Wire, number: int, sent_layout: bytes) -> bytes:
         state, layout = self._part.own_state.read()
@@ -197,6 +211,7 @@ class Member:
     def _leave_refused(self, reason: str) -> None:
         """The group does not admit this process; it tries again, since the other may end."""
         self.refused = reason
+        self.joined.set()
         self._warn_once(reason)
         self._sockets.poll({}, 1.0)
 

@@ -31,6 +31,8 @@ __all__ = ["ProcessGroup"]
 
 _logger = logging.getLogger("servescope")
 
+# It takes milliseconds: this is for a machine that does not run the thread.
+_JOIN_SECONDS = 10.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -75,8 +77,8 @@ class ProcessGroup(Exposed):
             one._added_up = True
         _groups.add(self)
         self._start()
-        # So that the first process keeps the states, and not a child that it forks at once.
-        self._member.joined.wait(self._membership.wait_seconds)
+        # So that the first process keeps the states, and not a child that it forks at once; a member may be the first.
+        self._member.joined.wait(_JOIN_SECONDS if role == "auto" else wait_seconds)
 
     def identities(self) -> tuple[Identity, ...]:
         """The identities of this process's instruments."""

@@ -24,7 +24,7 @@ from benchmarks._judge_traffic import BLOCKS_PER_DAY, EPOCH_MS, SCRAPE_INTERVAL_
 from benchmarks._judge_trials import CACHE, one_stage
 from servescope.contract.identity import Identity
 from servescope.contract.incrementing import compute_increments
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot
 from servescope.cutover.evidence import Decision
 from servescope.cutover.folding import read_families
@@ -177,11 +177,7 @@ def _filled(fleet: Sequence[TargetIncrements], days: int) -> Path:
 def _block(target: TargetIncrements, number: int) -> TargetIncrements:
     """One block of the day that the target repeats."""
     kept = slice(number % BLOCKS_PER_DAY, number % BLOCKS_PER_DAY + 1)
-    tallies = Tallies(*(getattr(target.tallies, name)[kept] for name in Tallies.__dataclass_fields__))
-    return replace(
-        target, blocks=np.array([EPOCH_MS + number * BLOCK_MS]), gains=target.gains[:, kept],
-        levels=target.levels[:, kept], above=target.above[:, kept], started_ms=target.started_ms[kept], tallies=tallies,
-    )  # fmt: skip
+    return replace(target.at(kept), blocks=np.array([EPOCH_MS + number * BLOCK_MS]))
 
 
 def _status(identity: Identity, last_ms: int) -> TargetStatus:

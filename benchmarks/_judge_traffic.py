@@ -272,12 +272,12 @@ def truncate(target: TargetIncrements, until_ms: int) -> TargetIncrements:
     kept = int(np.searchsorted(target.blocks, until_ms - BLOCK_MS, side="right"))
     if kept == len(target.blocks):
         return target
-    return _with_blocks(target, slice(0, kept))
+    return target.at(slice(0, kept))
 
 
 def cut(target: TargetIncrements, from_ms: int) -> TargetIncrements:
     """The blocks of a target that begin at a time or later."""
-    return _with_blocks(target, slice(int(np.searchsorted(target.blocks, from_ms)), len(target.blocks)))
+    return target.at(slice(int(np.searchsorted(target.blocks, from_ms)), None))
 
 
 def join(before: tuple[TargetIncrements, ...], after: tuple[TargetIncrements, ...]) -> tuple[TargetIncrements, ...]:
@@ -488,19 +488,6 @@ def _target(
         np.full(len(blocks), float(started_ms)),
         Tallies(none + BLOCK_MS // SCRAPE_INTERVAL_MS, none, none, none, none),
         source="servescope",
-    )
-
-
-def _with_blocks(target: TargetIncrements, kept: slice) -> TargetIncrements:
-    tallies = target.tallies
-    return replace(
-        target,
-        blocks=target.blocks[kept],
-        gains=target.gains[:, kept],
-        levels=target.levels[:, kept],
-        above=target.above[:, kept],
-        started_ms=target.started_ms[kept],
-        tallies=Tallies(*(getattr(tallies, name)[kept] for name in Tallies.__dataclass_fields__)),
     )
 
 

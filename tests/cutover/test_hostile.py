@@ -121,15 +121,7 @@ def until(hours: float) -> Change:
     """Nothing after so many hours of the stage."""
 
     def apply(target: TargetIncrements) -> TargetIncrements:
-        kept = target.blocks < STORY.started_ms + hours * 3_600_000
-        tallies = replace(
-            target.tallies,
-            **{name: getattr(target.tallies, name)[kept] for name in ("scrapes", "failed", "torn", "resets", "gaps")},
-        )
-        return replace(
-            target, blocks=target.blocks[kept], gains=target.gains[:, kept], levels=target.levels[:, kept],
-            above=target.above[:, kept], started_ms=target.started_ms[kept], tallies=tallies,
-        )  # fmt: skip
+        return target.at(target.blocks < STORY.started_ms + hours * 3_600_000)
 
     return apply
 

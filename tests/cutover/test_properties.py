@@ -17,7 +17,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import fold_evidence, judge, judge_folded
 from servescope.cutover.plan import Arm, FrozenPlan, MetricPlan
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
-from tests.support.damaged_evidence import DAMAGES, keep_blocks
+from tests.support.damaged_evidence import DAMAGES
 
 V1, V2 = Side(pods=6), Side(pods=2)
 STORIES = {
@@ -77,7 +77,7 @@ def check_stream(case: int) -> None:
     early = judged(name, evidence, at_ms=at_ms)
     streamed = replace(
         evidence,
-        targets=tuple(keep_blocks(target, target.blocks + BLOCK_MS <= at_ms) for target in evidence.targets),
+        targets=tuple(target.at(target.blocks + BLOCK_MS <= at_ms) for target in evidence.targets),
         observed_until_ms=at_ms,
     )
 
@@ -89,7 +89,7 @@ def check_stream(case: int) -> None:
 
 
 def _since(evidence: Evidence, at_ms: int) -> Evidence:
-    return replace(evidence, targets=tuple(keep_blocks(target, target.blocks >= at_ms) for target in evidence.targets))
+    return replace(evidence, targets=tuple(target.at(target.blocks >= at_ms) for target in evidence.targets))
 
 
 def check_swap(case: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Window
 from servescope.cutover.evidence import Evidence
@@ -94,18 +94,14 @@ def _read(target: TargetIncrements, names: Sequence[str], start_ms: int, end_ms:
     kept = (target.blocks >= start_ms) & (target.blocks + BLOCK_MS <= end_ms)
     rows = [row for row, series in enumerate(target.series) if SAMPLE_FAMILIES[series.name] in names]
     gauges = [row for row, series in enumerate(target.gauges) if series.name in names]
-    tallies = target.tallies
     return replace(
         target,
-        blocks=target.blocks[kept],
         series=tuple(target.series[row] for row in rows),
-        gains=target.gains[rows][:, kept],
+        gains=target.gains[rows],
         gauges=tuple(target.gauges[row] for row in gauges),
-        levels=target.levels[gauges][:, kept],
-        above=target.above[gauges][:, kept],
-        started_ms=target.started_ms[kept],
-        tallies=Tallies(*(getattr(tallies, name)[kept] for name in ("scrapes", "failed", "torn", "resets", "gaps"))),
-    )
+        levels=target.levels[gauges],
+        above=target.above[gauges],
+    ).at(kept)
 
 
 def made_past(story: Story) -> MadePast:

@@ -118,17 +118,8 @@ def make_targets(story: Story, steps: tuple[Step, ...]) -> list[TargetIncrements
             kept = (target.blocks >= first_ms) & (target.blocks < end_ms)
             if target.identity.inference_stack == "v2":
                 kept &= target.blocks >= begun_ms
-            parts.setdefault(target.target_id, []).append(_cut(target, kept))
+            parts.setdefault(target.target_id, []).append(target.at(kept))
     return [_joined(pieces) for pieces in parts.values()]
-
-
-def _cut(target: TargetIncrements, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> TargetIncrements:
-    names = ("scrapes", "failed", "torn", "resets", "gaps")
-    return replace(
-        target, blocks=target.blocks[kept], gains=target.gains[:, kept], levels=target.levels[:, kept],
-        above=target.above[:, kept], started_ms=target.started_ms[kept],
-        tallies=Tallies(*(getattr(target.tallies, name)[kept] for name in names)),
-    )  # fmt: skip
 
 
 def _joined(pieces: list[TargetIncrements]) -> TargetIncrements:

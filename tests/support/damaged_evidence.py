@@ -12,16 +12,6 @@ from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.evidence import Evidence
 
 Damage = Callable[[Evidence, np.random.Generator], Evidence]
-_TALLIES = ("scrapes", "failed", "torn", "resets", "gaps")
-
-
-def keep_blocks(target: TargetIncrements, kept: NDArray[np.bool_]) -> TargetIncrements:
-    """A target with some of its blocks only."""
-    tallies = replace(target.tallies, **{name: getattr(target.tallies, name)[kept] for name in _TALLIES})
-    return replace(
-        target, blocks=target.blocks[kept], gains=target.gains[:, kept], levels=target.levels[:, kept],
-        above=target.above[:, kept], started_ms=target.started_ms[kept], tallies=tallies,
-    )  # fmt: skip
 
 
 def lose_pods(evidence: Evidence, random: np.random.Generator) -> Evidence:
@@ -33,7 +23,7 @@ def lose_pods(evidence: Evidence, random: np.random.Generator) -> Evidence:
 def lose_blocks(evidence: Evidence, random: np.random.Generator) -> Evidence:
     """Some blocks of every pod, each by chance."""
     part = random.uniform(0.02, 0.9)
-    return _each(evidence, lambda target: keep_blocks(target, random.random(target.blocks.size) > part))
+    return _each(evidence, lambda target: target.at(random.random(target.blocks.size) > part))
 
 
 def lose_a_span(evidence: Evidence, random: np.random.Generator) -> Evidence:
@@ -46,7 +36,7 @@ def lose_a_span(evidence: Evidence, random: np.random.Generator) -> Evidence:
     def cut(target: TargetIncrements) -> TargetIncrements:
         if target.identity.inference_stack not in arms:
             return target
-        return keep_blocks(target, (target.blocks < begin) | (target.blocks >= end))
+        return target.at((target.blocks < begin) | (target.blocks >= end))
 
     return _each(evidence, cut)
 

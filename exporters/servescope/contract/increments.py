@@ -7,9 +7,9 @@ a gain is the difference of the last values at its two edges, as a Prometheus re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Series
@@ -17,6 +17,8 @@ from servescope.contract.samples import Series
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    Blocks: TypeAlias = slice | NDArray[np.bool_] | NDArray[np.intp]
 
 BLOCK_MS: Final = 300_000
 
@@ -48,6 +50,10 @@ class Tallies:
     resets: NDArray[np.int64]
     gaps: NDArray[np.int64]
 
+    def at(self, kept: Blocks) -> Tallies:
+        """Those of some of the blocks."""
+        return Tallies(*(getattr(self, field.name)[kept] for field in fields(self)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetIncrements:
@@ -74,3 +80,15 @@ class TargetIncrements:
     source: str = ""
     versions: str = ""
     layer: str = ""
+
+    def at(self, kept: Blocks) -> TargetIncrements:
+        """The same with only these of its blocks: a slice, flags, (n,), or their indices."""
+        return replace(
+            self,
+            blocks=self.blocks[kept],
+            gains=self.gains[:, kept],
+            levels=self.levels[:, kept],
+            above=self.above[:, kept],
+            started_ms=self.started_ms[kept],
+            tallies=self.tallies.at(kept),
+        )

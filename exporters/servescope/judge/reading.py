@@ -11,7 +11,7 @@ import numpy as np
 from servescope.contract.events import Event
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.incrementing import block_of
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import read_families
 from servescope.cutover.plan import Arm, CutoverPlan
@@ -54,7 +54,7 @@ def read_evidence(
             targets += [target for target in read if _is_of(plan, target.identity)]
     interval_ms = _interval_ms(past, targets, at_ms)
     until_ms = max(start_ms, closed_until(at_ms, interval_ms))
-    closed = [cut for target in targets if (cut := _cut(target, until_ms)).blocks.size]
+    closed = [cut for target in targets if (cut := _closed(target, until_ms)).blocks.size]
     events, warnings = _read_events(past, start_ms if events_from_ms is None else events_from_ms, at_ms)
     return Evidence(
         targets=tuple(closed),
@@ -117,21 +117,9 @@ def _interval_ms(past: History, targets: Sequence[TargetIncrements], at_ms: int)
     return round(BLOCK_MS / max(usual, 1.0))
 
 
-def _cut(target: TargetIncrements, until_ms: int) -> TargetIncrements:
+def _closed(target: TargetIncrements, until_ms: int) -> TargetIncrements:
     """The blocks of a target that were closed by then."""
-    kept = slice(0, int(np.searchsorted(target.blocks, until_ms - BLOCK_MS, side="right")))
-    tallies = target.tallies
-    return replace(
-        target,
-        blocks=target.blocks[kept],
-        gains=target.gains[:, kept],
-        levels=target.levels[:, kept],
-        above=target.above[:, kept],
-        started_ms=target.started_ms[kept],
-        tallies=Tallies(
-            tallies.scrapes[kept], tallies.failed[kept], tallies.torn[kept], tallies.resets[kept], tallies.gaps[kept]
-        ),
-    )
+    return target.at(slice(0, int(np.searchsorted(target.blocks, until_ms - BLOCK_MS, side="right"))))
 
 
 def _last_scrapes(targets: Sequence[TargetIncrements], statuses: Sequence[TargetStatus], at_ms: int) -> dict[str, int]:

@@ -275,23 +275,7 @@ def _read_levels(
 def _observed(computed: TargetIncrements) -> TargetIncrements:
     """The same without the blocks in which there was no scrape."""
     tallies = computed.tallies
-    return _picked(computed, np.flatnonzero(tallies.scrapes + tallies.failed))
-
-
-def _picked(computed: TargetIncrements, at: NDArray[np.intp]) -> TargetIncrements:
-    """The same with these of its blocks."""
-    tallies = computed.tallies
-    return replace(
-        computed,
-        blocks=computed.blocks[at],
-        gains=computed.gains[:, at],
-        levels=computed.levels[:, at],
-        above=computed.above[:, at],
-        started_ms=computed.started_ms[at],
-        tallies=Tallies(
-            tallies.scrapes[at], tallies.failed[at], tallies.torn[at], tallies.resets[at], tallies.gaps[at]
-        ),
-    )
+    return computed.at(np.flatnonzero(tallies.scrapes + tallies.failed))
 
 
 # --- What is known of a target ----------------------------------------------------------------------------------------
@@ -329,7 +313,7 @@ def _merge(pages: Sequence[TargetIncrements]) -> TargetIncrements:
         scrapes[number, np.searchsorted(blocks, page.blocks)] = page.tallies.scrapes
     best = scrapes.argmax(axis=0)
     places = [np.flatnonzero(best == number) for number in range(len(pages))]
-    parts = [_picked(page, np.searchsorted(page.blocks, blocks[at])) for page, at in zip(pages, places, strict=True)]
+    parts = [page.at(np.searchsorted(page.blocks, blocks[at])) for page, at in zip(pages, places, strict=True)]
     order = np.argsort(np.concatenate(places))
 
     def in_order(read: Callable[[TargetIncrements], NDArray[T]]) -> NDArray[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +20,14 @@ MIGRATION_WINDOW = "migration"
 # Alertmanager requires at least one interval; without a planned migration this one never occurs.
 _NEVER = {"days_of_month": ["31"], "months": ["february"]}
 
+# The rollout phase does not identify a deployment.
+_DEPLOYMENT = tuple(label for label in DEPLOYMENT_LABELS if label != "rollout_phase")
+# An alert of no deployment is on a model, on a judge's plan, or on a part of the monitoring.
+_OF_NO_DEPLOYMENT = ("component", "model_name", "environment", "plan")
+_NO_PAGE = 'severity=~"warning|info"'
+# What is no page can wait until it is known whether a page mutes it, and what else has the same cause.
+_PATIENT = {"group_wait": "5m", "group_interval": "15m"}
+
 
 def render_alertmanager(secrets: str = "", options: Options = DEFAULTS) -> str:
     """The configuration file; `secrets`, where given, is the folder in place of the options'."""
@@ -28,12 +37,11 @@ def render_alertmanager(secrets: str = "", options: Options = DEFAULTS) -> str:
 def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, Any]:
     """The configuration as a document."""
     options = replace(options, secrets=secrets) if secrets else options
-    group_by = ["alertname", *(options.label(label) for label in ("environment", "model_name", "deployment_id"))]
     return {
         "templates": [f"{options.templates}/*.tmpl"],
         "route": {
             "receiver": "ticket",
-            "group_by": group_by,
+            "group_by": _names(options, *_DEPLOYMENT),
             "group_wait": "30s",
             "group_interval": "5m",
             "repeat_interval": "4h",
@@ -41,19 +49,21 @@ def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, A
                 {
                     "receiver": "watchdog",
                     "matchers": ['severity="none"'],
+                    "group_by": ["alertname"],
                     "group_wait": "0s",
                     "group_interval": "1m",
                     "repeat_interval": "1m",
                 },
-                {"receiver": "page", "matchers": ['severity="critical"'], "repeat_interval": "1h"},
-                {
-                    "receiver": "ticket",
-                    "matchers": ['severity="warning"', f'{options.label("rollout_phase")}="promoting"'],
+                _route(options, "page", 'severity="critical"', repeat_interval="1h"),
+                _route(
+                    options, "ticket", 'severity="warning"', f'{options.label("rollout_phase")}="promoting"',
+                    # What compares the stacks is about the migration itself.
+                    'component!="cutover"',
                     # Warnings that a planned migration is expected to cause are muted; pages are sent.
-                    "mute_time_intervals": [MIGRATION_WINDOW],
-                },
-                {"receiver": "ticket", "matchers": ['severity="warning"'], "repeat_interval": "12h"},
-                {"receiver": "chat", "matchers": ['severity="info"'], "repeat_interval": "24h"},
+                    mute_time_intervals=[MIGRATION_WINDOW], repeat_interval="12h", **_PATIENT,
+                ),
+                _route(options, "ticket", 'severity="warning"', repeat_interval="12h", **_PATIENT),
+                _route(options, "chat", 'severity="info"', repeat_interval="24h", **_PATIENT),
             ],
         },
         "time_intervals": [
@@ -64,7 +74,17 @@ def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, A
         ],
         "inhibit_rules": inhibitions(options),
         "receivers": [options.receivers[name].configuration(options.secrets) for name in RECEIVERS.values()],
-    }
+    }  # fmt: skip
+
+
+def _route(options: Options, receiver: str, *matchers: str, **timing: Any) -> dict[str, Any]:
+    """The route of one severity: one message per deployment, and per part of the monitoring or model without one."""
+    of_none = {"matchers": [f'{options.label("deployment_id")}=""'], "group_by": _names(options, *_OF_NO_DEPLOYMENT)}
+    return {"receiver": receiver, "matchers": [*matchers], **timing, "routes": [of_none]}
+
+
+def _names(options: Options, *labels: str) -> list[str]:
+    return [options.label(label) for label in labels]
 
 
 def _pieces(span: Span) -> list[dict[str, Any]]:
@@ -89,32 +109,34 @@ def _pieces(span: Span) -> list[dict[str, Any]]:
 def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
     """The inhibition rules. Labels that neither side has count as equal, so both sides have all labels of `equal`.
 
-    Except for the environment, which is optional: two deployments that share all other labels then count as one.
+    Except for the environment, which is optional: two deployments that share all other labels then count as one. Only
+    a page inhibits a page.
     """
-    # The rollout phase does not identify a deployment.
-    deployment = [options.label(label) for label in DEPLOYMENT_LABELS if label != "rollout_phase"]
+    deployment = _names(options, *_DEPLOYMENT)
+    target = _names(options, *IDENTITY_LABELS[-2:])
+    page = 'severity="critical"'
+    no_replica = 'alertname="ServescopeNoActiveReplica"'
     return [
-        {
-            "source_matchers": ['severity="critical"', 'family!="servescope"'],
-            "target_matchers": ['severity=~"warning|info"'],
-            "equal": ["family", *deployment],
-        },
-        {
-            # Latency, queues and failures of the same deployment follow from it.
-            "source_matchers": ['alertname="ServescopeNoActiveReplica"'],
-            "target_matchers": ['alertname!="ServescopeNoActiveReplica"', 'component=~"engine|router|autoscaler|slo"'],
-            "equal": deployment,
-        },
-        {
-            # Without an active replica no engine answers: one page is enough.
-            "source_matchers": ['alertname="ServescopeNoActiveReplica"'],
-            "target_matchers": ['alertname="ServescopeDeploymentDown"'],
-            "equal": deployment,
-        },
-        {
-            # A target that cannot be scraped exposes no metrics either.
-            "source_matchers": ['alertname="ServescopeTargetDown"'],
-            "target_matchers": ['alertname="ServescopeMetricsMissing"'],
-            "equal": [*deployment, *(options.label(label) for label in IDENTITY_LABELS[-2:])],
-        },
-    ]
+        _inhibition((page, 'family!="servescope"'), (_NO_PAGE,), ["family", *deployment]),
+        # What users notice has these symptoms too; the alerts on causes are sent.
+        _inhibition((page, 'component="slo"'), (_NO_PAGE, 'family=~"cutover|serving|slo-.+"'), deployment),
+        # Latency, queues and failures of the same deployment follow from it; so does that no engine answers.
+        _inhibition(
+            (page, no_replica),
+            ('alertname!="ServescopeNoActiveReplica"', 'component=~"engine|router|autoscaler|slo|cutover"'),
+            deployment,
+        ),
+        _inhibition((page, no_replica), ('alertname="ServescopeDeploymentDown"',), deployment),
+        # Without any collector, each of them is down.
+        _inhibition((page, 'alertname="ServescopeCollectorGone"'), (_NO_PAGE, 'component="collector"'), []),
+        # A target that cannot be scraped exposes no metrics either.
+        _inhibition(
+            ('alertname="ServescopeTargetDown"',), (_NO_PAGE, 'alertname="ServescopeMetricsMissing"'),
+            [*deployment, *target],
+        ),
+    ]  # fmt: skip
+
+
+def _inhibition(sources: Sequence[str], targets: Sequence[str], equal: Sequence[str]) -> dict[str, Any]:
+    rule = {"source_matchers": [*sources], "target_matchers": [*targets]}
+    return {**rule, "equal": [*equal]} if equal else rule

@@ -16,7 +16,7 @@ RECEIVERS: Final = MappingProxyType({"critical": "page", "warning": "ticket", "i
 TEMPLATES_FOLDER: Final = "/etc/alertmanager/templates"
 HEADLINE: Final = '{{ template "servescope.headline" . }}'
 TEXT: Final = '{{ template "servescope.text" . }}'
-_RUNBOOK: Final = "{{ .CommonAnnotations.runbook_url }}"
+_RUNBOOK: Final = '{{ template "servescope.runbook" . }}'
 
 RECEIVER_SETTINGS: Final = (
     Setting("kind", "required"),

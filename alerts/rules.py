@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
+from alerts.also_firing import also_firing
 from alerts.histograms import histogram_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
@@ -91,7 +92,8 @@ def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     if alert.keep:
         rule["keep_firing_for"] = alert.keep
     labels = {**alert.labels, "team": options.team}
-    return {**rule, "labels": labels, "annotations": annotations_of(alert, options)}
+    annotations = {**annotations_of(alert, options), **also_firing(alert, options)}
+    return {**rule, "labels": labels, "annotations": annotations}
 
 
 def annotations_of(alert: Alert, options: Options = DEFAULTS) -> dict[str, str]:

@@ -44,31 +44,59 @@ def test_what_users_feel_mutes_its_own_causes_and_nothing_else(url: str) -> None
             "target there": ("ServescopeTargetDown", down),
             "metrics there": ("ServescopeMetricsMissing", down),
             "collector": ("ServescopeCollectorGone", {}),
-            "store": ("ServescopeStoreBehind", {}),
+            "compared there": ("ServescopeNewStackErrorsMore", down),
+            "missed": ("ServescopeRuleEvaluationMissed", {}),
             "watchdog": ("ServescopeWatchdog", {}),
         },
     )
 
     assert _muted(url) == {
         "no replica": False, "failed there": True, "queue there": True, "budget there": True,
-        "failed elsewhere": False, "target there": False, "metrics there": True,
-        "collector": False, "store": False, "watchdog": False,
+        "failed elsewhere": False, "target there": False, "metrics there": True, "compared there": True,
+        "collector": False, "missed": False, "watchdog": False,
     }  # fmt: skip
 
 
-def test_a_budget_that_burns_fast_mutes_only_its_own_slow_one(url: str) -> None:
-    """Another objective of the same deployment goes through."""
+def test_a_budget_that_burns_fast_mutes_symptoms_and_no_cause(url: str) -> None:
+    """Of the same deployment: slow burns, the queue, and what compares the stacks; not why it burns, nor the split."""
+    here, elsewhere = _deployment("d"), _deployment("e")
     _send(
         url,
         {
-            "fast": ("ServescopeRequestsBudgetBurnsFast", _deployment("d")),
-            "slow": ("ServescopeRequestsBudgetBurns", _deployment("d")),
-            "other objective": ("ServescopeTimeToFirstTokenBudgetBurns", _deployment("d")),
-            "elsewhere": ("ServescopeRequestsBudgetBurns", _deployment("e")),
+            "fast": ("ServescopeRequestsBudgetBurnsFast", here),
+            "slow": ("ServescopeRequestsBudgetBurns", here),
+            "other objective": ("ServescopeTimeToFirstTokenBudgetBurns", here),
+            "other objective, fast": ("ServescopeTimeToFirstTokenBudgetBurnsFast", here),
+            "queue": ("ServescopeQueueGrowing", here),
+            "compared": ("ServescopeNewStackErrorsMore", here),
+            "split": ("ServescopeTrafficSplitNotAsConfigured", here),
+            "failed": ("ServescopeReplicasFailed", here),
+            "cache": ("ServescopeCacheHitRateDropped", here),
+            "slow elsewhere": ("ServescopeRequestsBudgetBurns", elsewhere),
+            "queue elsewhere": ("ServescopeQueueGrowing", elsewhere),
         },
     )
 
-    assert _muted(url) == {"fast": False, "slow": True, "other objective": False, "elsewhere": False}
+    assert _muted(url) == {
+        "fast": False, "slow": True, "other objective": True, "other objective, fast": False, "queue": True,
+        "compared": True, "split": False, "failed": False, "cache": False, "slow elsewhere": False,
+        "queue elsewhere": False,
+    }  # fmt: skip
+
+
+def test_a_collector_that_is_gone_notifies_once(url: str) -> None:
+    """That each collector is down follows from it; Prometheus and Alertmanager are others."""
+    _send(
+        url,
+        {
+            "gone": ("ServescopeCollectorGone", {}),
+            "down": ("ServescopeCollectorDown", {"instance": "collector:9400", "job": "servescope"}),
+            "prometheus": ("ServescopeRuleEvaluationFails", {}),
+            "watchdog": ("ServescopeWatchdog", {}),
+        },
+    )
+
+    assert _muted(url) == {"gone": False, "down": True, "prometheus": False, "watchdog": False}
 
 
 def test_a_deployment_that_is_down_notifies_once(url: str) -> None:

@@ -16,13 +16,16 @@ import pytest
 import yaml
 
 from alerts.alertmanager import configuration
+from alerts.also_firing import also_firing
 from alerts.options import Options, make_options
 from alerts.receivers import RECEIVERS
-from alerts.rules import annotations_of
+from alerts.rules import alert_rule, annotations_of
 from alerts.templates import render_templates
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import labels_of
+from tests.support.alert_stories import firing
 from tests.support.alertmanager import running_alertmanager
+from tests.support.promtool import Suite, failures
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
@@ -103,22 +106,32 @@ DEPLOYMENT = {
 }  # fmt: skip
 
 
-def send(
-    url: str, options: Options, name: str, *, over: bool = False, replicas: Sequence[str] = ("r0",), **labels: str
-) -> None:
-    """Send Alertmanager an alert, of each replica if it has replicas, as Prometheus does, its templates rendered."""
-    body = [_alert(options, name, over=over, labels={**labels, "replica": replica}) for replica in replicas]
+def send(url: str, options: Options, name: str, **what: Any) -> None:
+    """Send Alertmanager an alert as `post` does, with the arguments of `alerts_of`."""
+    post(url, alerts_of(options, name, **what))
+
+
+def post(url: str, alerts: Sequence[Mapping[str, Any]]) -> None:
+    """Send Alertmanager alerts as Prometheus does, their templates rendered."""
     headers = {"Content-Type": "application/json"}
     with urlopen(
-        Request(f"{url}/api/v2/alerts", json.dumps(body).encode(), headers), timeout=deadline_seconds()
+        Request(f"{url}/api/v2/alerts", json.dumps(alerts).encode(), headers), timeout=deadline_seconds()
     ) as answer:
         assert answer.status == 200
+
+
+def alerts_of(
+    options: Options, name: str, *, over: bool = False, replicas: Sequence[str] = ("r0",), **labels: str
+) -> list[dict[str, Any]]:
+    """An alert, of each replica if it has replicas, with these labels in place of the deployment's."""
+    return [_alert(options, name, over=over, labels={**labels, "replica": replica}) for replica in replicas]
 
 
 def _alert(options: Options, name: str, *, over: bool, labels: Mapping[str, str]) -> dict[str, Any]:
     alert = ALERTS[name]
     known = {key: value for key, value in {**DEPLOYMENT, **labels}.items() if key in labels_of(alert.condition)}
     annotations = {key: _filled(text, known) for key, text in annotations_of(alert, options).items()}
+    annotations |= {key: labels.get(key, "") for key in also_firing(alert, options)}
     ends = {"endsAt": (_STARTED + timedelta(minutes=20)).isoformat()} if over else {}
     every = {"alertname": name, **alert.labels, **known}
     return {"labels": every, "annotations": annotations, "startsAt": _STARTED.isoformat(), **ends}
@@ -139,7 +152,7 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
         send(url, options, "ServescopeUpButNotServing", replicas=("r0", "r1"))
         ((receiver, post),) = chat.wait_for(1)
     (shown,) = post["attachments"]
-    headline = "[FIRING 2] critical: A replica accepts requests but processes no tokens. chat-v2 (live)"
+    headline = "[FIRING 2] critical: chat-v2 (live): A replica accepts requests but processes no tokens."
 
     assert (receiver, post["channel"]) == ("page", "#page")
     assert (shown["title"], shown["fallback"]) == (headline, headline)
@@ -171,16 +184,107 @@ def test_a_notification_says_what_is_over(alertmanager: Path, tmp_path: Path, ch
     (shown,) = post["attachments"]
 
     assert receiver == "ticket"
-    assert shown["title"] == "[RESOLVED] warning: Replicas have failed. chat-v2 (live)"
+    assert shown["title"] == "[RESOLVED] warning: chat-v2 (live): Replicas have failed."
     assert shown["text"].splitlines()[0] == (
         "- resolved at 2026-11-20 08:50:00 UTC: Number of failed replicas of chat-v2 (llama 70b, v2): 2."
     )
 
 
+def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
+    """The pages of a deployment, all its replicas, and what else fires there; another deployment's are another."""
+    options = chatting(tmp_path, chat)
+    frozen, failing = "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast"
+    causes = "ServescopeReplicasFailed, ServescopeTargetDown (pending)"
+
+    with alerting(alertmanager, tmp_path, options) as url:
+        # At once: they began so long ago that no group waits for more.
+        post(
+            url,
+            [
+                *alerts_of(options, frozen, replicas=("r0", "r1")),
+                *alerts_of(options, failing, also_firing=causes),
+                *alerts_of(options, "ServescopeReplicasFailed", status="failed"),
+                *alerts_of(options, "ServescopeDeploymentDown", deployment_id="code-v2"),
+                *alerts_of(options, "ServescopeCollectorGone"),
+            ],
+        )
+        send(url, options, "ServescopeCollectorDown", instance="c:9400", job="servescope")
+        posts = [(receiver, sent["attachments"][0]) for receiver, sent in chat.wait_for(4)]
+    summaries = f"{ALERTS[failing].summary} {ALERTS[frozen].summary}"
+
+    assert sorted((receiver, shown["title"]) for receiver, shown in posts) == [
+        ("page", "[FIRING 1] critical: No collector is running."),
+        ("page", "[FIRING 1] critical: code-v2 (live): No engine of a deployment can be scraped."),
+        ("page", f"[FIRING 3] critical: chat-v2 (live): {summaries}"),
+        ("ticket", "[FIRING 1] warning: chat-v2 (live): Replicas have failed."),
+    ]
+    (shown,) = (shown for _, shown in posts if "FIRING 3" in shown["title"])
+    assert [line.partition(":")[0] for line in shown["text"].splitlines()] == [
+        "- since 2026-11-20 08", "Runbook", "Dashboard", *["- since 2026-11-20 08"] * 2, "Runbook", "Dashboard",
+        "Also firing", "Silence",
+    ]  # fmt: skip
+    assert f"Also firing: {causes}\n" in shown["text"]
+    assert "r0 of chat-v2" in shown["text"]
+    assert "r1 of chat-v2" in shown["text"]
+
+
+def test_a_message_of_many_replicas_stays_readable(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
+    """Twenty lines, and how many more there are."""
+    options = chatting(tmp_path, chat)
+
+    with alerting(alertmanager, tmp_path, options) as url:
+        send(url, options, "ServescopeUpButNotServing", replicas=[f"r{number}" for number in range(64)])
+        ((_, post),) = chat.wait_for(1)
+    lines = post["attachments"][0]["text"].splitlines()
+
+    assert post["attachments"][0]["title"].startswith("[FIRING 64] critical: chat-v2 (live): ")
+    assert [line[:10] for line in lines[:20]] == ["- since 20"] * 20
+    assert [line.partition(":")[0] for line in lines[20:]] == ["Runbook", "Dashboard", "… and 44 more", "Silence"]
+
+
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_a_page_lists_what_else_fires_there(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+    """Causes that have tickets, what it mutes, and what is of the whole model; not another deployment's."""
+    page = ALERTS["ServescopeRequestsBudgetBurnsFast"]
+    here = {"model_name": "m", "environment": "e", "inference_stack": "v2", "deployment_id": 'd"1.0'}
+    beside = {
+        "ServescopeCause": here,
+        "ServescopeElsewhere": {**here, "deployment_id": "d"},
+        "ServescopeInStaging": {**here, "environment": "staging"},
+        "ServescopeOfModel": {"model_name": "m", "environment": "e"},
+        "SomebodyElses": here,
+    }
+    rules = [
+        {"alert": name, "expr": f"{name} > 0", "labels": {"severity": "warning"}} for name in beside
+    ] + [
+        {"alert": "ServescopeToCome", "expr": "ServescopeCause > 0", "for": "1h"},
+        {**alert_rule(page), "expr": "burns > 0", "for": "0s"},
+    ]  # fmt: skip
+    series = [
+        {
+            "series": f"{name}{{{','.join(f'{key}={json.dumps(text)}' for key, text in labels.items())}}}",
+            "values": "1x9",
+        }
+        for name, labels in {**beside, "burns": here}.items()
+    ]
+    listed = "ServescopeCause, ServescopeOfModel, ServescopeToCome (pending)"
+    annotations = {**firing(page, here, 1.0)["exp_annotations"], "also_firing": listed}
+    test = {
+        "name": "a page", "interval": "1m", "input_series": series,
+        "alert_rule_test": [{
+            "eval_time": "5m", "alertname": page.name,
+            "exp_alerts": [{"exp_labels": {**here, **page.labels}, "exp_annotations": annotations}],
+        }],
+    }  # fmt: skip
+    suite = Suite([test], [{"name": "beside", "rules": rules}])
+
+    assert failures(request.getfixturevalue(version), tmp_path, {"page": suite}) == {}
+
+
 def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(
     alertmanager: Path, tmp_path: Path, chat: Chat
 ) -> None:
-    """Of what is being promoted, warnings wait; its pages, and warnings of everything else, do not."""
+    """Of what is being promoted, warnings wait; its pages, what compares it, and everything else do not."""
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     window = {"from": now - timedelta(hours=1), "until": now + timedelta(hours=1)}
     options = chatting(tmp_path, chat, migration_windows=[window])
@@ -188,16 +292,19 @@ def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(
     with alerting(alertmanager, tmp_path, options) as url:
         for deployment, phase in (("moving", "promoting"), ("staying", "stable")):
             send(url, options, "ServescopeQueueGrowing", deployment_id=deployment, rollout_phase=phase)
-        send(url, options, "ServescopeRequestsBudgetBurnsFast", deployment_id="moving", rollout_phase="promoting")
-        chat.wait_for(2)
+        send(url, options, "ServescopeUpButNotServing", deployment_id="moving", rollout_phase="promoting")
+        # What compares the stacks is about the migration itself.
+        send(url, options, "ServescopeNewStackErrorsMore", deployment_id="new", rollout_phase="promoting")
+        chat.wait_for(3)
         # Sent when this one is notified of, what waits would have been too.
         send(url, options, "ServescopeQueueGrowing", deployment_id="later", rollout_phase="stable")
-        titles = [(receiver, post["attachments"][0]["title"]) for receiver, post in chat.wait_for(3)]
+        titles = [(receiver, post["attachments"][0]["title"]) for receiver, post in chat.wait_for(4)]
 
-    assert titles == [
-        ("page", "[FIRING 1] critical: Requests: the error budget is burning fast. moving (live)"),
-        ("ticket", "[FIRING 1] warning: Requests arrive faster than they are served. later (live)"),
-        ("ticket", "[FIRING 1] warning: Requests arrive faster than they are served. staying (live)"),
+    assert sorted(titles) == [
+        ("page", "[FIRING 1] critical: moving (live): A replica accepts requests but processes no tokens."),
+        ("ticket", "[FIRING 1] warning: later (live): Requests arrive faster than they are served."),
+        ("ticket", "[FIRING 1] warning: new (live): More requests fail on the new stack than on the old one."),
+        ("ticket", "[FIRING 1] warning: staying (live): Requests arrive faster than they are served."),
     ]
 
 

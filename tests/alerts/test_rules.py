@@ -278,10 +278,10 @@ def test_what_mutes_has_every_label_that_must_be_equal() -> None:
         assert sources
         assert targets
         for source in sources:
-            assert set(rule["equal"]) <= _labels_of_alert(source), source.name
+            assert set(rule.get("equal", ())) <= _labels_of_alert(source), source.name
         for target in targets:
             # One without the deployment's name is never equal to a source, whose name is never empty.
-            missing = set(rule["equal"]) - _labels_of_alert(target)
+            missing = set(rule.get("equal", ())) - _labels_of_alert(target)
             assert not missing or "deployment_id" in missing, target.name
 
 
@@ -295,13 +295,26 @@ def test_information_and_the_watchdog_call_nobody() -> None:
     assert by_severity['severity="none"']["repeat_interval"] == "1m"
 
 
-def test_notifications_are_grouped_by_alert_and_deployment() -> None:
-    """One for all replicas of a deployment, none for two deployments; each wait of a group is set."""
+def test_notifications_are_grouped_by_deployment() -> None:
+    """One for all alerts and replicas of a deployment, none for two deployments; each wait of a group is set."""
     route = configuration()["route"]
+    of_severities = [each for each in route["routes"] if each["receiver"] != "watchdog"]
 
-    assert route["group_by"] == ["alertname", "environment", "model_name", "deployment_id"]
+    assert route["group_by"] == ["model_name", "deployment_id", "inference_stack", "environment"]
+    for each in of_severities:
+        assert "group_by" not in each
+        (of_none,) = each["routes"]
+        assert of_none["matchers"] == ['deployment_id=""']
+        assert of_none["group_by"] == ["component", "model_name", "environment", "plan"]
     assert {"group_wait", "group_interval", "repeat_interval"} <= route.keys()
-    assert all("repeat_interval" in each for each in route["routes"] if "mute_time_intervals" not in each)
+    assert all("repeat_interval" in each for each in route["routes"])
+
+
+def test_only_a_page_mutes_a_page() -> None:
+    """Whatever the severity of an alert is made by options."""
+    for rule in inhibitions():
+        is_of_pages = 'severity="critical"' in rule["source_matchers"]
+        assert is_of_pages or 'severity=~"warning|info"' in rule["target_matchers"], rule
 
 
 def test_no_secret_stands_in_the_configuration() -> None:

@@ -13,16 +13,14 @@ from alerts.alertmanager import RECEIVERS
 from servescope.alerting.alerts import ALERTS
 from servescope.errors import ServescopeError
 from tests.live.compression import milliseconds
-from tests.live.episodes import Episode, Place
+from tests.live.episodes import MESSAGES_OF_THEIR_OWN, Episode, Place
 from tests.live.receivers import Receivers
 from tests.live.stack import LiveStack
-from tests.live.watch import Received, Watch
+from tests.live.watch import CALLING, Messages, Received, Watch
 
 # For a machine that is busy: beyond what an alert may take by the emulated stack's time, on the wall clock.
 _PATIENCE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.2
-CALLING: Final = ("page", "ticket")
-"""The receivers that notify people."""
 
 
 @dataclass(slots=True)
@@ -36,6 +34,7 @@ class Outcome:
     resolved_after: float | None = None
     muted: list[str] = field(default_factory=list)
     also: list[str] = field(default_factory=list)
+    messages: Messages = field(default_factory=Messages)
     began: float = 0.0
     ended: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -132,7 +131,22 @@ def run_episode(stack: LiveStack, watch: Watch, episode: Episode) -> list[Outcom
     _note_others(watch, episode, outcomes, began, undone)
     for outcome in outcomes:
         outcome.began, outcome.ended = began, time.monotonic()
+        _count_messages(watch, outcome)
     return outcomes
+
+
+def _count_messages(watch: Watch, outcome: Outcome) -> None:
+    """The messages of the fault: at most one page and one ticket of its deployment, or of the alerts without one."""
+    own = outcome.place.deployment or outcome.episode.deployment
+    proven = outcome.episode.places()
+
+    def concerns(name: str, deployment: str) -> bool:
+        return deployment == own if deployment else Place(name, "") in proven
+
+    outcome.messages = watch.messages(concerns, since=outcome.began, until=outcome.ended)
+    for number, word in ((outcome.messages.pages, "pages"), (outcome.messages.tickets, "tickets")):
+        if number > 1 and outcome.alert not in MESSAGES_OF_THEIR_OWN:
+            outcome.problems.append(f"{number} {word} for one fault")
 
 
 def _await_firing(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
@@ -244,7 +258,7 @@ def check_rendered(receivers: Receivers) -> list[str]:
             found.add(f"no line for an alert in {text!r}")
         for name, form in (
             ("Runbook", r"\S+/Servescope\w+\.md"), ("Dashboard", r"\S+/d/\S+"),
-            ("Silence", r"http://\S+/#/silences/new\?filter=\S+alertname\S+"),
+            ("Silence", r"http://\S+/#/silences/new\?filter=\S+(?:alertname|component|deployment_id)\S+"),
         ):  # fmt: skip
             if not re.search(rf"(?m)^{name}: {form}$", text):
                 found.add(f"no {name.lower()} in {text!r}")

@@ -162,7 +162,11 @@ _SCALE: Final = (
 )  # fmt: skip
 
 _USERS: Final = (
-    _of_faults("queue", "throughput-regression:0.97", "ServescopeQueueGrowing", fires_within="75m"),
+    _of_faults(
+        "queue", "throughput-regression:0.97", "ServescopeTimeToFirstTokenBudgetBurnsFast",
+        muted={"ServescopeQueueGrowing": "ServescopeTimeToFirstTokenBudgetBurnsFast"}, fires_within="75m",
+        resolves_within="8h",
+    ),
     _of_faults(
         "errors", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
         muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
@@ -180,10 +184,13 @@ _USERS: Final = (
         ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
     ),
     _of_faults(
-        "pair-v2", "latency-regression:4", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
+        "pair-v2", "latency-regression:1.6", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
         "ServescopeNewStackSpeedLower",
     ),
-    _of_faults("pair-v2", "error-burst:0.2", "ServescopeNewStackErrorsMore"),
+    _of_faults(
+        "pair-v2", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
+        muted={"ServescopeNewStackErrorsMore": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
+    ),
     Episode(
         "pair-v2", "pair-v2", "the traffic is moved to v2 against the configured split",
         lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeTrafficSplitNotAsConfigured@",),
@@ -270,20 +277,23 @@ EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TELEMETRY, *_SELF, *_JUDGED)
 """What is done, in the order of each lane."""
 
 OF_ALL: Final = tuple(
-    Episode(lane, "", how, make, alerts, everywhere=True)
-    for lane, how, make, alerts in (
+    Episode(lane, "", how, make, alerts, muted=muted, everywhere=True)
+    for lane, how, make, alerts, muted in (
         (
             "collector", "the collector is stopped for 0.7 s of every 1.4 s", harm.starve_collector,
-            ("ServescopeEventLoopLags",),
+            ("ServescopeEventLoopLags",), {},
         ),
         (
-            "collector", "the collector is killed", harm.kill_collector,
-            ("ServescopeCollectorGone", "ServescopeCollectorDown"),
+            "collector", "the collector is killed", harm.kill_collector, ("ServescopeCollectorGone",),
+            {"ServescopeCollectorDown": "ServescopeCollectorGone"},
         ),
-        ("alerts", "Prometheus is stopped for 3m, twice", harm.pause_prometheus, ("ServescopeRuleEvaluationMissed",)),
+        (
+            "alerts", "Prometheus is stopped for 3m, twice", harm.pause_prometheus, ("ServescopeRuleEvaluationMissed",),
+            {},
+        ),
         (
             "alerts", "Alertmanager is ended, and started again 3m later", harm.restart_alertmanager_late,
-            ("ServescopeAlertsUnsent",),
+            ("ServescopeAlertsUnsent",), {},
         ),
     )
 )  # fmt: skip
@@ -297,3 +307,6 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "responses, lists, files, disks and clocks are reported otherwise",
 }
 """Alerts without an episode, with the reason."""
+
+MESSAGES_OF_THEIR_OWN: Final = ("ServescopeCutoverDegraded", "ServescopeCutoverNoData", "ServescopeJudgementStale")
+"""Alerts on the plan of a cutover, which are sent beside the message on one of its deployments."""

@@ -16,7 +16,7 @@ from servescope import __version__
 from servescope.alerting.alerts import ALERTS
 from servescope.errors import ServescopeError
 from tests.live.campaign import Health, Outcome
-from tests.live.episodes import NOT_SHOWN
+from tests.live.episodes import NOT_SHOWN, Episode
 from tests.live.stack import EVALUATION_INTERVAL, ROOT, SCRAPE_INTERVAL
 
 PAGE: Final = ROOT / "docs" / "alerts.md"
@@ -107,18 +107,29 @@ def _head(run: Run) -> list[str]:
 
 def _table(run: Run) -> list[str]:
     rows = [
-        "| Alert | Severity | Fault | Receiver | after | resolved after | inhibited or muted | also notified |",
-        "|---|---|---|---|---:|---:|---|---|",
+        "| Alert | Severity | Fault | Receiver | after | resolved after | messages | inhibited or muted "
+        "| also notified |",
+        "|---|---|---|---|---:|---:|---|---|---|",
     ]
     for name, alert in ALERTS.items():
         link = f"[{name}]({_RUNBOOKS}/{name}.md)"
         found = [outcome for outcome in run.outcomes if outcome.alert == name]
         if alert.severity == "none":
-            rows.append(f"| {link} | {alert.severity} | none: it always fires | {_watchdog(run)} | | | | |")
+            rows.append(f"| {link} | {alert.severity} | none: it always fires | {_watchdog(run)} | | | | | |")
         for outcome in found:
             rows.append(f"| {link} | {alert.severity} | {_row(outcome, run.times)} |")
-        if not found and alert.severity != "none":
-            rows.append(f"| {link} | {alert.severity} | not tested: {NOT_SHOWN.get(name, 'left out')} | | | | | |")
+        muted = {
+            outcome.episode.place(written).alert: (outcome.episode, by)
+            for outcome in run.outcomes
+            for written, by in outcome.episode.muted.items()
+        }
+        if not found and name in muted:
+            episode, by = muted[name]
+            rows.append(
+                f"| {link} | {alert.severity} | {_fault(episode)} | nobody: inhibited by {_short(by)} | | | | | |"
+            )
+        elif not found and alert.severity != "none":
+            rows.append(f"| {link} | {alert.severity} | not tested: {NOT_SHOWN.get(name, 'left out')} | | | | | | |")
     return rows
 
 
@@ -127,15 +138,21 @@ def _watchdog(run: Run) -> str:
 
 
 def _row(outcome: Outcome, times: int) -> str:
-    where = "`" + outcome.place.deployment + "`" if outcome.place.deployment else ""
     return " | ".join([
-        f"{outcome.episode.how}{f' in {where}' if where else ''}",
+        _fault(outcome.episode, outcome.place.deployment),
         outcome.receiver or "**nobody**",
         _both(outcome.fired_after, times),
         _both(outcome.resolved_after, times),
+        str(outcome.messages),
         ", ".join(map(_short, outcome.muted)),
         ", ".join(map(_short, outcome.also)),
     ])  # fmt: skip
+
+
+def _fault(episode: Episode, deployment: str | None = None) -> str:
+    """What was done, and in which deployment."""
+    where = episode.deployment if deployment is None else deployment
+    return f"{episode.how} in `{where}`" if where else episode.how
 
 
 def _both(seconds: float | None, times: int) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from tests.live.receivers import Notification
 from tests.live.stack import LiveStack
 
 _EVERY_SECONDS: Final = 0.4
+CALLING: Final = ("page", "ticket")
+"""The receivers that notify people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,19 @@ class Muting:
     by: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """How many messages people were sent: those that opened a page or a ticket, and what was added to an open one."""
+
+    pages: int = 0
+    tickets: int = 0
+    updates: int = 0
+
+    def __str__(self) -> str:
+        counted = ((self.pages, "page"), (self.tickets, "ticket"), (self.updates, "update"))
+        return ", ".join(f"{number} {word}{'s' if number > 1 else ''}" for number, word in counted if number)
+
+
 class Watch:
     """A thread that polls the stack; everything it has seen can be read at any time."""
 
@@ -47,7 +63,7 @@ class Watch:
         self._fired: dict[tuple[str, str], list[float]] = {}
         self._muted: list[Muting] = []
         self._received: list[Received] = []
-        self._taken = 0
+        self._notifications: list[Notification] = []
         self._ended = threading.Event()
         self.failures: list[str] = []
         self._thread = threading.Thread(target=self._look_regularly, name="servescope-live-watch", daemon=True)
@@ -68,10 +84,33 @@ class Watch:
     def received(self, *, since: float = 0.0) -> list[Received]:
         """The alerts that receivers were sent, in order."""
         with self._lock:
-            sent = self._stack.receivers.sent(self._taken)
-            self._taken += len(sent)
+            sent = self._stack.receivers.sent(len(self._notifications))
+            self._notifications += sent
             self._received += [received for each in sent for received in _read(each)]
             return self._received[bisect_left(self._received, since, key=lambda received: received.at) :]
+
+    def messages(self, concerns: Callable[[str, str], bool], *, since: float, until: float = math.inf) -> Messages:
+        """How many messages there were of alerts whose name and deployment it concerns.
+
+        A group of alerts is one message; a notification with alerts that the one before did not have updates it.
+        """
+        self.received()
+        opened: dict[tuple[str, str], set[tuple[tuple[str, str], ...]]] = {}
+        updates = 0
+        for each in self._notifications:
+            if not since <= each.at <= until or each.receiver not in CALLING:
+                continue
+            firing = {
+                tuple(sorted(alert["labels"].items()))
+                for alert in each.alerts
+                if alert["status"] == "firing" and concerns(*_key(alert["labels"]))
+            }
+            if firing:
+                known = opened.setdefault((each.receiver, each.body["groupKey"]), set())
+                updates += bool(known) and not firing <= known
+                known |= firing
+        receivers = [receiver for receiver, _ in opened]
+        return Messages(*map(receivers.count, CALLING), updates)
 
     def was_firing(self, name: str, deployment: str, *, since: float) -> bool:
         """Whether Prometheus has had the alert firing since then."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote_plus
 
+from alerts.also_firing import also_firing
+from alerts.options import DEFAULTS
 from alerts.rules import annotations_of
 from servescope.alerting.records import Alert
 from servescope.contract.figures import FIGURES
@@ -153,9 +155,15 @@ def _always(alert: Alert, proof: Proof) -> Iterator[dict[str, Any]]:
 def _check(alert: Alert, labels: Mapping[str, str], at: int, value: float | None) -> dict[str, Any]:
     expected = []
     if value is not None:
-        annotations = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
-        expected.append({"exp_labels": {**labels, **alert.labels}, "exp_annotations": annotations})
+        expected.append(firing(alert, labels, value))
     return {"eval_time": f"{at}m", "alertname": alert.name, "exp_alerts": expected}
+
+
+def firing(alert: Alert, labels: Mapping[str, str], value: float) -> dict[str, Any]:
+    """A firing alert, with no other beside it, as promtool takes it."""
+    annotations = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
+    annotations |= dict.fromkeys(also_firing(alert, DEFAULTS), "")
+    return {"exp_labels": {**labels, **alert.labels}, "exp_annotations": annotations}
 
 
 def _story(

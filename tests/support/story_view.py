@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from alerts.rules import annotations_of
 from servescope.alerting.evaluation import Active, advance, duration_ms, holding
 from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Shown
 from servescope.collector.paging.recent_values import reduced
@@ -16,7 +15,7 @@ from servescope.contract.expressions import Expression, Increase, Matchers, Vect
 from servescope.contract.figures import FIGURES
 from servescope.contract.readings import evaluate
 from servescope.contract.samples import Labels, Series, Window, make_labels
-from tests.support.alert_stories import rendered
+from tests.support.alert_stories import firing
 
 _MINUTE_MS = 60_000
 _LOOKBACK_MINUTES = 5
@@ -34,21 +33,14 @@ def first_difference(alert: Alert, stories: Iterable[Mapping[str, Any]]) -> str:
         }
         for view.minute in range(max(expected) + 1):
             states = advance(alert, states, holding(alert.condition, view), view.minute * _MINUTE_MS)
-            if view.minute in expected and (firing := _firing(alert, states)) != expected[view.minute]:
-                return f"{story['name']}, minute {view.minute}: {firing} instead of {expected[view.minute]}"
+            if view.minute in expected and (found := _firing(alert, states)) != expected[view.minute]:
+                return f"{story['name']}, minute {view.minute}: {found} instead of {expected[view.minute]}"
     return ""
 
 
 def _firing(alert: Alert, states: Mapping[Labels, Active]) -> list[dict[str, Any]]:
     return [
-        {
-            "exp_labels": {**dict(labels), **alert.labels},
-            "exp_annotations": {
-                name: rendered(text, dict(labels), active.value) for name, text in annotations_of(alert).items()
-            },
-        }
-        for labels, active in states.items()
-        if active.fired_ms is not None
+        firing(alert, dict(labels), active.value) for labels, active in states.items() if active.fired_ms is not None
     ]
 
 

@@ -250,6 +250,9 @@ class Alert:
 
 TEAM: Final = "serving"
 
+ALSO_FIRING: Final = "also_firing"
+"""The annotation of a page that lists the other alerts of its deployment and model, pending ones marked as such."""
+
 WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
 PERCENT: Final = "{{ $value | humanizePercentage }}"
 NUMBER: Final = "{{ $value | humanize }}"

@@ -11,8 +11,11 @@ import yaml
 
 from alerts.rules import annotations_of
 from servescope.alerting.alerts import ALERTS
-from servescope.collector.paging.annotations import Links, annotate, render
+from servescope.alerting.evaluation import Active
+from servescope.collector.paging.annotations import Links, annotate, list_others, render
 from servescope.collector.paging.payloads import AlertPayload
+from servescope.collector.paging.states import AlertInstance
+from servescope.contract.samples import make_labels
 from servescope.errors import UsageError
 
 FORMS = ("humanize", "humanizePercentage", "humanizeDuration")
@@ -64,6 +67,32 @@ def test_every_alert_has_the_annotations_of_its_rule(name: str) -> None:
     assert "{{" not in "".join(rendered.values())
     assert "$labels.deployment_id" not in alert.description or "chat & more" in rendered["description"]
     assert " " not in rendered["dashboard_url"]
+
+
+def test_a_page_lists_what_else_is_active_there() -> None:
+    """Firing or pending, of the deployment or of its whole model; nothing of others, and in no ticket."""
+    here = {"deployment_id": "chat", "model_name": "llama", "environment": "live"}
+    pending, firing = Active(1.0, 0), Active(1.0, 0, fired_ms=1)
+    active = [
+        AlertInstance(name, make_labels(labels.items()), state, resolved_ms)
+        for name, labels, state, resolved_ms in (
+            ("ServescopeNoActiveReplica", here, firing, None),
+            ("ServescopeReplicasFailed", {**here, "replica": "r0"}, firing, None),
+            ("ServescopeReplicasFailed", {**here, "replica": "r1"}, firing, None),
+            ("ServescopeTargetDown", here, pending, None),
+            ("ServescopeQueueGrowing", here, firing, 5),
+            ("ServescopeTrafficSplitNotAsConfigured", {"model_name": "llama", "environment": "live"}, firing, None),
+            ("ServescopeCacheChurn", {**here, "deployment_id": "code"}, firing, None),
+            ("ServescopeCacheChurn", {**here, "environment": "staging"}, firing, None),
+            ("ServescopeStoreBehind", {}, firing, None),
+        )
+    ]
+
+    assert list_others(ALERTS["ServescopeNoActiveReplica"], here, active) == {
+        "also_firing": "ServescopeReplicasFailed, ServescopeTargetDown (pending), ServescopeTrafficSplitNotAsConfigured"
+    }
+    assert list_others(ALERTS["ServescopeReplicasFailed"], here, active) == {}
+    assert list_others(ALERTS["ServescopeCollectorGone"], {}, active) == {}
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote_plus
 
 from servescope.alerting.links import dashboard_path
-from servescope.alerting.records import Alert
+from servescope.alerting.records import ALSO_FIRING, Alert
+from servescope.collector.paging.states import AlertInstance
 from servescope.errors import UsageError
 
 _PLACE: Final = re.compile(
@@ -34,6 +35,26 @@ def annotate(alert: Alert, labels: Mapping[str, str], value: float, links: Links
         "runbook_url": f"{links.runbooks}/{alert.name}.md",
         "dashboard_url": f"{links.grafana}/d/{render(dashboard_path(alert), labels, value)}",
     }
+
+
+def list_others(alert: Alert, labels: Mapping[str, str], active: Iterable[AlertInstance]) -> dict[str, str]:
+    """The annotation of a page on a deployment that lists what else is `active` there; none for other alerts."""
+    if alert.severity != "critical" or not labels.get("model_name"):
+        return {}
+    found = {
+        each.alert if each.state == "firing" else f"{each.alert} ({each.state})"
+        for each in active
+        if each.alert != alert.name and each.state != "resolved" and _is_beside(dict(each.labels), labels)
+    }
+    return {ALSO_FIRING: ", ".join(sorted(found))}
+
+
+def _is_beside(other: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether an alert is on the same model, and on the same deployment or on none."""
+    deployment = labels.get("deployment_id", "")
+    return all(other.get(label, "") == labels.get(label, "") for label in ("model_name", "environment")) and (
+        not deployment or other.get("deployment_id", "") in ("", deployment)
+    )
 
 
 def render(template: str, labels: Mapping[str, str], value: float) -> str:

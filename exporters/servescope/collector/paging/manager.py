@@ -14,7 +14,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, is_evaluated_by_collector
 from servescope.alerting.records import Alert, Shown
 from servescope.collector.derive import Derivation
-from servescope.collector.paging.annotations import annotate
+from servescope.collector.paging.annotations import annotate, list_others
 from servescope.collector.paging.notifier import Batch, LastSent, Notifier, Post
 from servescope.collector.paging.payloads import AlertPayload
 from servescope.collector.paging.requirements import requirements_of
@@ -169,7 +169,10 @@ class AlertManager:
             alert.name,
             instance.state,
             labels,
-            annotate(alert, dict(instance.labels), active.value, self._settings.links),
+            {
+                **annotate(alert, dict(instance.labels), active.value, self._settings.links),
+                **list_others(alert, dict(instance.labels), self._instances),
+            },
             active.value,
             active.since_ms,
             active.fired_ms,

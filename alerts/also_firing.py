@@ -21,12 +21,12 @@ def also_firing(alert: Alert, options: Options) -> dict[str, str]:
     own = f'alertname=~"Servescope.+",alertname!="{alert.name}",severity!="none"'
     model = f"{options.label('model_name')}=%[1]q,{options.label('environment')}=%[2]q"
     deployment = options.label("deployment_id")
-    values = [f"$labels.{label}" for label in _OF_MODEL]
+    values = [f"$labels.{options.label(label)}" for label in _OF_MODEL]
     series = f"ALERTS{{{own},{model}}}"
     if "deployment_id" in labels:
         # What is of no deployment is of the whole model.
         series = f'ALERTS{{{own},{model},{deployment}=%[3]q}} or ALERTS{{{own},{model},{deployment}=""}}'
-        values.append("$labels.deployment_id")
+        values.append(f"$labels.{deployment}")
     query = f"count by (alertname, alertstate) ({series})"
     return {
         ALSO_FIRING: f"{{{{ range $number, $each := printf `{query}` {' '.join(values)} | query "

@@ -184,7 +184,7 @@ _USERS: Final = (
         ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
     ),
     _of_faults(
-        "pair-v2", "latency-regression:1.6", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
+        "pair-v2", "latency-regression:2.6", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
         "ServescopeNewStackSpeedLower",
     ),
     _of_faults(

@@ -95,9 +95,10 @@ def draw_forecast(stages: Sequence[StageForecast]) -> str:
 
 
 def _stage_cell(stage: StageForecast) -> str:
-    if stage.seconds is None:
-        return cell("All required", element("strong", "never"), "", "number")
     required = [each for each in stage.metrics if each.required]
+    if stage.seconds is None:
+        known = all(each.known for each in required if each.healthy_seconds is None)
+        return cell("All required", element("strong", "never" if known else "not known yet"), "", "number")
     if not required:
         return cell("All required", display.ABSENT, "no metric is required", "number")
     slowest = max(required, key=lambda each: each.healthy_seconds or 0.0)
@@ -111,6 +112,8 @@ def _forecast_cell(forecast: MetricForecast | None) -> str:
     wait = forecast.healthy_seconds
     settled = "never" if wait is None else f"about {display.format_wait(wait)}"
     found = "nothing found within a day"
+    if not forecast.known:
+        settled, found = "not known yet", ""
     if forecast.detectable is not None:
         found = f"finds {describe_harm(forecast.name, forecast.detectable)}"
     shown = element("span", escape(settled), data_tip=as_sentence(forecast.reason) or None)

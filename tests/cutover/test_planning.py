@@ -52,6 +52,29 @@ def test_more_traffic_settles_sooner_and_finds_less(stages: tuple[StageForecast,
     assert half.detectable < small.detectable
 
 
+def test_no_harm_below_the_floor_is_said_to_be_found(stages: tuple[StageForecast, ...]) -> None:
+    """What is worse by less than 2 % is never DEGRADED, however much data shows it."""
+    assert all(
+        each.detectable is None or each.detectable > 0.02
+        for stage in stages
+        for each in stage.metrics
+        if each.name in {"time_to_first_token_seconds", "tps_per_request", "time_per_output_token_seconds"}
+    )
+
+
+def test_a_young_deployment_has_no_forecast() -> None:
+    """Three hours of past do not show the noise, so that nobody is promised a quarter of an hour."""
+    young = replace(STORY, past_hours=3)
+    evidence = evidence_of(young)
+    (stage,) = forecast_stages(freeze_from(plan_of(0.25), evidence, young.started_ms), evidence)
+    speed = _metric(stage, "tps_per_request")
+    assert (speed.healthy_seconds, speed.detectable, speed.known) == (None, None, False)
+    assert stage.seconds is None
+    assert "25% on v2: cannot be forecast. " in stage.sentence
+    assert "Time to first token" in stage.sentence
+    assert "the noise is not known yet" in stage.sentence
+
+
 def test_a_stage_lasts_as_long_as_its_slowest_required_metric(stages: tuple[StageForecast, ...]) -> None:
     """Which the sentence names: the errors, as rare as they are."""
     waits = [each.healthy_seconds or 0.0 for each in stages[1].metrics if each.required]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -41,7 +41,8 @@ class MetricForecast:
 
     `healthy_seconds` is until v2 is proven to be within the margin if it equals v1, None where waiting does not prove
     it; `detectable` the smallest relative change to the worse, or the factor of events less one, that half of the
-    cutovers would find within a day, None where none can be found. `reason` says why one is None, or is empty.
+    cutovers would find within a day, None where none can be found. `reason` says why one is None, or is empty. Neither
+    is `known` before the noise is.
     """
 
     name: str
@@ -51,6 +52,7 @@ class MetricForecast:
     healthy_seconds: float | None
     detectable: float | None
     reason: str = ""
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class StageForecast:
                 reasons.setdefault(each.reason, []).append(each.title)
         if reasons:
             why = "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in reasons.items())
-            return f"{beginning}cannot be proven healthy here. {why}"
+            known = all(each.known for each in required if each.healthy_seconds is None)
+            return f"{beginning}{'cannot be proven healthy here' if known else 'cannot be forecast'}. {why}"
         waits = {each.title: each.healthy_seconds or 0.0 for each in required}
         slowest = max(waits, key=lambda title: waits[title])
         return f"{beginning}about {wording.span(waits[slowest])}, longest for {slowest}"
@@ -164,19 +167,26 @@ def _forecast(frozen: FrozenPlan, past: Folded, metric: MetricPlan, stage: _Stag
         for each in frozen.plan.metrics
         if each.kind != "band" and each.required == metric.required
     )
-    harm = frozen.plan.alpha_harm * judged.part / family * float(schedule(1, stage_weight=stage.weight)[1][0])
+    # Of the evidence that is gathered from the start of the stage: of any harm, and of harm that is material.
+    material = frozen.plan.alpha_harm * float(schedule(1, stage_weight=stage.weight)[1][0])
+    harm = material * judged.part / family
     health = frozen.plan.alpha_health * stage.weight
     if judged.kind == "events":
         return _forecast_events(frozen, metric, counted, stage, harm, health)
-    return _forecast_effect(frozen, metric, judged, counted, stage, harm, health)
+    if not frozen.noise[metric.name].calibrated:
+        return replace(_answer(frozen, metric, None, None, _UNCALIBRATED), known=False)
+    return _forecast_effect(frozen, metric, judged, counted, stage, (harm, material), health)
+
+
+_UNCALIBRATED: Final = "the noise is not known yet, as v1's past is shorter than a day or of one replica"
 
 
 # --- Means and ratios -------------------------------------------------------------------------------------------------
 
 
 def _forecast_effect(
-    frozen: FrozenPlan, metric: MetricPlan, judged: JudgedMetric, counted: PodSums, stage: _Stage, harm: float,
-    health: float,
+    frozen: FrozenPlan, metric: MetricPlan, judged: JudgedMetric, counted: PodSums, stage: _Stage,
+    levels: tuple[float, float], health: float,
 ) -> MetricForecast:  # fmt: skip
     noise = frozen.noise[metric.name]
     slope = frozen.slopes.get(metric.name)
@@ -189,10 +199,10 @@ def _forecast_effect(
         return _answer(frozen, metric, None, None, "too few requests in any quarter of an hour")
     persistent = float(pod_variance(noise.pod_tau2, stage.v1_pods, stage.v2_pods))
     margin, wanted = math.log1p(metric.margin or 0.0), noise.information_wanted
-    if judged.kind == "mean" and frozen.edges.get(metric.name):
-        harm *= 1.0 - EDGES_WEIGHT
+    by_mean = 1.0 - EDGES_WEIGHT if judged.kind == "mean" and frozen.edges.get(metric.name) else 1.0
     a_day = float(lasting_information(np.array(rate * _DAY_BLOCKS), persistent))
-    detectable = math.expm1(float(half_width(a_day, harm, wanted)))
+    harm, material = (float(half_width(a_day, by_mean * level, wanted)) for level in levels)
+    detectable = math.expm1(max(harm, math.log1p(metric.floor or 0.0) + material))
     needed = information_to_settle(margin, health, wanted)
     if needed * persistent >= 1.0:
         pods = math.ceil(stage.v2_pods * needed * persistent * _MORE_PODS)

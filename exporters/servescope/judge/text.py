@@ -54,7 +54,7 @@ _FORECAST_HEADER: Final = ("  metric", "margin", "proven healthy in", "harm foun
 
 def _forecast_row(metric: MetricForecast) -> tuple[str, ...]:
     name = metric.title if metric.required else f"{metric.title} (optional)"
-    found = _ABSENT if metric.detectable is None else f"from {share(metric.detectable)} on"
+    found = _ABSENT if metric.detectable is None else f"from {100 * metric.detectable:.2g} % on"
     return f"  {name}", share(metric.margin), duration(metric.healthy_seconds), found, metric.reason
 
 

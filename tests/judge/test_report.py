@@ -75,6 +75,9 @@ def test_the_report_shows_what_was_judged_and_who_decided() -> None:
         "ben &lt;ben@example.com&gt;", "is this &amp; that harmful?", "all is well", "deploy chat-v2 1.4.2",
         "v1 observes per output event, v2 per token.", "the judge and the collector were down",
         "v2 serves 1.42 × (1.35–1.49) the tokens per GPU.", HEAD, judgement().plan_hash,
+        "<td>1.12 (1.04–1.21)</td>", "<td>0.80 (0.00–∞)</td>",
+        "<td>62</td><td>31 000</td><td>on 6 of 6 replicas, in 51 of 144 blocks of a replica</td>",
+        "<td>18</td><td>10 200</td><td>on 1 of 2 replicas, in 3 of 48 blocks of a replica</td>",
     ):  # fmt: skip
         assert shown in text, shown
 
@@ -128,10 +131,13 @@ def test_an_explanation_has_the_queries_and_what_would_flip_the_verdict() -> Non
         'time_to_first_token_seconds_sum{deployment_id="chat-v1"}', 'deployment_id="chat-v2"', "n = 31 000",
         "6 replicas", "0 resets", "margin +10 %", "noise of a block 0.0707", "calibrated on 576 blocks",
         "above 1 seconds: v1 5 %, v2 6 %", "DEGRADED when the lower end exceeds 1.02",
+        "over the whole run, all stages together: 1.12 (1.04–1.21)",
     ):  # fmt: skip
         assert part in text, part
     assert "request_error_share" not in text
-    assert "request_error_share" in explain_judgement(shown, frozen_plan())
+    everything = explain_judgement(shown, frozen_plan())
+    assert "request_error_share" in everything
+    assert "n = 10 200, 18 events on 1 of 2 replicas, in 3 of 48 blocks of a replica" in everything
 
 
 def test_values_are_written_for_people() -> None:

@@ -11,8 +11,10 @@ from servescope.cutover.judgement import (
     Cause,
     EdgeJudgement,
     Efficiency,
+    Incidents,
     Judgement,
     MetricJudgement,
+    OverallRatio,
     PromptMix,
     StageState,
     Verdict,
@@ -53,6 +55,7 @@ def judgement(verdict: Verdict = "HEALTHY", **changes: Any) -> Judgement:
         edges=(EdgeJudgement(1.0, 0.05, 0.06, 0.01, -0.01, 0.03, False),) if ratio else (),
         flips="DEGRADED when the lower end exceeds 1.02; INCONCLUSIVE when the upper end exceeds 1.10.",
         notes=("The first 20 minutes of replica chat-v2-3 are left out: it was warming up.",),
+        overall=OverallRatio(1.12, 1.04, 1.21) if ratio else None,
     )  # fmt: skip
     errors = MetricJudgement(
         name="request_error_share", title="Errors", unit="ratio", better="lower", required=True,
@@ -60,7 +63,9 @@ def judgement(verdict: Verdict = "HEALTHY", **changes: Any) -> Judgement:
         reason="Errors are 0.9 × v1's (0.4–1.7)." if ratio else _REASONS["NO DATA"],
         ratio=0.9 if ratio else None, low=0.4 if ratio else None, high=1.7 if ratio else None,
         margin=1.0, floor=0.0, information=70.0,
-        v1=ArmFigures(0.002, 31_000, 62.0), v2=ArmFigures(0.0018, 10_200, 18.0) if ratio else None,
+        v1=ArmFigures(0.002, 31_000, 62.0, Incidents(51, 144, 6, 6)),
+        v2=ArmFigures(0.0018, 10_200, 18.0, Incidents(3, 48, 1, 2)) if ratio else None,
+        overall=OverallRatio(0.8, 0.0, None) if ratio else None,
         flips="DEGRADED when the lower end exceeds 1.",
     )  # fmt: skip
     tokens = MetricJudgement(

@@ -22,6 +22,19 @@ Advice = Literal["go on", "hold", "roll back"]
 
 
 @dataclass(frozen=True, slots=True)
+class Incidents:
+    """Where the events of an arm happened: in how many blocks of five minutes of one replica, and on how many replicas.
+
+    `of_blocks` and `of_replicas` are those that had requests.
+    """
+
+    blocks: int
+    of_blocks: int
+    replicas: int
+    of_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class ArmFigures:
     """What one arm did for a metric since the stage began: `value` is its mean or ratio in the metric's unit.
 
@@ -31,6 +44,7 @@ class ArmFigures:
     value: float | None
     count: float
     events: float | None = None
+    incidents: Incidents | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,15 @@ class EdgeJudgement:
     low: float
     high: float
     harmful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OverallRatio:
+    """v2 ÷ v1 over all stages of the run with its 95 % interval, valid at every look; reported, and never gating."""
+
+    ratio: float
+    low: float
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +101,7 @@ class MetricJudgement:
     edges: tuple[EdgeJudgement, ...] = ()
     flips: str = ""
     notes: tuple[str, ...] = ()
+    overall: OverallRatio | None = None
 
 
 @dataclass(frozen=True, slots=True)

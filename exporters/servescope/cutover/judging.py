@@ -32,11 +32,15 @@ from servescope.cutover.judgement import (
     Advice,
     ArmFigures,
     EdgeJudgement,
+    Incidents,
     Judgement,
     MetricJudgement,
+    OverallRatio,
     Verdict,
     VerdictChange,
 )
+from servescope.cutover.overall import overall_ratio
+from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.slow_fractions import difference_path, slow_fractions
 from servescope.cutover.stages import Course, course_of
@@ -88,7 +92,10 @@ def judge_folded(
     run = _judge_run(frozen, folded, evidence, course)
     stage = run.stages[-1]
     stale = find_stale(frozen, folded, evidence, course, at_ms)
-    metrics = tuple(_metric(frozen, stage, track, stale) for track in stage.tracks.values())
+    metrics = tuple(
+        _metric(frozen, stage, track, stale, overall_ratio(frozen, run.stages, name))
+        for name, track in stage.tracks.items()
+    )
     live, reason = _overall(stage, metrics, stale)
     latched_ms = run.latched_ms
     verdict: Verdict = "DEGRADED" if latched_ms is not None else live
@@ -260,12 +267,14 @@ def _severity(
     return "beyond margin" if severe or outage else "probable"
 
 
-def _metric(frozen: FrozenPlan, stage: StageTrack, track: MetricTrack, stale: str) -> MetricJudgement:
+def _metric(
+    frozen: FrozenPlan, stage: StageTrack, track: MetricTrack, stale: str, overall: OverallRatio | None
+) -> MetricJudgement:
     plan, judged = track.plan, track.judged
     band = (plan.low, plan.high) if judged.kind == "band" else None
     shared: dict[str, Any] = {
         "name": plan.name, "title": judged.title, "unit": judged.unit, "better": judged.better,
-        "required": plan.required, "margin": plan.margin, "floor": plan.floor, "band": band,
+        "required": plan.required, "margin": plan.margin, "floor": plan.floor, "band": band, "overall": overall,
     }  # fmt: skip
     if not stage.blocks.size:
         reason = f"{judged.title}: no block of this stage is complete yet"
@@ -321,7 +330,17 @@ def _figures(track: MetricTrack, arm: str) -> ArmFigures:
     value = above / below if below > 0.0 else None
     if track.judged.kind == "band" and track.value.size:
         value = float(track.value[-1]) if math.isfinite(track.value[-1]) else None
-    return ArmFigures(value, below, above if track.judged.kind == "events" else None)
+    if track.judged.kind != "events":
+        return ArmFigures(value, below)
+    return ArmFigures(value, below, above, _incidents(sums))
+
+
+def _incidents(sums: ArmSums) -> Incidents:
+    happened, served = sums.above > 0.0, sums.below > 0.0
+    return Incidents(
+        int(happened.sum()), int((happened | served).sum()),
+        int(happened.any(axis=1).sum()), int((happened | served).any(axis=1).sum()),
+    )  # fmt: skip
 
 
 def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:

@@ -88,11 +88,7 @@ def mean_path(
     *, slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a histogram's mean, with the shares of observations above its edges."""
-    n1, s1, n2, s2 = v1.below.sum(axis=0), v1.above.sum(axis=0), v2.below.sum(axis=0), v2.above.sum(axis=0)
-    merged = effects.MOST_MERGED if noise.calibrated else calibration.ONLINE_MERGED
-    enough = effects.ENOUGH_REQUESTS if noise.calibrated else math.inf
-    blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2, enough=enough, most=merged)
-    path = _effect_path(metric, noise, _adjusted(blocks, v1, v2, slope), v1, v2, levels)
+    path = _effect_path(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
     # Without a past, how much shares differ by themselves is not known: they would alarm at the first difference.
     if metric.better != "lower" or not edges or not noise.calibrated:
         return path
@@ -104,6 +100,15 @@ def mean_path(
         material=change.log_mixed(np.array([path.material, *(each for _, each, _ in slow)]), weights),
         slow_low=np.max(np.array([low for _, _, low in slow]), axis=0),
     )
+
+
+def mean_blocks(noise: Noise, v1: ArmSums, v2: ArmSums, slope: PromptSlope | None) -> BlockEffects:
+    """The effects of a histogram's mean, adjusted by what v2's prompts explain of them where there is a slope."""
+    n1, s1, n2, s2 = v1.below.sum(axis=0), v1.above.sum(axis=0), v2.below.sum(axis=0), v2.above.sum(axis=0)
+    merged = effects.MOST_MERGED if noise.calibrated else calibration.ONLINE_MERGED
+    enough = effects.ENOUGH_REQUESTS if noise.calibrated else math.inf
+    blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2, enough=enough, most=merged)
+    return _adjusted(blocks, v1, v2, slope)
 
 
 def _slow_evidence(
@@ -140,8 +145,13 @@ def ratio_path(
     slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a ratio of two counters' sums."""
+    return _effect_path(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
+
+
+def ratio_blocks(v1: ArmSums, v2: ArmSums, slope: PromptSlope | None, *, least_below: float) -> BlockEffects:
+    """The effects of a ratio of two counters' sums, adjusted as those of a mean."""
     blocks = effects.ratio_effects(v1.above, v1.below, v2.above, v2.below, least_whole=least_below)
-    return _effect_path(metric, noise, _adjusted(blocks, v1, v2, slope), v1, v2, levels)
+    return _adjusted(blocks, v1, v2, slope)
 
 
 def _adjusted(blocks: BlockEffects, v1: ArmSums, v2: ArmSums, slope: PromptSlope | None) -> BlockEffects:
@@ -162,7 +172,7 @@ def _effect_path(
     wanted = noise.information_wanted
     starts, weights = change.schedule(size, stage_weight=levels.weight)
     if noise.calibrated:
-        variances = _variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
+        variances = block_variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
         path = accumulate(blocks.effects, variances, persistent)
         harm, material, beyond = (
             change.log_evidence_of_harm(
@@ -195,7 +205,7 @@ def _effect_path(
     )
 
 
-def _variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Floats:
+def block_variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Floats:
     """The variances of the blocks, with more excess where there are fewer pods than in the past."""
     plain = blocks.sampling + calibration.scaled_tau2(noise, spread) / blocks.merged
     factor = effects.inflation(BlockEffects(blocks.effects, plain, blocks.merged, blocks.last), 0.0)

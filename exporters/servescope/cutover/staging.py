@@ -235,7 +235,7 @@ def _candidate(
         return _Candidate(metric, judged, found, v1, v2, paths.events_path(metric, noise, v1, v2, levels))
 
     def path(kept: NDArray[np.bool_]) -> MetricPath:
-        one, other = _kept(v1, kept), _kept(v2, kept)
+        one, other = kept_sums(v1, kept), kept_sums(v2, kept)
         if judged.kind == "ratio":
             return paths.ratio_path(metric, noise, one, other, levels, least_below=LEAST_DECODING, slope=slope)
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
@@ -269,7 +269,8 @@ def _sums(
     return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow, prompts)
 
 
-def _kept(sums: ArmSums, kept: NDArray[np.bool_]) -> ArmSums:
+def kept_sums(sums: ArmSums, kept: NDArray[np.bool_]) -> ArmSums:
+    """What was counted in the blocks that are kept, (B,)."""
     if kept.all():
         return sums
     slow = None if sums.slow is None else sums.slow * kept

@@ -14,7 +14,19 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import ArmState, Judgement, MetricJudgement, Verdict
 from servescope.cutover.plan import FrozenPlan
 from servescope.judge.drawing import SIGNS, Mark, draw_course, draw_forest, verdict_class
-from servescope.judge.text import duration, gathered, interval, margin, moment, number, quantity, ratio, share
+from servescope.judge.text import (
+    duration,
+    gathered,
+    incidents,
+    interval,
+    margin,
+    moment,
+    number,
+    overall,
+    quantity,
+    ratio,
+    share,
+)
 
 _LANES: Final = (
     ("Deploys", ("deploy",)),
@@ -45,6 +57,9 @@ def render_report(
         f"<figure>{draw_forest(judgement.metrics)}<figcaption>v2 ÷ v1 with its interval, which holds at every look. "
         "The shaded side is beyond the margin.</figcaption></figure>",
         _table(_METRIC_HEADER, map(_metric_row, judgement.metrics)),
+        "<p>Intervals are of the present stage. Over the whole run, all stages together, they have a level of their "
+        "own, 95 %, and decide nothing.</p>",
+        *_incidents(judgement),
         "<h2>Course</h2>",
         f"<figure>{_draw_course(judgement, frozen, decisions, events)}</figure>",
         *_changes(judgement),
@@ -91,6 +106,7 @@ def _verdict(judgement: Judgement) -> Iterator[str]:
 
 _METRIC_HEADER: Final = (
     "Metric", "Verdict", "Reason", "v1", "v2", "v2 ÷ v1", "Interval", "Margin", "Gathered", "Settled in",
+    "Whole run",
 )  # fmt: skip
 
 
@@ -100,7 +116,21 @@ def _metric_row(metric: MetricJudgement) -> tuple[str, ...]:
     return (
         name, _signed(metric.verdict), " ".join((metric.reason, metric.flips)).strip(), v1, v2,
         ratio(metric.ratio), interval(metric), margin(metric), gathered(metric), duration(metric.eta_seconds),
+        overall(metric),
     )  # fmt: skip
+
+
+def _incidents(judgement: Judgement) -> Iterator[str]:
+    rows = [
+        (metric.title, name, number(arm.events), number(arm.count), incidents(arm.incidents) if arm.events else "–")
+        for metric in judgement.metrics
+        for name, arm in (("v1", metric.v1), ("v2", metric.v2))
+        if arm is not None and arm.incidents is not None
+    ]
+    if rows:
+        yield "<h2>Incidents</h2>"
+        yield "<p>Many events in few blocks, or on one replica, are one incident and not the stack.</p>"
+        yield _table(("Metric", "Arm", "Events", "Requests", "Where"), rows)
 
 
 def _signed(verdict: Verdict) -> str:

@@ -39,6 +39,9 @@ _TEXTS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({
     ("MetricJudgement", "information_wanted"): "Information that settles the metric at the present estimate.",
     ("MetricJudgement", "eta_seconds"): "Until it is settled, at the last hour's rate; null where it is or cannot be.",
     ("MetricJudgement", "flips"): "What would change the verdict.",
+    ("MetricJudgement", "overall"): "The ratio over the whole run, all stages together; null where there is none.",
+    ("ArmFigures", "incidents"): "Where events happened, so that one bad replica is seen; null of other metrics.",
+    ("OverallRatio", "high"): "Upper end of the interval; null where there is none.",
     ("StageState", "index"): "The stage, counted from 0.",
     ("StageState", "count"): "Stages of the plan.",
 })  # fmt: skip

@@ -11,7 +11,7 @@ from servescope.contract.expressions import Matchers, matchers_promql, promql
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
 from servescope.contract.metrics import SAMPLE_FAMILIES
-from servescope.cutover.judgement import ArmFigures, ArmState, Judgement, MetricJudgement
+from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgement, MetricJudgement
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
 
@@ -88,6 +88,22 @@ def interval(metric: MetricJudgement) -> str:
     if metric.low is None and metric.high is None:
         return _ABSENT
     return f"{ratio(metric.low)}–{'∞' if metric.high is None else ratio(metric.high)}"
+
+
+def overall(metric: MetricJudgement) -> str:
+    """A metric's ratio over the whole run with its interval, as `1.07 (0.99–1.15)`."""
+    found = metric.overall
+    if found is None:
+        return _ABSENT
+    return f"{ratio(found.ratio)} ({ratio(found.low)}–{'∞' if found.high is None else ratio(found.high)})"
+
+
+def incidents(found: Incidents) -> str:
+    """Where an arm's events happened, as `on 1 of 24 replicas, in 12 of 864 blocks of a replica`."""
+    return (
+        f"on {found.replicas} of {found.of_replicas} replicas, "
+        f"in {number(found.blocks)} of {number(found.of_blocks)} blocks of a replica"
+    )
 
 
 def margin(metric: MetricJudgement) -> str:
@@ -210,6 +226,8 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
         yield from (f"    {query}" for query in _queries(metric.name, arm, frozen))
     if metric.ratio is not None:
         yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}"
+        if metric.overall is not None:
+            yield f"  over the whole run, all stages together: {overall(metric)}, which decides nothing"
     elif metric.band is not None:
         unit = "" if metric.unit == "ratio" else f" {metric.unit}"
         yield f"  band {margin(metric)}{unit}"
@@ -237,7 +255,8 @@ def _figures(figures: ArmFigures | None, unit: str) -> str:
     if figures is None:
         return "nothing was observed"
     events = "" if figures.events is None else f", {number(figures.events)} events"
-    return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}"
+    where = "" if figures.incidents is None or not figures.events else f" {incidents(figures.incidents)}"
+    return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}{where}"
 
 
 def _place(name: str, side: int, frozen: FrozenPlan) -> str:

@@ -27,6 +27,8 @@ from servescope.cutover.plan_files import preset_metrics
 from servescope.judge.case import freeze_plan, read_case
 from servescope.judge.reading import Past
 
+SETTLED_MS: Final = 150_000
+"""A block is judged when it ended this long ago: by then targets that are scraped every minute were, twice."""
 LEAST_BELOW: Final = 20.0
 """Requests, or seconds of decoding, of both sides that a span needs to be called the worst."""
 LEAST_WORSE: Final = 0.005
@@ -50,6 +52,16 @@ class Compared:
     worst: Mapping[str, WorstSpan]
 
 
+def whole_blocks(span: TimeRange, now_ms: int) -> TimeRange:
+    """As many whole blocks as the range is long, the last of them the last in it that has settled.
+
+    So an hour up to now has twelve blocks, as levels need that are judged over an hour.
+    """
+    end_ms = min(span.end_ms, now_ms - SETTLED_MS) // BLOCK_MS * BLOCK_MS
+    blocks = (span.end_ms - span.start_ms) // BLOCK_MS
+    return TimeRange(min(-(-span.start_ms // BLOCK_MS) * BLOCK_MS, end_ms - blocks * BLOCK_MS), end_ms, live=False)
+
+
 def compare(past: Past, left: Deployment, right: Deployment, span: TimeRange) -> Compared:
     """Judge the range as one stage that began with it; the noise is that of the left side before the range.
 
@@ -58,9 +70,10 @@ def compare(past: Past, left: Deployment, right: Deployment, span: TimeRange) ->
     plan = make_plan(left, right)
     frozen = freeze_plan(past, plan, span.start_ms)
     decisions = (Decision("start", span.start_ms, stage=0),)
-    evidence = read_case(past, frozen, decisions, span.end_ms)
-    folded = fold_evidence(frozen, evidence, decisions, span.end_ms)
-    judgement = judge_folded(frozen, folded, evidence, decisions, span.end_ms)
+    at_ms = span.end_ms + SETTLED_MS
+    evidence = read_case(past, frozen, decisions, at_ms)
+    folded = fold_evidence(frozen, evidence, decisions, at_ms)
+    judgement = judge_folded(frozen, folded, evidence, decisions, at_ms)
     return Compared(judgement, find_worst(folded, judgement.metrics, span.start_ms))
 
 
@@ -116,7 +129,7 @@ def draw_table(compared: Compared, left: Shown, right: Shown, swatches: tuple[st
         heading("Metric", "over the range"),
         element("th", swatches[0] + escape(left.name), "number", scope="col"),
         element("th", swatches[1] + escape(right.name), "number", scope="col"),
-        heading("Ratio", "interval", numeric=True, tip=f"{right.name} ÷ {left.name}; holds at every look"),
+        heading("Ratio", "interval", numeric=True, tip=f"{right.name} ÷ {left.name}; valid at every look"),
         heading("Reading", "margin"),
         heading("Worst span", f"{left.name} · {right.name}"),
     ]

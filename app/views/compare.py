@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
-from typing import Final
 
 import pandas as pd
 import streamlit as st
@@ -17,7 +16,6 @@ from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.types import Figure
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
@@ -31,9 +29,6 @@ HEADLINES = (
     "output_tokens_per_second", "queued_requests", "speculation_rate", "kv_cache_hit_rate",
     "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency", "kv_cache_usage", "gpu_usage",
 )  # fmt: skip
-
-# A block is judged when it ended this long ago: by then every target was scraped again.
-SETTLED_MS: Final = 60_000
 
 
 def show() -> None:
@@ -108,15 +103,14 @@ def draw_comparison(store: Past, left: Shown, right: Shown, span: TimeRange) -> 
 
 
 def _judge(store: Past, left: Shown, right: Shown, span: TimeRange) -> Compared | None:
-    """What the judge says of the whole blocks of the range; None, with the reason shown, where it cannot."""
-    end_ms = (span.end_ms - SETTLED_MS) // BLOCK_MS * BLOCK_MS + SETTLED_MS
-    start_ms = -(-span.start_ms // BLOCK_MS) * BLOCK_MS
-    if end_ms - start_ms <= BLOCK_MS:
+    """What the judge says of the range in whole blocks; None, with the reason shown, where it cannot."""
+    judged = comparison.whole_blocks(span, selection.now_ms())
+    if judged.end_ms <= judged.start_ms:
         st.info("The range is too short to judge: blocks are five minutes long.", icon=":material/hourglass_empty:")
         return None
     try:
         with st.spinner("Judging the range", show_time=True):
-            return _compared(store, left.deployment, right.deployment, start_ms, end_ms)
+            return _compared(store, left.deployment, right.deployment, judged.start_ms, judged.end_ms)
     except ServescopeError as error:
         st.info(str(error), icon=":material/rule:")
         return None

@@ -59,6 +59,26 @@ def test_equal_deployments_are_not_called_better_by_noise() -> None:
     assert not [name for name, each in metrics.items() if each.required and each.verdict == "DEGRADED"]
 
 
+@pytest.mark.parametrize("minute", range(5))
+def test_a_range_of_an_hour_up_to_now_has_an_hour_of_blocks(minute: int) -> None:
+    """Levels are judged over an hour: at no minute is the range a block too short for them."""
+    now_ms = 1_800_000_000_000 // BLOCK_MS * BLOCK_MS + minute * 60_000 + 1_000
+    judged = comparison.whole_blocks(TimeRange(now_ms - HOUR * BLOCK_MS, now_ms, live=True), now_ms)
+
+    assert judged.end_ms - judged.start_ms == HOUR * BLOCK_MS
+    assert 0 <= now_ms - comparison.SETTLED_MS - judged.end_ms < BLOCK_MS
+
+
+def test_a_range_of_the_past_is_judged_whole() -> None:
+    """Its last block has settled long ago; what ended a moment ago is not judged yet."""
+    begun = 1_800_000_000_000 // BLOCK_MS * BLOCK_MS
+    past = TimeRange(begun, begun + 12 * BLOCK_MS, live=False)
+    short = TimeRange(begun + 1_000, begun + BLOCK_MS, live=True)
+
+    assert comparison.whole_blocks(past, begun + 40 * BLOCK_MS) == past
+    assert comparison.whole_blocks(short, begun + BLOCK_MS).end_ms <= begun + 1_000
+
+
 def test_the_worst_span_is_named() -> None:
     """Half an hour in which v2 was slow is found, however good it was before and after, with what both did in it."""
     story = Story(hours=4, share=0.5)

@@ -135,7 +135,7 @@ def _axis(unit: str) -> Spec:
 def axis_label(unit: str) -> str:
     """A Vega expression that writes an axis' values in this unit."""
     if unit == "ratio":
-        return "format(datum.value, '~%')"
+        return "format(datum.value * 100, '.4~r') + ' %'"
     if unit == "seconds":
         return (
             "datum.value == 0 ? '0' : abs(datum.value) < 1 ? format(datum.value * 1000, '.4~r') + ' ms' : "
@@ -261,7 +261,7 @@ def _draw_pointer(lines: Sequence[Line], x: Spec, unit: str) -> Spec:
 def _value_text(field: str, unit: str) -> str:
     """A Vega expression that writes the value as `display.format_value` does."""
     if unit == "ratio":
-        written = f"format({field}, '.2%')"
+        written = f"format({field} * 100, '.2f') + ' %'"
     elif unit == "seconds":
         written = f"abs({field}) < 1 ? format({field} * 1000, '.3~r') + ' ms' : format({field}, '.3~r') + ' s'"
     elif unit == "bytes":

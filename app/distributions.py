@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from app import display
 from app.charts import HEIGHT, Chart, axis_label
 from app.display import PALETTE
 from servescope.contract.metrics import METRICS
@@ -53,7 +54,7 @@ def draw_distribution(distribution: EdgeShares) -> Chart:
     metric = METRICS[distribution.metric]
     shown = _telling_edges(distribution)
     rows = [
-        {"edge": edge, "share": share, "arm": arm}
+        {"edge": edge, "share": share, "arm": arm, "text": display.format_share(share)}
         for arm, shares in (("v1", distribution.v1), ("v2", distribution.v2))
         for edge, share in zip(distribution.edges, shares, strict=True)
         if edge in shown
@@ -69,8 +70,10 @@ def draw_distribution(distribution: EdgeShares) -> Chart:
         "field": "share",
         "type": "quantitative",
         "scale": {"domain": [0, 1]},
-        "axis": {"title": "share above", "titleFontWeight": "normal", "format": "~%", "tickCount": 4, "domain": False,
-                 "ticks": False},
+        "axis": {
+            "title": "share above", "titleFontWeight": "normal", "labelExpr": axis_label("ratio"), "tickCount": 4,
+            "domain": False, "ticks": False,
+        },
     }  # fmt: skip
     arm = {"field": "arm", "type": "nominal"}
     legend = {"title": None, "orient": "top", "offset": 2, "symbolSize": 60}
@@ -84,7 +87,7 @@ def draw_distribution(distribution: EdgeShares) -> Chart:
     tooltip = [
         {"field": "arm", "type": "nominal", "title": "stack"},
         {"field": "edge", "type": "quantitative", "title": f"edge, {metric.unit}"},
-        {"field": "share", "type": "quantitative", "title": "share above", "format": ".2%"},
+        {"field": "text", "type": "nominal", "title": "share above"},
     ]
     title = TITLES.get(distribution.metric, distribution.metric)
     spec = {

@@ -13,6 +13,7 @@ import pandas as pd
 from app import display, verdicts
 from app.markup import cell, element, grid, heading
 from app.timeline import DECISION_WORDS
+from servescope.contract.judged import JUDGED
 from servescope.cutover.judgement import Verdict
 from servescope.judge.journal import JournalEntry
 from servescope.judge.runs import CutoverRun
@@ -83,17 +84,17 @@ def draw_decisions(rows: Sequence[Decided], zone: tzinfo) -> str:
 
 def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
     body = entry.body
-    what = DECISION_WORDS[entry.kind] if entry.kind != "judgement" else ""
+    what, share = DECISION_WORDS[entry.kind] if entry.kind != "judgement" else "", ""
     if entry.kind in ("start", "advance"):
         stage = int(body.get("stage", 0))
-        share = display.format_planned(run.frozen.plan.stages[stage].share)
-        what = f"{what} {'with' if entry.kind == 'start' else 'to'} stage {stage + 1}, {share} on v2"
+        share = f"{display.format_planned(run.frozen.plan.stages[stage].share)} on v2 · "
+        what = f"{what} {'with' if entry.kind == 'start' else 'to'} stage {stage + 1}"
     if entry.kind == "exclude":
         ends = " – ".join(display.format_time(body[end], zone) for end in ("start_ms", "end_ms"))
         what = f"{what}: {ends}"
     cells = [
         cell("When", escape(display.format_time(entry.at_ms, zone)), f"run {run.number}"),
-        cell("Decision", element("strong", escape(what)), escape(entry.by or display.ABSENT)),
+        cell("Decision", element("strong", escape(what)), escape(f"{share}{entry.by or display.ABSENT}")),
         cell("Reason", escape(entry.reason or display.ABSENT)),
         cell("Judgement", *_evidence(entry)),
     ]
@@ -108,7 +109,7 @@ def _evidence(entry: JournalEntry) -> tuple[str, str]:
     if "problem" in judgement:
         return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(
-        f"{metric['name']} × {metric['ratio']:.2f} ({metric['low']:.2f} – {metric['high']:.2f})"
+        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f} ({metric['low'] or 0:.3g} – {metric['high']:.3g})"
         for metric in judgement["metrics"]
         if metric["required"] and None not in (metric["ratio"], metric["low"], metric["high"])
     )

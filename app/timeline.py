@@ -9,7 +9,7 @@ from typing import Any, Final
 import pandas as pd
 
 from app import display
-from app.charts import Chart, Spec, time_axis
+from app.charts import Chart, Spec, axis_label, time_axis
 from app.selection import TimeRange
 from app.verdicts import VERDICT_LOOKS
 from servescope.contract.events import Event, EventKind
@@ -77,7 +77,7 @@ def draw_share(
         "type": "quantitative",
         "scale": {"domain": [0, min(1.0, 1.12 * top)], "nice": False},
         "axis": {
-            "title": None, "format": "~%", "tickCount": 4, "domain": False, "ticks": False,
+            "title": None, "labelExpr": axis_label("ratio"), "tickCount": 4, "domain": False, "ticks": False,
             "minExtent": _AXIS_WIDTH, "maxExtent": _AXIS_WIDTH,
         },
     }  # fmt: skip
@@ -85,34 +85,41 @@ def draw_share(
     layers = [
         {
             "data": {"values": [{"time_ms": time_ms, "share": share, "line": "planned"} for time_ms, share in planned]},
-            "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2, "strokeDash": [5, 3]},
-            "encoding": {"x": x, "y": y, "color": _line_colors()},
+            "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
+            "encoding": {"x": x, "y": y, **_line_looks()},
         },
         {
             "mark": {"type": "line", "strokeWidth": 1.8, "invalid": "break-paths-show-path-domains"},
             "encoding": {
                 "x": x,
                 "y": y,
-                "color": _line_colors(),
+                **_line_looks(),
                 "tooltip": [
                     {"field": "time_ms", "type": "temporal", "title": "block from", "format": "%a %d %b %H:%M"},
-                    {"field": "share", "type": "quantitative", "title": "share of v2", "format": ".2%"},
+                    {"field": "text", "type": "nominal", "title": "share of v2"},
                 ],
             },
         },
     ]
     data = seen.rename("share").rename_axis("time_ms").reset_index().assign(line="seen")
+    data["text"] = [display.format_value(share, "ratio") for share in data["share"]]
     title = {"text": "v2's share of the requests", "anchor": "start", "fontSize": 13, "offset": 6}
     spec = {"title": title, "height": SHARE_HEIGHT, "layer": layers, "config": {"view": {"stroke": None}}}
     return Chart("v2's share of the requests", data, spec)
 
 
-def _line_colors() -> Spec:
+def _line_looks() -> Spec:
+    """Colour and dash of both lines, in one legend."""
+    legend = {"title": None, "orient": "top", "symbolType": "stroke", "symbolSize": 200, "offset": 0}
+    looks: tuple[tuple[str, list[Any]], ...] = (("color", [_SEEN, _PLANNED]), ("strokeDash", [[1, 0], [5, 3]]))
     return {
-        "field": "line",
-        "type": "nominal",
-        "scale": {"domain": ["seen", "planned"], "range": [_SEEN, _PLANNED]},
-        "legend": {"title": None, "orient": "top", "symbolType": "stroke", "offset": 0},
+        channel: {
+            "field": "line",
+            "type": "nominal",
+            "scale": {"domain": ["seen", "planned"], "range": values},
+            "legend": legend,
+        }
+        for channel, values in looks
     }
 
 

@@ -145,20 +145,17 @@ def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
         word, status = ("differs, adjusted" if mix.adjusted else "differs"), "warning"
     else:
         word, status = "same", "good"
-    below = mix.reason or f"{display.format_share(mix.distance)} of the prompts fall into other lengths"
-    return "Prompt mix", element("span", word, f"value {status}"), escape(below)
+    below = f"{display.format_share(mix.distance)} of v2's prompts are of other sizes than v1's"
+    return "Prompt mix", element("span", word, f"value {status}", data_tip=mix.reason or None), escape(below)
 
 
 def _warmth_tile(arm: ArmState | None, replicas: WarmReplicas) -> tuple[str, str, str]:
     if arm is None:
         return "Warm-up of v2", ABSENT, "no replica seen"
     cold = arm.cold_start_seconds
-    took = "none was seen to start" if cold is None else f"took up to {display.format_wait(cold)}"
-    word, status = ("warm", "good") if arm.warm else ("warming", "warning")
-    return (
-        "Warm-up of v2", element("span", word, f"value {status}"),
-        escape(f"{describe_warm(replicas)} replicas · {took}"),
-    )  # fmt: skip
+    took = "no replica was seen to start" if cold is None else f"warming up took up to {display.format_wait(cold)}"
+    status = "good" if arm.warm else "" if replicas.warm else "warning"
+    return "Warm-up of v2", element("span", f"{describe_warm(replicas)} warm", f"value {status}"), escape(took)
 
 
 def describe_warm(replicas: WarmReplicas) -> str:
@@ -323,7 +320,8 @@ def _plot(metric: MetricJudgement) -> str:
     left, right = min(known), max(known)
     look = VERDICT_LOOKS[metric.verdict].status
     beyond = ("less " if left < -REACH else "") + ("more" if right > REACH else "")
-    bar = element(
+    # All beyond one side: the arrow of the estimate is there.
+    bar = "" if left > REACH or right < -REACH else element(
         "i", "", f"interval {look} {beyond}".strip(),
         style=f"left:{_place(left):.1f}%;width:{max(0.6, _place(right) - _place(left)):.1f}%",
     )  # fmt: skip

@@ -142,6 +142,16 @@ def test_margin_reads_as_people_say_it(metric: MetricJudgement, text: str) -> No
     assert verdicts.describe_margin(metric) == text
 
 
+def test_an_estimate_beyond_the_plot_is_an_arrow_alone(show: Show) -> None:
+    """An interval that is wholly beyond the plot has no bar that hides the arrow."""
+    far = replace(METRICS_JUDGED[1], verdict="HEALTHY", cause="better", ratio=0.27, low=0.26, high=0.28)
+    view = make_cutover_view("HEALTHY")
+    row = html(show(replace(view, judgement=replace(view.judgement, metrics=(far,)))))
+
+    assert "off left good" in row
+    assert 'class="interval' not in row
+
+
 def test_latched_harm_says_what_it_would_be_without(show: Show) -> None:
     """A DEGRADED that nobody acknowledged says since when, and what the live verdict is."""
     text = html(show(make_cutover_view("DEGRADED")))
@@ -174,7 +184,7 @@ def test_warm_replicas_are_counted(show: Show) -> None:
     text = re.sub(r"<[^>]*>", " ", html(show(view)))
 
     assert "10 of 12 that serve now" in text
-    assert "2 of 2 replicas" in text
+    assert "2 of 2 warm" in text
 
 
 def test_a_young_replica_is_not_warm() -> None:

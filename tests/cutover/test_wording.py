@@ -82,6 +82,7 @@ def test_what_would_change_a_verdict_is_in_the_ratio_of_the_metric() -> None:
         ("speculation_rate", 0.8321, True, "is 83.2 % over the last hour, and at least 40 % is expected"),
         ("speculation_rate", 0.3, False, "is 30 % over the last hour, but at least 40 % is expected"),
         ("kv_cache_hit_rate_skew", -0.02, True, "is −2 % over the last hour, and −5 % to 15 % is expected"),
+        ("kv_cache_hit_rate_skew", -0.00004, True, "is 0 % over the last hour, and −5 % to 15 % is expected"),
         (
             "in_flight_tokens_per_worker", 2065.0, False,
             "is 2 065 tokens over the last hour, but 50 000 to 150 000 tokens are expected",
@@ -90,11 +91,13 @@ def test_what_would_change_a_verdict_is_in_the_ratio_of_the_metric() -> None:
 )  # fmt: skip
 def test_a_band_is_in_its_unit(name: str, value: float, inside: bool, sentence: str) -> None:
     """The level as people read it, and what is expected."""
-    assert explain(banded(name, value, inside=inside), 0) == f"{JUDGED[name].title} {sentence}"
+    said = explain(banded(name, value, inside=inside), 0).replace("\N{NO-BREAK SPACE}", " ")
+
+    assert said == f"{JUDGED[name].title} {sentence}"
 
 
 def test_rare_events_are_in_percent() -> None:
     """Counts in groups of three, the rate with a space before its sign."""
     assert re.search(
-        r"0 of \d\d \d{3} on v2, proven rarer than 0\.1 %", judged(Side(pods=2))["preemptions_per_request"].reason
+        r"0 of \d\d\s\d{3} on v2, proven rarer than 0\.1 %", judged(Side(pods=2))["preemptions_per_request"].reason
     )

@@ -131,12 +131,13 @@ def _of(events: float, requests: float) -> str:
 
 
 def _number(value: float) -> str:
-    """A number in three digits, from a thousand on whole and in groups of three."""
-    return f"{value:,.0f}".replace(",", " ") if abs(value) >= 999.5 else f"{value:.3g}"
+    """A number in three digits, from a thousand on whole and in groups of three that no line breaks."""
+    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def _quantity(value: float, unit: str) -> str:
-    text = f"{_number(100.0 * value)} %" if unit == "ratio" else f"{_number(value)} {unit}"
+    # Below a hundredth of a percent there is nothing to read; adding 0 takes the sign of what was rounded to it.
+    text = f"{_number(round(100.0 * value, 2) + 0.0)} %" if unit == "ratio" else f"{_number(value)} {unit}"
     return text.replace("-", "−")
 
 

@@ -17,9 +17,9 @@ from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.samples import make_labels
 from servescope.cutover.evidence import Decision
 from servescope.cutover.plan_files import parse_plan
-from servescope.judge.case import freeze_plan
+from servescope.judge.case import freeze_plan, judge_case
 from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run, write_decision
+from servescope.judge.runs import start_run, summarise, write_decision
 from servescope.settings.clock import CLOCK_VARIABLE, EmulatedTime
 from servescope.settings.tables import read_document
 from servescope.store.embedded import Store
@@ -96,7 +96,9 @@ def write_cutover(
         plan = parse_plan(read_document(files.plan, "plan"), files.plan.name)
         run = start_run(journal, freeze_plan(past, plan, story.started_ms), by="anna", reason="as agreed on Thursday")
         for stage, begun_ms in enumerate(begins[1:] if advanced else (), start=1):
-            run = write_decision(journal, run, Decision("advance", begun_ms, "anna", "stage settled", stage))
+            evidence = summarise(judge_case(past, run.frozen, run.decisions, begun_ms + 60_000))
+            advance = Decision("advance", begun_ms, "anna", "stage settled", stage)
+            run = write_decision(journal, run, advance, evidence)
     return files
 
 
@@ -161,7 +163,7 @@ def _alerts(now_ms: int) -> Iterator[KeptAlert]:
     labels = make_labels({"deployment_id": "chat-v2", "model_name": "llama", "inference_stack": "v2"})
     chosen = [alert for alert in ALERTS.values() if alert.component in ("engine", "router")]
     yield KeptAlert(chosen[0].name, labels, now_ms - 900_000, now_ms - 300_000, None, None, value=0.31)
-    yield KeptAlert(chosen[-1].name, labels, now_ms - 120_000, None, None, None, value=0.04)
+    yield KeptAlert(chosen[-1].name, labels, now_ms - 120_000, None, None, None, value=40.0)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Final
 
 import pandas as pd
 
@@ -309,6 +310,24 @@ def draw_coverage(counts: Mapping[str, int], missing: int) -> tuple[str, str]:
     observed = sum(counts[status] for status in counts if status not in ("elsewhere", "impossible"))
     lacking = f" · {element('span', f'{missing} missing', 'value warning')}" if missing else ""
     return element("span", bar, "bar", data_tip=tip, tabindex="0"), f"{observed} of {total} with a value{lacking}"
+
+
+_COVERAGE_WORDS: Final[Mapping[str, str]] = {
+    "present": "reported",
+    "derived": "computed from other series",
+    "approximate": "approximated",
+    "elsewhere": "reported by another target",
+    "impossible": "not reported by this source",
+}
+
+
+def draw_coverage_key() -> str:
+    """What the colours of the coverage bars mean."""
+    entries = (
+        element("span", element("i", "", f"key part {status}") + f" {escape(words)}")
+        for status, words in _COVERAGE_WORDS.items()
+    )
+    return element("div", "".join(entries), "scope legend")
 
 
 def draw_metrics(coverage: pd.DataFrame) -> str:

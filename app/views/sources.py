@@ -52,7 +52,9 @@ def draw_targets(store: History) -> None:
             sources, now_ms=selection.now_ms(), parameters=selection.range_parameters(), sources_known=known
         )
     )
-    if not known:
+    if known:
+        st.html(tables.draw_coverage_key())
+    else:
         st.caption(NOT_IN_PROMETHEUS)
 
 

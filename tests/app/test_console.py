@@ -394,3 +394,15 @@ def test_coverage_names_native_series_and_reasons(open_page: Open) -> None:
 
     assert "vllm:time_to_first_token_seconds" in html(page)
     assert "no router here" in html(page)
+
+
+def test_coverage_bars_have_a_key(open_page: Open) -> None:
+    """Below the targets each colour of the bars is explained in words."""
+    text = html(open_page("sources"))
+
+    for status, words in (
+        ("present", "reported"),
+        ("derived", "computed from other series"),
+        ("elsewhere", "reported"),
+    ):
+        assert re.search(rf'key part {status}"></i> {words}', text)

@@ -27,10 +27,15 @@ def draw_shares(test: SelfTest) -> str:
         heading("Proven healthy", "of all", numeric=True),
         heading("Reading"),
     ]
-    rows = [_row(display.format_share(each.share), display.format_replicas(each.pods), each) for each in test.shares]
+    rows = [_row(_share(each), display.format_replicas(each.pods), each) for each in test.shares]
     if len(test.shares) > 1:
         rows.append(_row("All shares", "together", _together(test.shares)))
     return grid("self-test", heads, rows)
+
+
+def _share(share: SelfTestShare) -> str:
+    """The share of v2, of whole replicas: more than two digits say nothing."""
+    return display.format_planned(float(f"{share.share:.2g}"))
 
 
 def _together(shares: Sequence[SelfTestShare]) -> SelfTestShare:
@@ -71,7 +76,7 @@ def draw_detectable(test: SelfTest) -> str:
     """The smallest harm that a day at each share is expected to show, metric by metric."""
     names = list(dict.fromkeys(name for share in test.shares for name in share.detectable))
     heads = [heading("Smallest harm found within a day")]
-    heads += [heading(f"{display.format_share(share.share)} on v2", numeric=True) for share in test.shares]
+    heads += [heading(f"{_share(share)} on v2", numeric=True) for share in test.shares]
     rows = []
     for name in names:
         values = (describe_harm(name, share.detectable.get(name)) for share in test.shares)
@@ -86,6 +91,8 @@ def describe_harm(name: str, harm: float | None) -> str:
         return "none"
     if JUDGED[name].kind == "events":
         return f"× {display.format_number(1 + harm)}"
+    if harm < 0.001:
+        return "under 0.1 % worse"
     # Of an expectation no more digits are known.
     return f"{display.format_number(float(f'{100 * harm:.2g}'))} % worse"
 

@@ -193,7 +193,7 @@ def draw_forest(judgement: Judgement) -> str:
         heading("Margin", numeric=True, tip="the change to the worse that v2 must be proven to stay below"),
         heading("v1", numeric=True),
         heading("v2", numeric=True),
-        heading("Progress", "to settled", tip="the information gathered so far, of what is needed to settle it"),
+        heading("Progress", tip="the information gathered so far, of what is needed to settle it"),
         heading("Why"),
     ]
     rows: list[str] = []
@@ -277,7 +277,7 @@ def _interval(metric: MetricJudgement) -> tuple[str, str]:
 def _arm_value(metric: MetricJudgement, arm: ArmFigures | None) -> tuple[str, str]:
     if arm is None:
         return element("span", ABSENT, "absent"), ""
-    below = f"n {display.format_number(arm.count)}"
+    below = f"n {display.format_number(arm.count)}" if arm.count else ""
     if arm.events is not None:
         below = f"{display.format_number(arm.events)} of {display.format_number(arm.count)}"
     return element("span", escape(display.format_value(arm.value, metric.unit)), "value"), escape(below)

@@ -156,6 +156,8 @@ def _figure_charts(
         # No chart of a status that no replica had.
         if not label or any((line.values > 0).any() for line in lines):
             title = f"{figure.title}, {label}" if label else figure.title
+            # A single line has no legend.
+            title = title if len(lines) > 1 else f"{title}: {lines[0].label}"
             yield charts.draw_lines(lines, title=title, unit=figure.unit, span=span, band=figure.band)
 
 

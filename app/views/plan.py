@@ -60,8 +60,8 @@ def draw_editor(known: Sequence[Shown], reader: Reader) -> str:
     path = cutovers.plan_path()
     if _TEXT not in st.session_state:
         st.session_state[_TEXT] = _read_file(path) or plans.propose_plan(known)
-    where = f"{path}" if path else "not saved: start the console with --plan FILE"
-    text: str = st.text_area(f"Plan ({where})", key=_TEXT, height=420)
+    where = path.name if path else "not saved: start the console with --plan FILE"
+    text: str = st.text_area(f"Plan ({where})", key=_TEXT, height=420, help=str(path) if path else None)
     done = st.session_state.pop(_DONE, None)
     if done:
         st.success(done, icon=":material/save:")

@@ -22,7 +22,12 @@ from tests.support.console_pages import html
 from tests.support.cutover_plans import LEAST_PLAN
 from tests.support.waiting import deadline_seconds
 
-HARM = {"time_to_first_token_seconds": 0.12, "request_error_share": 1.4, "request_duration_seconds": None}
+HARM = {
+    "time_to_first_token_seconds": 0.12,
+    "request_error_share": 1.4,
+    "request_duration_seconds": None,
+    "tps_per_request": 0.0004,
+}
 
 
 def share_of(splits: int, alarms: int) -> SelfTestShare:
@@ -69,7 +74,7 @@ def test_the_result_names_rate_and_smallest_harm() -> None:
     test = SelfTest(24.0, (share_of(200, 4),))
     text = self_tests.draw_shares(test) + self_tests.draw_detectable(test)
 
-    for part in ("2.0 %", "0.55 % – 5.0 %", "12 % worse", "× 2.4", "none"):
+    for part in (">25 %<", "25 % on v2", "2.0 %", "0.55 % – 5.0 %", "12 % worse", "× 2.4", "none", "under 0.1 % worse"):
         assert part in text, part
 
 

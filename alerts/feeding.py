@@ -16,6 +16,7 @@ from servescope.alerting.records import (
     Gone,
     Measured,
     Present,
+    RequestsEnded,
     Shown,
     Vanished,
     terms,
@@ -23,6 +24,7 @@ from servescope.alerting.records import (
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.objectives import ENDED
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, MetricMap
 
@@ -67,6 +69,8 @@ def _read(condition: Condition) -> set[str]:
                 names |= leaves(expression)
             case Badness(objective, _):
                 names |= leaves(objective.bad)
+            case RequestsEnded():
+                names |= leaves(ENDED)
             case _:
                 continue
     return {SAMPLE_FAMILIES.get(name, name) for name in names}

@@ -26,11 +26,11 @@ from alerts.receivers import (
 from dashboards import options as shared
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
 from servescope.alerting.promql import condition_promql
 from servescope.alerting.records import TEAM, Alert
 from servescope.contract.bounds import BOUNDS
-from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, latency_objective, request_objective
+from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
 from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import Setting, Table, read_document
@@ -155,6 +155,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     """The options from a parsed document; `origin` is what errors call it."""
     common = shared.make_options(document, origin=origin)
     table = Table(document, origin, "").table(shared.ALERTS_TABLE, ALERT_SETTINGS)
+    sources = _sources(table) or common.engines
     options = Options(
         common=common,
         runbooks=_matching(table, "runbooks", DEFAULTS.runbooks, _PATH, "a folder or a URL").rstrip("/"),
@@ -166,12 +167,12 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         choices=Choices(
             bands=_bands(common),
             bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
-            objectives=_objectives(table.table("objectives", [Setting(name, "") for name in OBJECTIVES])),
+            objectives=_objectives(table.table("objectives", [Setting(name, "") for name in OBJECTIVES]), sources),
             old_stack=_matching(table, "old_stack", CATALOG_CHOICES.old_stack, _VALUE, _A_VALUE),
             new_stack=_matching(table, "new_stack", CATALOG_CHOICES.new_stack, _VALUE, _A_VALUE),
             collector_job=_matching(table, "collector_job", CATALOG_CHOICES.collector_job, _VALUE, _A_VALUE),
         ),
-        sources=_sources(table) or common.engines,
+        sources=sources,
         disabled=_disabled(table),
         secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
         templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),
@@ -227,30 +228,41 @@ def _number(table: Table, key: str, least: float, most: float, expected: str) ->
     return float(value)
 
 
-def _objectives(table: Table) -> Mapping[str, Objective]:
-    found = dict(OBJECTIVES)
+def _objectives(table: Table, sources: tuple[str, ...]) -> Mapping[str, Objective]:
+    found = dict(objectives_of(sources))
     for name in table.values:
         chosen = table.table(name, OBJECTIVE_SETTINGS)
-        goal, edge = OBJECTIVES[name].goal, OBJECTIVES[name].edge_seconds
+        goal = OBJECTIVES[name].goal
         if "goal" in chosen.values:
             goal = _number(
                 chosen, "goal", _LEAST_GOAL, 0.99999, f"a share of at least {_LEAST_GOAL:g} and below 1, such as 0.995"
             )
-        if "seconds" in chosen.values:
-            edge = _edge(chosen, name)
-        found[name] = request_objective(goal) if edge is None else latency_objective(name, goal, edge)
+        if name in LATENCIES:
+            found[name] = _latency(chosen, name, goal, edges_of(name, sources), table)
+        elif "seconds" in chosen.values:
+            raise chosen.wrong("seconds", f"nothing: {name!r} is no latency")
+        else:
+            found[name] = request_objective(goal)
     return MappingProxyType(found)
 
 
-def _edge(table: Table, name: str) -> float:
-    """A latency that a histogram counts exactly."""
-    if OBJECTIVES[name].edge_seconds is None:
-        raise table.wrong("seconds", f"nothing: {name!r} is no latency")
-    edges = METRICS[f"{name}_seconds"].edges or ()
-    value = table.values["seconds"]
-    if isinstance(value, bool) or value not in edges:
-        raise table.wrong("seconds", f"an edge of the histogram: {', '.join(f'{edge:g}' for edge in edges)}")
-    return float(str(value))
+def _latency(chosen: Table, name: str, goal: float, edges: Edges, objectives: Table) -> Objective:
+    """An objective at a latency that the histogram of at least one engine counts exactly, and all others above it."""
+    if not edges:
+        other = INSTEAD_OF.get(name, "")
+        without = f" without {other}, which has an objective of its own" if other else ""
+        raise objectives.wrong(name, f"no such objective: none of the sources shows {name}_seconds{without}")
+    if "seconds" not in chosen.values:
+        return promise(name, goal, edges)
+    value = chosen.values["seconds"]
+    if isinstance(value, bool) or not any(value in each for releases in edges.values() for each in releases):
+        raise chosen.wrong("seconds", f"an edge of the histogram: {list_edges(edges)}")
+    seconds = float(str(value))
+    for source, releases in edges.items():
+        highest = min(each[-1] for each in releases)
+        if seconds > highest:
+            raise chosen.wrong("seconds", f"at most {highest:g}, the highest edge of {source}")
+    return promise(name, goal, edges, seconds)
 
 
 def _sources(table: Table) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from servescope.alerting.promql import condition_promql
 from servescope.alerting.records import Alert
 from servescope.contract.expressions import promql
 from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.objectives import BURN_WINDOWS
+from servescope.contract.objectives import BURN_WINDOWS, ENDED, record_ended
 
 Format = Literal["prometheus", "prometheusrule", "mimir"]
 Group = dict[str, Any]
@@ -56,16 +56,18 @@ def render_bundle(form: Format, options: Options = DEFAULTS) -> str:
 
 
 def objective_group(options: Options = DEFAULTS) -> Group:
-    """The group of the objectives' bad shares."""
+    """The group of the objectives' bad shares, and of the requests that ended."""
     windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
-    rules = [
-        {
-            "record": objective.record(window),
-            "expr": options.expression(promql(objective.bad, window=window, by=DEPLOYMENT_LABELS, scope=options.scope)),
-        }
+    expressions = {
+        objective.record(window): promql(objective.bad, window=window, by=DEPLOYMENT_LABELS, scope=options.scope)
         for objective in options.choices.objectives.values()
         for window in windows
-    ]
+    }
+    expressions |= {
+        record_ended(row.long): promql(ENDED, window=row.long, by=DEPLOYMENT_LABELS, scope=options.scope)
+        for row in BURN_WINDOWS
+    }
+    rules = [{"record": name, "expr": options.expression(expr)} for name, expr in expressions.items()]
     return {"name": "servescope-objectives", "interval": OBJECTIVES_INTERVAL, "rules": rules}
 
 

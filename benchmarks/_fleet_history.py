@@ -22,7 +22,7 @@ from dashboards.options import seconds
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, PHASES, PROCESS_RATIOS
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, record_ended
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
 
@@ -146,6 +146,8 @@ def _recorded(identity: Mapping[str, str], *, phased: bool) -> Iterator[Series]:
     for objective in OBJECTIVES.values():
         for window in dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long)):
             yield Series(objective.record(window), identity, 1)
+    for row in BURN_WINDOWS:
+        yield Series(record_ended(row.long), identity, 1)
 
 
 def _label_sets(labels: Sequence[str]) -> Iterator[Mapping[str, str]]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from dashboards.options import Options
 from dashboards.queries import SCOPE, Variable, compile_expression, compile_figure, own_scope, relabel, scope
 from servescope.alerting.promql import ConditionCompiler
-from servescope.alerting.records import Always, Badness, Gone, Measured, Own, Shown, Term
+from servescope.alerting.records import Always, Badness, Gone, Measured, Own, RequestsEnded, Shown, Term
 from servescope.contract.expressions import Expression, Increase, Level, Rate, matchers_promql, promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import ENDED, record_ended
 from servescope.errors import UsageError
 
 _FIGURE_OF: Mapping[Expression, str] = {
@@ -68,6 +69,13 @@ class Compiler(ConditionCompiler):
             )
         return f"{objective.record(window)}{{{scope(self.options, variables=self._deployments)}}}"
 
+    def _ended(self, ended: RequestsEnded) -> str:
+        if self._is_raw:
+            return compile_expression(
+                ENDED, self.options, by=DEPLOYMENT_LABELS, window=ended.window, variables=self._deployments
+            )
+        return f"{record_ended(ended.window)}{{{scope(self.options, variables=self._deployments)}}}"
+
     def _without_series(self, condition: Gone | Always) -> str:
         raise UsageError(f"no panel shows the condition {condition!r}, which has no series")
 
@@ -80,7 +88,7 @@ class Compiler(ConditionCompiler):
         )
 
     def _is_compound(self, term: Term) -> bool:
-        return super()._is_compound(term) or (self._is_raw and isinstance(term, Shown | Badness))
+        return super()._is_compound(term) or (self._is_raw and isinstance(term, Shown | Badness | RequestsEnded))
 
     def _names(self, labels: Iterable[str]) -> str:
         return ", ".join(map(self.options.label, labels))

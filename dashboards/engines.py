@@ -10,6 +10,7 @@ from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import Panel
 from dashboards.watched import LIMIT
+from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
@@ -18,6 +19,8 @@ from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED
 
 _SERIES = re.compile(r"([a-zA-Z_:][\w:]*)\{")
+# What an objective reads that none of the engines is held to.
+_NOTHING = ""
 # The collector counts its own targets if nothing reports replicas.
 _BY_THE_COLLECTOR = {METRICS["replica_count_by_status"].name}
 
@@ -68,4 +71,6 @@ def _recorded(options: Options) -> dict[str, set[str]]:
     expressions |= {each.record(window): each.bad for each in OBJECTIVES.values() for window in windows}
     buckets = {record_buckets(name, options.window): {name} for name in RECORDED_HISTOGRAMS}
     read = {name: {SAMPLE_FAMILIES[leaf] for leaf in leaves(each)} for name, each in expressions.items()}
-    return buckets | read
+    shown = objectives_of(options.engines)
+    unshown = {each.record(window) for each in OBJECTIVES.values() if each.name not in shown for window in windows}
+    return buckets | read | {name: {_NOTHING} for name in unshown}

@@ -298,7 +298,8 @@ def absence(expression: Expression, *, idle: bool) -> NoData:
     metrics = [METRICS[SAMPLE_FAMILIES[name]] for name in sorted(leaves(expression))]
     reasons = list(dict.fromkeys(metric.absent for metric in metrics if metric.absent != "not observed"))
     if isinstance(expression, FractionAbove):
-        reasons.append(f"the engine's histogram has no bucket with le={expression.edge:g}")
+        edges = " or ".join(f"le={edge:g}" for edge in expression.edges)
+        reasons.append(f"the engine's histogram has no bucket with {edges}")
     nothing = ["nothing happened in the window"] if idle else []
     if reasons:
         return NoData("off", "; or ".join([*reasons, *nothing]))

@@ -26,9 +26,9 @@ from dashboards.panels import (
 )
 from dashboards.queries import Query, legend
 from dashboards.watched import holding_panel
+from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import Quantile, level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import Objective
 
 NAME = "requests"
@@ -142,7 +142,7 @@ def _attained(options: Options) -> tuple[Panel, ...]:
             # Ten times the budget: on an axis from 0, 99 % and 99.9 % are the same line.
             axis=(round(1 - 10 * objective.budget, 12), 1.0),
         )
-        for objective in OBJECTIVES.values()
+        for objective in objectives_of(options.engines).values()
     )  # fmt: skip
 
 
@@ -161,7 +161,8 @@ def _budgets(options: Options) -> Panel:
     columns |= {options.label(label): Column(label, hidden=True) for label in DEPLOYMENT_LABELS[3:]}
     columns |= {options.label("model_name"): Column("Model")}
     queries: list[Query] = []
-    for objective in OBJECTIVES.values():
+    objectives = objectives_of(options.engines).values()
+    for objective in objectives:
         kept = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal))
         left = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], 0.0))
         for title, text, thresholds in (
@@ -180,7 +181,10 @@ def _budgets(options: Options) -> Panel:
         normal="green: the objective is met, and some budget is left.",
         first="if a budget is spent, postpone risky changes until it has recovered.",
         no_data=_unrecorded(
-            NoData("off", "; or ".join(dict.fromkeys(text for each in OBJECTIVES.values() for text in _reasons(each))))
+            NoData(
+                "off",
+                "; or ".join(dict.fromkeys(text for each in objectives for text in _reasons(each))),
+            )
         ),
         columns=MappingProxyType(columns),
         width=24,

@@ -41,7 +41,9 @@ from servescope.alerting.records import (
     Over,
     Own,
     Present,
+    Product,
     Quotient,
+    RequestsEnded,
     Scaled,
     Shifted,
     Shown,
@@ -53,7 +55,7 @@ from servescope.alerting.records import (
 from servescope.contract.expressions import Expression, Level, Matchers, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.contract.objectives import BURN_WINDOWS
+from servescope.contract.objectives import BURN_WINDOWS, ENDED
 from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
 from servescope.contract.types import Status, Unit
 
@@ -307,6 +309,8 @@ def _unit(term: Term) -> Unit | OwnUnit:
             return _unit(Own(name.removesuffix("_sum")))
         case Badness() | Quotient():
             return "ratio"
+        case RequestsEnded() | Product():
+            return "requests"
         case Over("changes", _, _, _):
             return "events"
         case Over(_, shown, _, _) | Extreme(_, shown, _, _):
@@ -372,7 +376,9 @@ def _expression(term: Term) -> tuple[Expression, bool]:
             return _expression(shown)
         case Quotient(numerator, _):
             return _expression(numerator)[0], True
-        case Scaled(inner, _) | Shifted(inner, _):
+        case RequestsEnded():
+            return ENDED, False
+        case Product(_, inner) | Scaled(inner, _) | Shifted(inner, _):
             return _expression(inner)
         case _:
             raise TypeError(term)

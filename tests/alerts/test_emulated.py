@@ -11,7 +11,7 @@ import pytest
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance, duration_ms, holding
-from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Shown, terms
+from servescope.alerting.records import Alert, Badness, Measured, Over, Own, RequestsEnded, Shown, terms
 from servescope.contract.expressions import Vector, matches
 from servescope.contract.samples import Labels, make_labels
 from servescope.emulator.faults import parse_fault
@@ -35,7 +35,10 @@ FAULTS = {
 
 
 def _is_of_figures(alert: Alert) -> bool:
-    return not any(isinstance(term, Own | Badness) for term in terms(alert.condition)) and alert.name not in _FLOORS
+    return (
+        not any(isinstance(term, Own | Badness | RequestsEnded) for term in terms(alert.condition))
+        and alert.name not in _FLOORS
+    )
 
 
 OF_FIGURES = [alert for alert in ALERTS.values() if alert.severity != "none" and _is_of_figures(alert)]
@@ -91,6 +94,9 @@ class Watched:
 
     def badness(self, badness: Badness) -> Vector:
         raise AssertionError(f"{badness}: no alert tried here reads an objective")
+
+    def ended(self, ended: RequestsEnded) -> Vector:
+        raise AssertionError(f"{ended}: no alert tried here reads an objective")
 
 
 @pytest.fixture(autouse=True)

@@ -259,7 +259,33 @@ def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
         "ServescopeSpeculationBelowBreakEven", "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast",
         "ServescopeTrafficSplitNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
     }  # fmt: skip
-    assert names("vllm", "servescope") == names() == ALERTS.keys()
+    between_tokens = {"ServescopeInterTokenLatencyBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurns"}
+    per_token = {"ServescopeTimePerOutputTokenBudgetBurnsFast", "ServescopeTimePerOutputTokenBudgetBurns"}
+    assert names("vllm", "servescope") == ALERTS.keys() - between_tokens
+    assert between_tokens <= names("dynamo-frontend")
+    assert not per_token & names("dynamo-frontend")
+    assert names("vllm", "servescope", "dynamo-frontend") == names() == ALERTS.keys()
+
+
+def test_an_objective_takes_the_edges_of_the_engines_in_use() -> None:
+    """The rule, the description and the runbook have the edges of those engines and no others."""
+    seconds = {"time_to_first_token": {"seconds": 2.2}}
+    dynamo = make_options({"alerts": {"sources": ["dynamo-frontend"], "objectives": seconds}}, origin="options.toml")
+    mixed = make_options(
+        {"alerts": {"sources": ["dynamo-frontend", "vllm"], "objectives": seconds}}, origin="options.toml"
+    )
+
+    assert set(re.findall(r'first_token_seconds_bucket{le="([^"]+)"', render(dynamo)["objectives.rules.yml"])) == {
+        "2.2"
+    }
+    assert set(re.findall(r'first_token_seconds_bucket{le="([^"]+)"', render(mixed)["objectives.rules.yml"])) == {
+        "2.2", "2.5",
+    }  # fmt: skip
+    alert = "ServescopeTimeToFirstTokenBudgetBurnsFast"
+    told = "within 2.2 s (2.5 s where the engine does not count that edge)"
+    assert told in mixed.alerts()[alert].description
+    assert told in render(mixed)[f"runbooks/{alert}.md"]
+    assert "within 2.2 s." in dynamo.alerts()[alert].description
 
 
 # --- Alertmanager -----------------------------------------------------------------------------------------------------
@@ -335,7 +361,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"objectives": {"requests": {"seconds": 1}}}}, "alerts.objectives.requests.seconds: 1 is wrong, "
      "expected nothing: 'requests' is no latency"),
     ({"alerts": {"objectives": {"time_to_first_token": {"seconds": 1.1}}}},
-     "alerts.objectives.time_to_first_token.seconds: 1.1 is wrong, expected an edge of the histogram: 0.001, "),
+     "alerts.objectives.time_to_first_token.seconds: 1.1 is wrong, expected an edge of the histogram: dynamo-frontend "
+     "has 0.0022, "),
+    ({"alerts": {"sources": ["vllm"], "objectives": {"time_to_first_token": {"seconds": 2.2}}}},
+     "alerts.objectives.time_to_first_token.seconds: 2.2 is wrong, expected an edge of the histogram: vllm has 0.001"),
+    ({"alerts": {"objectives": {"time_to_first_token": {"seconds": 640}}}},
+     "alerts.objectives.time_to_first_token.seconds: 640 is wrong, expected at most 480, the highest edge of dynamo-"),
+    ({"alerts": {"sources": ["vllm"], "objectives": {"inter_token_latency": {"goal": 0.95}}}},
+     "alerts.objectives.inter_token_latency: a table is wrong, expected no such objective: none of the sources "
+     "shows inter_token_latency_seconds without time_per_output_token_seconds, which has an objective of its own"),
+    ({"alerts": {"sources": ["dynamo-frontend"], "objectives": {"time_per_output_token": {"goal": 0.95}}}},
+     "expected no such objective: none of the sources shows time_per_output_token_seconds"),
     # Its fast alert could never fire: 14.4 times what such a budget allows is more than all requests.
     ({"alerts": {"objectives": {"requests": {"goal": 0.9}}}}, "alerts.objectives.requests.goal: 0.9 is wrong, "
      "expected a share of at least 0.94 and below 1"),

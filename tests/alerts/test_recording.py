@@ -30,6 +30,7 @@ from servescope.contract.expressions import (
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, record_ended
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
 from tests.support.alert_stories import DEPLOYMENT, series
@@ -75,7 +76,10 @@ class Counted:
             labels = (("replica", replica), *zip(metric.labels, values, strict=True))
             value = 0.0 if self.idle else 3.0 + number + len(metric.name) % 5
             if metric.kind == "histogram":
-                self._tell_histogram(metric.name, metric.edges or (), labels, value)
+                # An objective may be at an edge of other engines.
+                promised = OBJECTIVES.get(metric.name.removesuffix("_seconds"))
+                edges = {*(metric.edges or ()), *(promised.edges_seconds if promised else ())}
+                self._tell_histogram(metric.name, tuple(sorted(edges)), labels, value)
             else:
                 self.values[metric.name, labels] = value
 
@@ -108,7 +112,7 @@ class Counted:
             case Difference(left, right):
                 less = self.expected(right, window, by)
                 return {group: value - less[group] for group, value in self.expected(left, window, by).items()}
-            case FractionAbove(edge, name):
+            case FractionAbove(edge, name, _):
                 below = sum(self._grouped(f"{name}_bucket", (("le", (format_edge(edge),)),), by).get((), [0.0]))
                 total = sum(self._grouped(f"{name}_count", (), by).get((), [0.0]))
                 return {(): 1 - below / total} if total > 0 else {}
@@ -183,8 +187,9 @@ def test_a_long_window_is_as_a_short_one_but_for_its_length() -> None:
     expressions = {rule["record"]: rule["expr"] for rule in _recorded()}
     for name, rule in RULES.items():
         if rule not in _SHORT:
-            base, _, window = name.rpartition("rate")
-            assert expressions[name].replace(f"[{window}]", "[5m]") == expressions[f"{base}rate5m"]
+            base, window = re.fullmatch(r"(.+(?:rate|increase))(\w+)", name).groups()  # type: ignore[union-attr]
+            short = next(each for each in ("5m", "1h") if f"{base}{each}" in expressions)
+            assert expressions[name].replace(f"[{window}]", f"[{short}]") == expressions[f"{base}{short}"]
 
 
 @pytest.mark.slow
@@ -214,6 +219,7 @@ def test_every_rule_of_an_idle_deployment_is_0_or_absent(
     counted = Counted(idle=True)
     idle = {figure.record(): figure.idle for figure in FIGURES.values()}
     idle |= dict.fromkeys(map(record_buckets, RECORDED_HISTOGRAMS), "zero")
+    idle |= dict.fromkeys((record_ended(row.long) for row in BURN_WINDOWS), "zero")
     checks = []
     for rule in RULES.values():
         expected = counted.expected(rule.expression, rule.window, rule.by)
@@ -270,8 +276,10 @@ def test_names_say_level_metric_and_operation() -> None:
         assert level == "deployment"
         assert groups == ", ".join((*DEPLOYMENT_LABELS, *own))
         assert not metric.endswith("_total")
-        assert re.fullmatch(r"sum|avg|max|(?:\w+_)?rate\d+[mhd]", operation)
-        assert set(re.findall(r"\[(\w+)\]", rule["expr"])) == set(re.findall(r"rate(\d+[mhd])$", operation))
+        assert re.fullmatch(r"sum|avg|max|(?:\w+_)?(?:rate|increase)\d+[mhd]", operation)
+        assert set(re.findall(r"\[(\w+)\]", rule["expr"])) == set(
+            re.findall(r"(?:rate|increase)(\d+[mhd])$", operation)
+        )
 
 
 def test_a_rules_series_are_bounded_by_its_labels() -> None:

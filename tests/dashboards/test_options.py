@@ -170,7 +170,8 @@ def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
     assert {"Replicas", "No active replica"} <= vllm["scale"]
     assert "Desired scale, raw" not in vllm["scale"]
     assert vllm["health"] == everything["health"]
-    assert _titles(engines=["vllm", "servescope"]) == everything
+    assert not {title for title in vllm["requests"] if title.startswith("Inter-token latency")}
+    assert _titles(engines=["vllm", "servescope", "dynamo-frontend"]) == everything
 
 
 def test_no_dashboard_links_to_one_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import Alert, Always, Badness, Compare, Gone, Measured, Own, Scaled, Shifted, Shown
-from servescope.contract.bounds import BOUNDS
+from servescope.alerting.records import (
+    Alert,
+    Always,
+    Badness,
+    Compare,
+    Gone,
+    Measured,
+    Own,
+    RequestsEnded,
+    Scaled,
+    Shifted,
+    Shown,
+)
+from servescope.contract.bounds import ALL_BAD, BOUNDS
 from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
 from servescope.contract.types import Band, Figure
 from servescope.settings.values import format_duration, parse_duration
 from tests.drift.facts import PAGE, Facts, Key
@@ -98,6 +110,9 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
                 ("objectives.rules.yml", objective.record(window)),
                 Derived(objective.bad, DEPLOYMENT_LABELS, frozenset({window})),
             )
+    for row in BURN_WINDOWS:
+        ended = Derived(ENDED, DEPLOYMENT_LABELS, frozenset({row.long}))
+        yield ("objectives.rules.yml", record_ended(row.long)), ended
 
 
 # --- Alerts -----------------------------------------------------------------------------------------------------------
@@ -140,6 +155,8 @@ def _names(part: object) -> Iterator[str]:
             yield from leaves(expression)
         case Badness(objective, window):
             yield objective.record(window)
+        case RequestsEnded(window):
+            yield record_ended(window)
         case _:
             for each in _parts(part):
                 yield from _names(each)
@@ -161,6 +178,7 @@ def numbers_of_the_catalog() -> dict[float, str]:
             found[step.start] = f"a step of {figure.name}"
     for name, bound in BOUNDS.items():
         found[bound.value] = name
+    found[ALL_BAD] = "all requests are bad"
     for objective in OBJECTIVES.values():
         for row in BURN_WINDOWS:
             found[round(row.factor * objective.budget, 12)] = f"{row.factor:g} times the budget of {objective.name}"
@@ -187,7 +205,7 @@ def _allowed_numbers(alert: Alert) -> frozenset[str]:
     texts = {f"{value:g}" for value in numbers | signed} | set(_durations(alert))
     for objective in OBJECTIVES.values():
         if objective.name.replace("_", "-") in alert.family:
-            edges = {getattr(objective.bad, "edge", objective.goal)}
+            edges = objective.edges_seconds
             texts |= {f"{value:g}" for value in (objective.goal, objective.budget, *edges)} | {"30d"}
             rows = [row for row in BURN_WINDOWS if row.severity == alert.severity]
             texts |= {text for row in rows for text in (f"{row.factor:g}", row.short, row.long)}

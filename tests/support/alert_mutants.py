@@ -20,6 +20,7 @@ from servescope.alerting.records import (
     Over,
     Own,
     Present,
+    Product,
     Quotient,
     Scaled,
     Shifted,
@@ -127,6 +128,12 @@ def _terms(term: Term) -> Iterator[tuple[str, Term]]:
                 yield what, Quotient(mutant, denominator)
             for what, mutant in _terms(denominator):
                 yield what, Quotient(numerator, mutant)
+        case Product(left, right):
+            yield "not multiplied", left
+            for what, mutant in _terms(left):
+                yield what, Product(mutant, right)
+            for what, mutant in _terms(right):
+                yield what, Product(left, mutant)
         case Scaled(scaled, factor):
             for shifted in _shifted(factor):
                 yield f"factor {factor:g} became {shifted:g}", Scaled(scaled, shifted)

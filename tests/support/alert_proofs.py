@@ -9,6 +9,9 @@ from servescope.alerting.alerts import ALERTS
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import (
     ACTIVE_REPLICAS,
+    ALL_BAD,
+    ALL_BAD_REQUESTS,
+    BAD_REQUESTS,
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     FAILURES_REPEATED,
@@ -18,7 +21,6 @@ from servescope.contract.bounds import (
     LOOP_LAG,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
-    REQUEST_TRAFFIC,
     SCALE_CHANGES,
     SCRAPE_AGE,
     SPLIT_MARGIN,
@@ -29,7 +31,7 @@ from servescope.contract.bounds import (
 )
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import NEW_STACK, OLD_STACK
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, record_ended
 from servescope.contract.own_metrics import (
     ALERTMANAGER_RELOADED,
     ALERTS_UNSENT,
@@ -129,6 +131,7 @@ def _burning(name: str, severity: str) -> Proof:
         window: series(objective.record(window), DEPLOYMENT) for row in BURN_WINDOWS for window in (row.short, row.long)
     }
     rows = [row for row in BURN_WINDOWS if row.severity == severity]
+    ended_in = {row.long: series(record_ended(row.long), DEPLOYMENT) for row in rows}
     fires: list[tuple[Mapping[str, float | str | None], float]] = []
     silent: dict[str, Mapping[str, float | str | None]] = {}
     for row in rows:
@@ -137,27 +140,22 @@ def _burning(name: str, severity: str) -> Proof:
         silent[f"at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at}
         silent[f"the short window at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at * 2}
         silent[f"the long window at {row.factor:g} times"] = {records[row.short]: at * 2, records[row.long]: at}
-    first, second = fires
-    silent = {name: {**changed, _REQUESTS: 5.0} for name, changed in silent.items()}
-    floor, lead = REQUEST_TRAFFIC.value, 20
-    for number, (bad, _) in enumerate(fires):
-        silent[f"hardly any traffic {number}"] = {**bad, _REQUESTS: _averaging(floor * 0.99, lead)}
-        silent[f"traffic that has only just come {number}"] = {**bad, _REQUESTS: floor * 1.2}
-    low = {_REQUESTS: _averaging(floor, lead)}
+    also: dict[str, tuple[Mapping[str, float | str | None], float]] = {"the second row": fires[1]}
+    for number, row in enumerate(rows):
+        ended, both = ended_in[row.long], (records[row.short], records[row.long])
+        enough, every = BAD_REQUESTS.value, ALL_BAD_REQUESTS.value
+        half, nearly, whole = (dict.fromkeys(both, each) for each in (0.5, ALL_BAD, 1.0))
+        also[f"as many bad as suffice {number}"] = ({**half, ended: 2 * enough}, 0.5)
+        silent[f"one fewer {number}"] = {**half, ended: 2 * enough - 1}
+        also[f"all of those that suffice {number}"] = ({**whole, ended: every}, 1.0)
+        silent[f"all of fewer {number}"] = {**whole, ended: every - 1}
+        # Counts are extrapolated, so that all are not exactly all.
+        also[f"nearly all {number}"] = ({**nearly, ended: enough}, ALL_BAD)
+        silent[f"one good among few {number}"] = {**dict.fromkeys(both, ALL_BAD / _HAIR), ended: enough}
     return Proof(
-        {_REQUESTS: 0.0, **dict.fromkeys(records.values(), 0.0)},
-        {**first[0], _REQUESTS: 5.0}, first[1], silent,
-        also={
-            "the second row": ({**second[0], _REQUESTS: 5.0}, second[1]),
-            "traffic at its floor": ({**first[0], **low}, first[1]),
-            "the second row, traffic at its floor": ({**second[0], **low}, second[1]),
-        },
+        {**dict.fromkeys(records.values(), 0.0), **dict.fromkeys(ended_in.values(), 1e6)},
+        *fires[0], silent, also=also,
     )  # fmt: skip
-
-
-def _averaging(rate: float, lead: int) -> str:
-    """So many requests a second on average, from the first minute on, where there were none for `lead` minutes."""
-    return " ".join(map(repr, (rate * (lead + 1) * 1.0001, *(rate for _ in range(100)))))
 
 
 def _slower(name: str) -> Proof:
@@ -413,6 +411,7 @@ PROOFS: Mapping[str, Proof] = {
         for name, camel in (
             ("time_to_first_token", "TimeToFirstToken"),
             ("time_per_output_token", "TimePerOutputToken"),
+            ("inter_token_latency", "InterTokenLatency"),
             ("requests", "Requests"),
         )
         for severity in ("critical", "warning")

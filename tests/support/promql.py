@@ -285,7 +285,7 @@ def _read(node: Node) -> Expression:
         ):
             return Quantile(share, _histogram(_read(buckets)))
         case Binary("-", Number(1.0), Binary("/", below, Binary(">", total, Number(0.0)))):
-            return _fraction(_read(below), _read(total))
+            return _fraction(below, _read(total))
         case Binary("/", left, Binary(">", right, Number(0.0))):
             return Ratio(_read(left), _read(right))
         case Binary("-", left, right):
@@ -300,13 +300,27 @@ def _histogram(buckets: Expression) -> str:
     raise NotReadError(f"no buckets of a histogram: {buckets}")
 
 
-def _fraction(below: Expression, total: Expression) -> FractionAbove:
-    match below, total:
-        case Rate(bucket, (("le", (edge,)),)), Rate(count, ()):
-            histogram = bucket.removesuffix("_bucket")
-            if count == f"{histogram}_count":
-                return FractionAbove(float(edge), histogram)
-    raise NotReadError(f"no share of a histogram's observations: {below}, {total}")
+def _fraction(below: Node, total: Expression) -> FractionAbove:
+    edges: list[float] = []
+    for each in _alternatives(below):
+        match _read(each), total:
+            case Rate(bucket, (("le", (edge,)),)), Rate(count, ()) if (
+                count == f"{bucket.removesuffix('_bucket')}_count"
+            ):
+                edges.append(float(edge))
+            case read, _:
+                raise NotReadError(f"no share of a histogram's observations: {read}, {total}")
+    assert isinstance(total, Rate)
+    return FractionAbove(edges[0], total.name.removesuffix("_count"), tuple(edges[1:]))
+
+
+def _alternatives(node: Node) -> Iterator[Node]:
+    """Both sides of every `or`, in order."""
+    match node:
+        case Binary("or", left, right):
+            yield from (*_alternatives(left), *_alternatives(right))
+        case _:
+            yield node
 
 
 def _matchers(matchers: tuple[tuple[str, str, str], ...]) -> Matchers:

@@ -11,7 +11,7 @@ import yaml
 from alerts.__main__ import FILES, GENERATED
 from servescope.contract.expressions import Expression, Rate
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
-from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
 from servescope.contract.types import DEFAULT_WINDOW
 from tests.support.alert_stories import minutes
 
@@ -38,6 +38,8 @@ def _expected_rules() -> Iterator[Rule]:
         window = rule["record"].rpartition("rate")[2]
         if rule["record"] == objective.record(window):
             yield Rule(rule["record"], objective.bad, minutes(window))
+    for window in dict.fromkeys(row.long for row in BURN_WINDOWS):
+        yield Rule(record_ended(window), ENDED, minutes(window))
 
 
 RULES = {rule.name: rule for rule in _expected_rules()}

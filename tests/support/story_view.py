@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from servescope.alerting.evaluation import Active, advance, duration_ms, holding
-from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Shown
+from servescope.alerting.records import Alert, Badness, Measured, Over, Own, RequestsEnded, Shown
 from servescope.collector.paging.recent_values import reduced
 from servescope.contract.expressions import Expression, Increase, Matchers, Vector, matches
 from servescope.contract.figures import FIGURES
+from servescope.contract.objectives import record_ended
 from servescope.contract.readings import evaluate
 from servescope.contract.samples import Labels, Series, Window, make_labels
 from tests.support.alert_stories import firing
@@ -102,6 +103,10 @@ class StoryView:
     def badness(self, badness: Badness) -> Vector:
         """An objective's bad share, as its recording rule left it."""
         return self._instant(badness.objective.record(badness.window), (), self.minute)
+
+    def ended(self, ended: RequestsEnded) -> Vector:
+        """The requests that ended, as their recording rule left them."""
+        return self._instant(record_ended(ended.window), (), self.minute)
 
     def _instant(self, name: str, where: Matchers, minute: int) -> Vector:
         found: Vector = {}

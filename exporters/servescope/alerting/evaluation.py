@@ -27,7 +27,9 @@ from servescope.alerting.records import (
     Over,
     Own,
     Present,
+    Product,
     Quotient,
+    RequestsEnded,
     Scaled,
     Shifted,
     Shown,
@@ -65,6 +67,9 @@ class View(Protocol):
 
     def badness(self, badness: Badness) -> Vector:
         """An objective's bad share over its window."""
+
+    def ended(self, ended: RequestsEnded) -> Vector:
+        """The number of requests that ended over a window of objectives."""
 
 
 def is_evaluated_by_collector(alert: Alert) -> bool:
@@ -125,6 +130,8 @@ def _values(term: Term, view: View) -> Vector:
             return view.measured(term)
         case Badness():
             return view.badness(term)
+        case RequestsEnded():
+            return view.ended(term)
         case Over():
             return view.over(term)
         case Extreme(function, of, by, before):
@@ -137,6 +144,8 @@ def _values(term: Term, view: View) -> Vector:
             return {
                 labels: value / below for labels, value, below in _paired(numerator, denominator, view) if below > 0
             }
+        case Product(left, right):
+            return {labels: value * other for labels, value, other in _paired(left, right, view)}
         case Scaled(scaled, factor):
             return {labels: factor * value for labels, value in _values(scaled, view).items()}
         case Shifted(shifted, by_number):

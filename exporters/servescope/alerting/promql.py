@@ -21,7 +21,9 @@ from servescope.alerting.records import (
     Over,
     Own,
     Present,
+    Product,
     Quotient,
+    RequestsEnded,
     Scaled,
     Shifted,
     Shown,
@@ -32,6 +34,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.expressions import Increase, matchers_promql, promql
 from servescope.contract.figures import FIGURES
+from servescope.contract.objectives import record_ended
 from servescope.contract.own_metrics import FOREIGN_SERIES
 from servescope.contract.types import DEFAULT_WINDOW
 
@@ -88,6 +91,8 @@ class ConditionCompiler(ABC):
                 return self._measured(term)
             case Badness():
                 return self._badness(term)
+            case RequestsEnded():
+                return self._ended(term)
             case Over(function, shown, window, before):
                 name = "changes" if function == "changes" else f"{function}_over_time"
                 return f"{name}({self._past(shown, window)}{_offset(before)})"
@@ -96,6 +101,8 @@ class ConditionCompiler(ABC):
             case Quotient(numerator, denominator):
                 below = f"({self._operand(denominator)} > 0)"
                 return f"{self._operand(numerator)} / {self._on(numerator, denominator)} {below}"
+            case Product(left, right):
+                return f"{self._operand(left)} * {self._on(left, right)} {self._operand(right)}"
             case Scaled(scaled, factor):
                 return f"{self._number(factor)} * {self._operand(scaled)}"
             case Shifted(shifted, by_number):
@@ -118,7 +125,7 @@ class ConditionCompiler(ABC):
 
     def _is_compound(self, term: Term) -> bool:
         """Whether the term as an operand is written in parentheses."""
-        return isinstance(term, Quotient | Scaled | Shifted | Measured)
+        return isinstance(term, Quotient | Product | Scaled | Shifted | Measured)
 
     def _on(self, left: Term, right: Term) -> str:
         """The matching of two terms: on the labels that identify the right one's values."""
@@ -148,6 +155,9 @@ class ConditionCompiler(ABC):
     def _badness(self, badness: Badness) -> str: ...
 
     @abstractmethod
+    def _ended(self, ended: RequestsEnded) -> str: ...
+
+    @abstractmethod
     def _without_series(self, condition: Gone | Always) -> str:
         """A condition whose value has no series of its own."""
 
@@ -173,6 +183,9 @@ class _RuleCompiler(ConditionCompiler):
 
     def _badness(self, badness: Badness) -> str:
         return badness.objective.record(badness.window)
+
+    def _ended(self, ended: RequestsEnded) -> str:
+        return record_ended(ended.window)
 
     def _without_series(self, condition: Gone | Always) -> str:
         if isinstance(condition, Always):

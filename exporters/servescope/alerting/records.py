@@ -7,9 +7,10 @@ Shown                 a figure, as recorded
 Own                   one of the collector's own series
 Measured              an expression of the contract's counters and gauges that is no figure
 Badness               the bad share of an objective over one of its windows
+RequestsEnded         how many requests ended over a window of objectives
 Over                  the average, maximum, minimum or number of changes of a figure over a past window
 Extreme               the maximum or minimum of the values of several deployments or targets
-Quotient              a term ÷ another
+Quotient, Product     a term ÷ another, a term × another
 Scaled, Shifted       a term × a number, a term + a number
 Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
 Gone, Vanished        of series
@@ -82,6 +83,13 @@ class Badness:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestsEnded:
+    """The number of requests that ended over a window of objectives."""
+
+    window: str
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """An aggregate of a figure over a `window` that ended `before` ago."""
 
@@ -117,6 +125,14 @@ class Quotient:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A term times another of the same deployment."""
+
+    left: Term
+    right: Term
+
+
+@dataclass(frozen=True, slots=True)
 class Scaled:
     """A term times a number."""
 
@@ -132,7 +148,7 @@ class Shifted:
     by: float
 
 
-Term = Shown | Own | Measured | Badness | Over | Extreme | Quotient | Scaled | Shifted
+Term = Shown | Own | Measured | Badness | RequestsEnded | Over | Extreme | Quotient | Product | Scaled | Shifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +287,13 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return by
         case Measured():
             return value.labels
-        case Badness():
+        case Badness() | RequestsEnded():
             return DEPLOYMENT_LABELS
         case Over(_, shown, _, _):
             return labels_of(shown)
         case Scaled(term, _) | Shifted(term, _) | Present(term):
             return labels_of(term)
-        case Quotient(left, right) | Compare(left, _, right):
+        case Quotient(left, right) | Product(left, right) | Compare(left, _, right):
             if isinstance(right, float) or is_grouped(left, right):
                 return labels_of(left)
             # One to one, Prometheus keeps what both are matched on.
@@ -339,9 +355,9 @@ def _within(term: Term) -> Iterator[Term]:
     match term:
         case Over(_, shown, _, _) | Extreme(_, shown, _, _):
             yield shown
-        case Quotient(numerator, denominator):
-            yield from _within(numerator)
-            yield from _within(denominator)
+        case Quotient(left, right) | Product(left, right):
+            yield from _within(left)
+            yield from _within(right)
         case Scaled(inner, _) | Shifted(inner, _):
             yield from _within(inner)
         case _:

@@ -123,7 +123,7 @@ class Program:
                 inputs = (self._compile(left, by), self._compile(right, by))
             case Quantile(_, histogram):
                 leaf = Leaf("buckets", f"{histogram}_bucket", (), by)
-            case FractionAbove(_, histogram):
+            case FractionAbove(histogram=histogram):
                 inputs = (self._compile(Rate(f"{histogram}_count"), by),)
                 leaf = Leaf("buckets", f"{histogram}_bucket", (), by)
             case _:
@@ -149,8 +149,11 @@ def _computed(expression: Expression, inputs: Sequence[Floats], leaf: int, sums:
             return inputs[0] - inputs[1]
         case Quantile(quantile, _):
             return sums.quantiles(leaf, quantile)
-        case FractionAbove(edge, _):
-            return 1.0 - _quotient(sums.buckets(leaf, edge), inputs[0])
+        case FractionAbove():
+            below = sums.buckets(leaf, expression.edge)
+            for edge in expression.further:
+                below = np.where(np.isnan(below), sums.buckets(leaf, edge), below)
+            return 1.0 - _quotient(below, inputs[0])
         case _:
             assert_never(expression)
 

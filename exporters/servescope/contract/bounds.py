@@ -37,7 +37,14 @@ FAILURES_REPEATED = Bound(
 )
 ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active replicas serve no requests", least=1.0)
 QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is harmless")
-REQUEST_TRAFFIC = Bound("request_traffic", 0.02, "requests/s", "fewer requests do not suffice to judge an objective")
+BAD_REQUESTS = Bound(
+    "bad_requests", 10.0, "requests", "fewer requests that violate an objective do not suffice to alert", least=1.0
+)
+ALL_BAD_REQUESTS = Bound(
+    "all_bad_requests", 3.0, "requests", "as many suffice if they were all the requests there were", least=1.0
+)
+ALL_BAD = 0.99
+"""From this share of requests on, all of them are bad; extrapolated counts are no whole numbers."""
 STORE_QUEUE_AGE = Bound(
     "store_queue_age", 60.0, "seconds", "scrapes that wait longer for the store would be lost with the process"
 )
@@ -89,7 +96,8 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             FAILURES_REPEATED,
             ACTIVE_REPLICAS,
             QUEUE_FLOOR,
-            REQUEST_TRAFFIC,
+            BAD_REQUESTS,
+            ALL_BAD_REQUESTS,
             STORE_QUEUE_AGE,
             WORSE_TIMES,
             WORSE_ERRORS,

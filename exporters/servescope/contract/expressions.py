@@ -85,10 +85,19 @@ class Quantile:
 
 @dataclass(frozen=True, slots=True)
 class FractionAbove:
-    """Share of a histogram's observations within the window above an edge; exact, absent where it is no edge."""
+    """Share of a histogram's observations within the window above an edge; exact, absent where it is no edge.
+
+    A group without that edge takes the first of `further` that it has: engines have edges of their own.
+    """
 
     edge: float
     histogram: str
+    further: tuple[float, ...] = ()
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """All edges, in the order in which they are looked for."""
+        return (self.edge, *self.further)
 
 
 Expression = Rate | Increase | Level | Ratio | Difference | Quantile | FractionAbove
@@ -125,7 +134,7 @@ def leaves(expression: Expression) -> set[str]:
     match expression:
         case Rate(name) | Increase(name) | Level(name):
             return {name}
-        case Quantile(_, histogram) | FractionAbove(_, histogram):
+        case Quantile(_, histogram) | FractionAbove(histogram=histogram):
             return {histogram}
         case Ratio(left, right) | Difference(left, right):
             return leaves(left) | leaves(right)
@@ -166,8 +175,11 @@ def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str
             rates = f"rate({_selector(f'{histogram}_bucket', (), scope)}[{window}])"
             buckets = f"sum by ({', '.join((*by, 'le'))}) ({rates})"
             return quantile_promql(quantile, buckets)
-        case FractionAbove(edge, histogram):
-            below = counter("rate", f"{histogram}_bucket", (("le", (format_edge(edge),)),))
+        case FractionAbove(histogram=histogram):
+            at_edges = [
+                counter("rate", f"{histogram}_bucket", (("le", (format_edge(each),)),)) for each in expression.edges
+            ]
+            below = at_edges[0] if len(at_edges) == 1 else f"({' or '.join(at_edges)})"
             return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
         case _:
             assert_never(expression)

@@ -91,12 +91,16 @@ def _compute(expression: Expression, readings: Readings, by: tuple[str, ...]) ->
                 group: bucket_quantile(quantile, buckets) for group, buckets in readings.buckets(histogram, by).items()
             }
             return {group: value for group, value in quantiles.items() if value is not None}
-        case FractionAbove(edge, histogram):
+        case FractionAbove(histogram=histogram):
             counts = readings.counters(f"{histogram}_count", (), by, per_second=True)
-            return {
-                group: 1.0 - buckets[edge] / counts[group]
+            below_edge = {
+                group: next((buckets[edge] for edge in expression.edges if edge in buckets), None)
                 for group, buckets in readings.buckets(histogram, by).items()
-                if edge in buckets and counts.get(group, 0.0) > 0.0
+            }
+            return {
+                group: 1.0 - below / counts[group]
+                for group, below in below_edge.items()
+                if below is not None and counts.get(group, 0.0) > 0.0
             }
         case _:
             assert_never(expression)

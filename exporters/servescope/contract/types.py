@@ -193,7 +193,7 @@ class Bound:
 class Objective:
     """What users are promised: the share `goal` of requests, over 30 days, is not among `bad`.
 
-    `bad` is a share of requests or observations, 0 … 1, as an expression over a window.
+    `bad` is a share, 0 … 1, as an expression over a window; `counts` is what it is a share of.
     """
 
     name: str
@@ -201,6 +201,7 @@ class Objective:
     goal: float
     bad: Expression
     promise: str
+    counts: Literal["requests", "tokens"] = "requests"
 
     @property
     def budget(self) -> float:
@@ -209,9 +210,12 @@ class Objective:
         return round(1.0 - self.goal, 12)
 
     @property
-    def edge_seconds(self) -> float | None:
-        """The latency that is promised, None for an objective of another kind."""
-        return self.bad.edge if isinstance(self.bad, FractionAbove) else None
+    def edges_seconds(self) -> tuple[float, ...]:
+        """The latencies that are promised: the first by engines that count it exactly, the others by other engines.
+
+        Empty for an objective of another kind.
+        """
+        return self.bad.edges if isinstance(self.bad, FractionAbove) else ()
 
     def record(self, window: str) -> str:
         """The name of the recording rule of its bad share."""

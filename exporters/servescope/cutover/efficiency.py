@@ -81,12 +81,12 @@ def _within_objectives(arm: ArmFold, within: slice) -> Floats | None:
     """
     good = np.nan_to_num(arm.traffic["ok"][:, within]).sum(axis=0)
     for objective in OBJECTIVES.values():
-        if objective.edge_seconds is None:
+        if not objective.edges_seconds or objective.counts != "requests":
             continue
         found = arm.distributions.get(JUDGED[f"{objective.name}_seconds"].histogram)
-        if found is None or objective.edge_seconds not in found.edges:
+        if found is None or objective.edges_seconds[0] not in found.edges:
             return None
-        first = found.edges.index(objective.edge_seconds) + 1
+        first = found.edges.index(objective.edges_seconds[0]) + 1
         good = good - found.counts[first:, within].sum(axis=0)
     return np.asarray(np.maximum(good, 0.0))
 

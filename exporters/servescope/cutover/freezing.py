@@ -175,7 +175,7 @@ def _shares_above(found: BucketCounts) -> tuple[Floats, Floats]:
 
 
 def _objective_edge(name: str) -> float | None:
-    edges = (each.edge_seconds for each in OBJECTIVES.values() if f"{each.name}_seconds" == name)
+    edges = (edge for each in OBJECTIVES.values() if f"{each.name}_seconds" == name for edge in each.edges_seconds)
     return next(edges, None)
 
 

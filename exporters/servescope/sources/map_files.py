@@ -43,7 +43,7 @@ _MAP = (
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present")
 _FIRST_USE = _keys("when", "like", "labels")
-_TAKEN = _keys("take!", "absent", "zero", "zero_when", "zero_edges", "reason")
+_TAKEN = _keys("take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason")
 _MISSING = _keys("status!", "reason!")
 _ALTERNATIVE = _keys("requires", "unless", "status", "reason")
 _TERM = _keys("native!", "select", "except", "drop", "set", "scale", "optional")
@@ -119,7 +119,9 @@ def _read_metrics(table: Table) -> Mapping[str, MetricMap]:
         elif same_names:
             # Where a process exposes nothing of a component, the default of the component applies.
             default = defaults.get(metric.component, MetricMap(metric))
-            metrics[name] = replace(default, metric=metric, alternatives=(Alternative((Term(name),)),))
+            metrics[name] = replace(
+                default, metric=metric, alternatives=(Alternative((Term(name),)),), edges=metric.edges or ()
+            )
         elif metric.component in defaults:
             metrics[name] = replace(defaults[metric.component], metric=metric)
         else:
@@ -150,7 +152,8 @@ def _read_metric(metric: Metric, given: Table) -> MetricMap:
         cast("Absence", table.choice("absent", get_args(Absence), "unknown")),
         _read_zeros(metric, table.table("zero", _keys(*metric.labels))),
         _strings(table, "zero_when"),
-        _read_edges(table),
+        _read_edges(table, "edges"),
+        _read_edges(table, "edges_before"),
         reason=table.string("reason", "") or None,
     )
 
@@ -217,10 +220,10 @@ def _read_scale(table: Table) -> float:
     return float(value)
 
 
-def _read_edges(table: Table) -> tuple[float, ...]:
-    values = table.values.get("zero_edges", [])
+def _read_edges(table: Table, key: str) -> tuple[float, ...]:
+    values = table.values.get(key, [])
     if not isinstance(values, list) or not all(map(_is_number, values)):
-        raise table.wrong("zero_edges", "a list of numbers")
+        raise table.wrong(key, "a list of numbers")
     return tuple(map(float, values))
 
 

@@ -69,7 +69,8 @@ class MetricMap:
     """Where one metric of the contract comes from: the alternatives, newest first, or why there are none.
 
     `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
-    if the series in `zero_when` are exposed, and `zero_edges` the buckets of a histogram until it exposes its own.
+    if the series in `zero_when` are exposed. `edges` are the finite edges of a histogram, which its zeros have;
+    `edges_before` are those of older releases.
     """
 
     metric: Metric
@@ -77,7 +78,8 @@ class MetricMap:
     absent: Absence = "unknown"
     zeros: tuple[Labels, ...] = ((),)
     zero_when: tuple[str, ...] = ()
-    zero_edges: tuple[float, ...] = ()
+    edges: tuple[float, ...] = ()
+    edges_before: tuple[float, ...] = ()
     status: Status | None = None
     reason: str | None = None
 

@@ -262,7 +262,7 @@ def _present_labels(exposition: Exposition, source: Source) -> list[Labels]:
 def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:
     if metric_map.metric.kind != "histogram":
         return [("", ())]
-    edges = (*metric_map.zero_edges, float("inf")) if metric_map.zero_edges else ()
+    edges = (*metric_map.edges, float("inf")) if metric_map.edges else ()
     return [("_sum", ()), ("_count", ()), *(("_bucket", (("le", format_edge(edge)),)) for edge in edges)]
 
 

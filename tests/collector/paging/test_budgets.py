@@ -103,6 +103,27 @@ def test_an_objective_without_its_bucket_has_no_share() -> None:
     assert budgets.shares(3_600_000, START)[LATENCY] == {CHAT.labels(): 1 - 10 / 40}
 
 
+def test_each_target_is_held_to_the_first_edge_that_it_has() -> None:
+    """Of two engines in a deployment, one counts 2.5 s and the other 4.7 s: each is counted at its own edge."""
+    budgets = Budgets((LATENCY,), DAY)
+    names = ("time_to_first_token_seconds_count", "time_to_first_token_seconds_bucket")
+    for target, edges in {"r0": ("2.5", "5"), "r1": ("2.2", "4.7")}.items():
+        shown = (Series(names[0], ()), *(Series(names[1], (("le", edge),)) for edge in edges))
+        for step in (1, 2):
+            budgets.count(f"chat/{target}", CHAT, Snapshot(shown, np.array([10.0, 4.0, 8.0]) * step))
+    # Four within 2.5 s at the first and eight within 4.7 s at the second, of twenty.
+    assert budgets.shares(3_600_000, START)[LATENCY] == {CHAT.labels(): pytest.approx(1 - 12 / 20)}
+
+
+def test_requests_that_ended_are_counted_by_deployment() -> None:
+    """Whatever their outcome, over a restart; none where nothing was compared yet."""
+    budgets = Budgets((REQUESTS,), DAY)
+    assert budgets.ended(3_600_000, START) == {}
+    for values in ([90.0, 1.0, 3.0], [100.0, 2.0, 3.0], [5.0, 1.0, 0.0]):
+        budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array(values)))
+    assert budgets.ended(3_600_000, START) == {CHAT.labels(): 11.0 + 6.0}
+
+
 def test_sums_continue_after_a_restart() -> None:
     """Stored sums are restored, and increases before the restart are not counted again."""
     first = Budgets((REQUESTS,), DAY)

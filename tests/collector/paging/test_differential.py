@@ -105,7 +105,11 @@ def _play(stack: ObservedStack) -> Played:
         })  # fmt: skip
         played.own.append(stack.collector.own.read({*requirements.own, *requirements.counters}))
         played.shares.append(
-            {term: dict(alerts.view.badness(term)) for term in (*requirements.budgets, *requirements.badness)}
+            {
+                term: dict(alerts.view.badness(term))
+                for term in (*requirements.budgets, *requirements.badness)
+                if isinstance(term, Badness)
+            }
         )
     return played
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, duration_ms
-from servescope.alerting.records import Alert, Badness, Measured, Over, Own, Shown
+from servescope.alerting.records import Alert, Badness, Measured, Over, Own, RequestsEnded, Shown
 from servescope.collector.paging.states import (
     GRACE_MS,
     KEPT_FREE,
@@ -52,6 +52,9 @@ class OneFigure:
         return {}
 
     def badness(self, _: Badness) -> Vector:
+        return {}
+
+    def ended(self, _: RequestsEnded) -> Vector:
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Error budgets: the bad share of an objective over windows much longer than scrapes are held.
+"""Error budgets: the bad share of an objective, and the requests that ended, over windows longer than scrapes are held.
 
 The increases of counters are summed per deployment, and the sums are kept at instants that are the further apart the
 older they are. The share over a window is the quotient of two differences of sums. It is exact for a window whose start
@@ -21,6 +21,7 @@ from servescope.collector.paging.recent_values import RecentValues
 from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
 from servescope.contract.extrapolation import Floats
 from servescope.contract.identity import Deployment
+from servescope.contract.objectives import ENDED
 from servescope.contract.samples import Labels, Series, Snapshot
 from servescope.contract.types import Objective
 from servescope.errors import UsageError
@@ -42,17 +43,20 @@ _MOST_SERIES: Final = 1_000
 
 
 class _Part(NamedTuple):
-    """Counters that are summed: those of a name that match, and one bucket's `le` where `edge` is not None."""
+    """Counters that are summed: those of a name that match, and with `edges` the buckets of the first that there is."""
 
     name: str
     where: Matchers
-    edge: float | None
+    edges: tuple[float, ...]
 
-    def holds(self, series: Series) -> bool:
+    def holds(self, series: Series, known: Collection[float]) -> bool:
+        """Whether the part counts a series, of a target whose buckets of this name have the edges `known`."""
         if series.name != self.name:
             return False
         labels = dict(series.labels)
-        return matches(labels, self.where) and (self.edge is None or _number(labels.get("le", "")) == self.edge)
+        if not matches(labels, self.where):
+            return False
+        return not self.edges or _edge(labels) == next((edge for edge in self.edges if edge in known), math.nan)
 
 
 class _Shares(NamedTuple):
@@ -82,6 +86,7 @@ class Budgets:
     def __init__(self, objectives: Iterable[Objective], longest_ms: int) -> None:
         parts: dict[_Part, int] = {}
         self._shares = {each: _shares_of(each, parts) for each in objectives}
+        self._ended = parts.setdefault(_Part(ENDED.name, ENDED.where, ()), len(parts))
         self._parts = tuple(parts)
         # Recognizes sums that another release stored for other objectives.
         self._mark = float(zlib.crc32(repr(self._parts).encode()))
@@ -131,8 +136,12 @@ class Budgets:
             shown = (former.series[place] for place in former.places.tolist())
             last = {**former.last, **dict(zip(shown, former.values.tolist(), strict=True))}
         names = {part.name for part in self._parts}
+        edges: dict[str, set[float]] = {}
+        for each in series:
+            if each.name in names:
+                edges.setdefault(each.name, set()).add(_edge(dict(each.labels)))
         found = [
-            (place, [float(part.holds(each)) for part in self._parts])
+            (place, [float(part.holds(each, edges[each.name])) for part in self._parts])
             for place, each in enumerate(series)
             if each.name in names
         ]
@@ -211,16 +220,9 @@ class Budgets:
         """The bad share of every objective over the window that ends now, absent where nothing was counted."""
         if not self._sums:
             return {each: {} for each in self._shares}
-        now = np.array([*self._sums.values()])
-        was = np.zeros_like(now)
-        start = self._kept.latest(at_ms - window_ms)
-        if start is not None:
-            was = self._row(start[1])
-        grown = now - was
+        grown = self._grown(window_ms, at_ms)
         count = len(self._parts)
-        if self._labels.keys() != self._sums.keys():
-            self._labels = {deployment: deployment.labels() for deployment in self._sums}
-        labels = [self._labels[deployment] for deployment in self._sums]
+        labels = self._group_labels()
         found: dict[Objective, Vector] = {}
         for objective, (above, below, is_rest) in self._shares.items():
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -229,6 +231,29 @@ class Budgets:
             shares = 1.0 - quotients if is_rest else quotients
             found[objective] = {labels[row]: float(shares[row]) for row in np.flatnonzero(known).tolist()}
         return found
+
+    def ended(self, window_ms: int, at_ms: int) -> Vector:
+        """The number of requests that ended over the window that ends now, absent where nothing was counted."""
+        if not self._sums:
+            return {}
+        grown = self._grown(window_ms, at_ms)
+        known = grown[:, len(self._parts) + self._ended] > 0
+        return {
+            deployment_labels: float(grown[row, self._ended])
+            for row, deployment_labels in enumerate(self._group_labels())
+            if known[row]
+        }
+
+    def _grown(self, window_ms: int, at_ms: int) -> Floats:
+        """The increases since the window's start, of each part and of its comparisons, (deployments, 2 parts)."""
+        now = np.array([*self._sums.values()])
+        start = self._kept.latest(at_ms - window_ms)
+        return now if start is None else now - self._row(start[1])
+
+    def _group_labels(self) -> list[Labels]:
+        if self._labels.keys() != self._sums.keys():
+            self._labels = {deployment: deployment.labels() for deployment in self._sums}
+        return [self._labels[deployment] for deployment in self._sums]
 
     def _row(self, values: Floats) -> Floats:
         """The sums of a kept instant, (deployments, parts); 0 for a deployment that did not exist then."""
@@ -268,9 +293,10 @@ def _shares_of(objective: Objective, parts: dict[_Part, int]) -> _Shares:
 
     match objective.bad:
         case Ratio(Rate(above, where), Rate(below, whole)):
-            return _Shares(number(_Part(above, where, None)), number(_Part(below, whole, None)), is_rest=False)
-        case FractionAbove(edge, histogram):
-            bucket, count = _Part(f"{histogram}_bucket", (), edge), _Part(f"{histogram}_count", (), None)
+            return _Shares(number(_Part(above, where, ())), number(_Part(below, whole, ())), is_rest=False)
+        case FractionAbove(histogram=histogram):
+            bucket = _Part(f"{histogram}_bucket", (), objective.bad.edges)
+            count = _Part(f"{histogram}_count", (), ())
             return _Shares(number(bucket), number(count), is_rest=True)
         case _:
             raise UsageError(
@@ -278,8 +304,9 @@ def _shares_of(objective: Objective, parts: dict[_Part, int]) -> _Shares:
             )
 
 
-def _number(text: str) -> float:
+def _edge(labels: Mapping[str, str]) -> float:
+    """The upper edge of a bucket, NaN for a series that is none."""
     try:
-        return float(text)
+        return float(labels.get("le", ""))
     except ValueError:
         return math.nan

@@ -19,6 +19,7 @@ from servescope.alerting.records import (
     Measured,
     Over,
     Own,
+    RequestsEnded,
     Shown,
     Vanished,
     terms,
@@ -37,8 +38,9 @@ class Requirements:
     """What the conditions of some alerts read; spans are in milliseconds.
 
     `figures` are read by name, `pasts` over a span of time. `measured` and `badness` name the expressions of `asked`,
-    which are derived beside the figures. `budgets` are the windows of objectives that are longer than scrapes are kept.
-    `own` are the collector's own series with how long ago they are read, `counters` those whose increase is read.
+    which are derived beside the figures. `budgets` are the windows of objectives that are longer than scrapes are kept,
+    and of the requests that ended. `own` are the collector's own series with how long ago they are read, `counters`
+    those whose increase is read.
     """
 
     figures: frozenset[str]
@@ -46,7 +48,7 @@ class Requirements:
     asked: tuple[Asked, ...]
     measured: Mapping[Measured, str]
     badness: Mapping[Badness, str]
-    budgets: Mapping[Badness, int]
+    budgets: Mapping[Badness | RequestsEnded, int]
     own: Mapping[str, int]
     counters: Mapping[str, int]
 
@@ -81,7 +83,10 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
         tuple(asked),
         MappingProxyType(measured),
         MappingProxyType(short),
-        MappingProxyType({term: span_ms for term, span_ms in badness.items() if term not in short}),
+        MappingProxyType(
+            {term: span_ms for term, span_ms in badness.items() if term not in short}
+            | {term: duration_ms(term.window) for term in _each(found, RequestsEnded)}
+        ),
         MappingProxyType(own),
         MappingProxyType(counters),
     )
@@ -89,7 +94,7 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
 
 def objectives_of(requirements: Requirements) -> tuple[Objective, ...]:
     """The objectives that are read over windows longer than scrapes are kept."""
-    return tuple(dict.fromkeys(term.objective for term in requirements.budgets))
+    return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, Badness)))
 
 
 def _earlier(condition: Condition) -> Iterable[Extreme]:

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from servescope.alerting.evaluation import duration_ms
-from servescope.alerting.records import Badness, Measured, Over, Own, Shown
+from servescope.alerting.records import Badness, Measured, Over, Own, RequestsEnded, Shown
 from servescope.collector.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
@@ -159,6 +159,13 @@ class CollectorView:
         if shares is None:
             shares = self._shares[window_ms] = self.budgets.shares(window_ms, self.at_ms)
         return shares[badness.objective]
+
+    def ended(self, ended: RequestsEnded) -> Vector:
+        """The number of requests that ended over a window of objectives."""
+        known = self._known.get(ended)
+        if known is None:
+            known = self._known[ended] = self.budgets.ended(self.requirements.budgets[ended], self.at_ms)
+        return known
 
     def _asked(self, name: str) -> Iterable[tuple[Labels, float]]:
         return chain.from_iterable(each.asked.get(name, {}).items() for each in self._derivations)

@@ -1,0 +1,101 @@
+"""Which objectives engines can be held to, and at which latencies: an objective takes the edges of their histograms.
+
+A share of requests within a latency is exact only at an edge of the histogram. Where engines have different edges, each
+is held to its next one from the promised latency upwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES, latency_objective
+from servescope.contract.types import Objective
+from servescope.errors import ConfigurationError
+from servescope.sources.map_files import load_sources
+from servescope.sources.maps import SUPPLIED, MetricMap, Source
+
+LATENCIES: Final = tuple(name for name, objective in OBJECTIVES.items() if objective.edges_seconds)
+"""The objectives of latencies, by name."""
+
+Edges = Mapping[str, tuple[tuple[float, ...], ...]]
+"""By source, the edges of its histogram above 0 in each of its releases, ascending."""
+
+
+def objectives_of(sources: Iterable[str] = ()) -> Mapping[str, Objective]:
+    """The objectives that these sources, or targets beside them, can be held to; those of all sources without any.
+
+    A latency that none of them shows has none.
+    """
+    sources = tuple(sources)
+    edges = {name: edges_of(name, sources) for name in LATENCIES}
+    return MappingProxyType(
+        {
+            name: objective if name not in edges else promise(name, objective.goal, edges[name])
+            for name, objective in OBJECTIVES.items()
+            if edges.get(name, True)
+        }
+    )
+
+
+def promise(name: str, goal: float, edges: Edges, seconds: float | None = None) -> Objective:
+    """The objective of a latency at each source's next edge from `seconds`, or from the catalog's, upwards."""
+    wanted = OBJECTIVES[name].edges_seconds[0] if seconds is None else seconds
+    taken = {min(edge for edge in each if edge >= wanted) for releases in edges.values() for each in releases}
+    return latency_objective(name, goal, tuple(sorted(taken)))
+
+
+def edges_of(name: str, sources: Iterable[str] = ()) -> Edges:
+    """The edges of a latency's histogram, by source; empty where none of the sources shows it.
+
+    Where another target beside a source shows it, those of every source that does. Raises ConfigurationError for a
+    source map without edges.
+    """
+    metric, other = f"{name}_seconds", INSTEAD_OF.get(name, "")
+    known = load_sources()
+    chosen = {source: known[source] for source in sources} or dict(known)
+    held = {source: each for source, each in chosen.items() if not _shows(each, other)}
+    if any(each.metrics[metric].status == "elsewhere" for each in held.values()):
+        beside = {source: each for source, each in known.items() if not _shows(each, other)}
+        held = {source: each for source, each in held.items() if _shows(each, metric)} or beside
+    # Where a source shows the other metric, the objective must not find its edge.
+    foreign = {
+        edge for each in chosen.values() if other and _shows(each, other) for edge in _all_edges(each.metrics[metric])
+    }
+    found = {
+        source: tuple(
+            tuple(edge for edge in edges if edge > 0 and edge not in foreign)
+            for edges in _releases(each.metrics[metric])
+        )
+        for source, each in held.items()
+        if _shows(each, metric)
+    }
+    return MappingProxyType(found)
+
+
+def _shows(source: Source, metric: str) -> bool:
+    return bool(metric) and (bool(source.metrics[metric].alternatives) or source.metrics[metric].status in SUPPLIED)
+
+
+def _releases(metric: MetricMap) -> tuple[tuple[float, ...], ...]:
+    if not metric.edges:
+        raise ConfigurationError(f"the source map of an engine has no edges of {metric.metric.name}, expected them")
+    return (metric.edges, metric.edges_before) if metric.edges_before else (metric.edges,)
+
+
+def _all_edges(metric: MetricMap) -> tuple[float, ...]:
+    return (*metric.edges, *metric.edges_before)
+
+
+def list_edges(edges: Edges) -> str:
+    """The edges of each source as text, sources that have the same ones together."""
+    by_edges: dict[tuple[tuple[float, ...], ...], list[str]] = {}
+    for source, releases in edges.items():
+        by_edges.setdefault(releases, []).append(source)
+    texts = [
+        f"{' and '.join(names)} {'have' if len(names) > 1 else 'has'} "
+        + ", ".join(f"{edge:g}" for edge in sorted({edge for each in releases for edge in each}))
+        for releases, names in by_edges.items()
+    ]
+    return "; ".join(texts)

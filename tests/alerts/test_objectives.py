@@ -1,0 +1,166 @@
+"""Error budgets from the counters of engines: each with its own edges, with little traffic, and young."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alerts.__main__ import FILES, GENERATED
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.promises import LATENCIES, edges_of, objectives_of
+from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES
+from servescope.contract.samples import format_edge
+from servescope.sources.map_files import load_sources
+from tests.support.alert_stories import DEPLOYMENT, notation, series
+from tests.support.promtool import Suite, failures
+
+HOURS = 2
+Values = Sequence[float]
+"""A counter by the minute."""
+
+
+# --- Which edges ------------------------------------------------------------------------------------------------------
+
+
+def test_the_catalogs_objectives_are_at_the_next_edges_of_every_source() -> None:
+    """A map with other edges, or a new one, changes what engines are held to."""
+    assert dict(objectives_of()) == dict(OBJECTIVES)
+    assert {name for name in OBJECTIVES if OBJECTIVES[name].edges_seconds} == set(LATENCIES)
+
+
+@pytest.mark.parametrize("name", LATENCIES)
+def test_every_source_is_held_to_its_next_edge(name: str) -> None:
+    """The first edge of the objective that a source's histogram has is its smallest one from there upwards."""
+    wanted, *_ = edges = OBJECTIVES[name].edges_seconds
+    for source, releases in edges_of(name).items():
+        for each in releases:
+            taken = next(edge for edge in edges if edge in each)
+            assert taken == min(edge for edge in each if edge >= wanted), source
+
+
+def test_an_objective_in_place_of_another_finds_no_edge_where_the_other_is() -> None:
+    """Between tokens only where no request's time per output token is known."""
+    for name, other in INSTEAD_OF.items():
+        both = [each for each in load_sources().values() if each.metrics[other].alternatives]
+        assert both
+        for source in both:
+            shown = source.metrics[f"{name}_seconds"]
+            assert not set(OBJECTIVES[name].edges_seconds) & {*shown.edges, *shown.edges_before}, source.name
+
+
+def test_an_objective_says_what_engines_without_its_edge_are_held_to() -> None:
+    """In what a notification says, too."""
+    promise = OBJECTIVES["time_to_first_token"].promise
+
+    assert promise.endswith("within 2.5 s (4.7 s where the engine does not count that edge)")
+    assert promise in ALERTS["ServescopeTimeToFirstTokenBudgetBurnsFast"].description
+    assert objectives_of(("dynamo-frontend",))["time_to_first_token"].promise.endswith("within 4.7 s")
+    assert objectives_of(("vllm",))["time_to_first_token"].promise.endswith("within 2.5 s")
+
+
+# --- From the counters of an engine -----------------------------------------------------------------------------------
+
+
+def _rising(per_minute: float) -> Values:
+    return [1000 + per_minute * minute for minute in range(HOURS * 60)]
+
+
+def _ended(ok: Values, error: Values | None = None, start: int = 0) -> dict[str, Values]:
+    error = [7.0] * len(ok) if error is None else error
+    return {'requests_total{outcome="ok"}': ok[start:], 'requests_total{outcome="error"}': error[start:]}
+
+
+def _latencies(source: str, name: str, bad_share: float, slowest: float) -> dict[str, Values]:
+    """The histogram of an engine whose observations are either at once, or just within the edge `slowest`."""
+    (edges, *_) = (
+        edges_of(name)[source]
+        if source in edges_of(name)
+        else (load_sources()[source].metrics[f"{name}_seconds"].edges,)
+    )
+    quick = _rising(60 * (1 - bad_share))
+    every = _rising(60)
+    buckets = {
+        f'{name}_seconds_bucket{{le="{format_edge(edge)}"}}': every if edge >= slowest else quick for edge in edges
+    }
+    return {**buckets, f'{name}_seconds_bucket{{le="+Inf"}}': every, f"{name}_seconds_count": every}
+
+
+def _of_deployment(name: str, counters: Mapping[str, Values], *, missing: int = 0) -> list[dict[str, str]]:
+    """The counters of a deployment's replica, first seen after so many minutes."""
+    found = []
+    for key, values in counters.items():
+        metric, _, own = key.partition("{")
+        text = series(metric, {**DEPLOYMENT, "deployment_id": name, "replica": "r0"})
+        if own:
+            text = f"{text[:-1]}, {own}"
+        found.append({"series": text, "values": notation([*[None] * missing, *values])})
+    return found
+
+
+def _firing(alert: str, deployment: str, *, at: int, fires: bool) -> dict[str, Any]:
+    return {
+        "expr": f'count(ALERTS{{alertname="{alert}", deployment_id="{deployment}", alertstate="firing"}})',
+        "eval_time": f"{at}m",
+        "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+    }
+
+
+def _unexpected(promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]]) -> Any:
+    test = {"name": "objectives", "interval": "1m", "input_series": list(given), "promql_expr_test": checks}
+    return failures(promtool, folder, {"objectives": Suite([test], files=[GENERATED / name for name in FILES])})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_latencies_page_on_every_engine(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+    """In one fleet, each by its own edge: what is slower pages, what is as promised does not."""
+    first, between = "ServescopeTimeToFirstTokenBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurnsFast"
+    per_token = "ServescopeTimePerOutputTokenBudgetBurnsFast"
+    engines = {
+        # The engine, and for each alert the bad share beyond which edge, and whether that is too slow.
+        "dynamo-late": ("dynamo-frontend", {first: (10.0, True), between: (0.21, True)}),
+        "dynamo-well": ("dynamo-frontend", {first: (4.7, False), between: (0.12, False)}),
+        "vllm-late": ("vllm", {first: (5.0, True), between: (0.75, False), per_token: (0.15, True)}),
+        "vllm-well": ("vllm", {first: (2.5, False), between: (0.1, False), per_token: (0.1, False)}),
+    }
+    names = {first: "time_to_first_token", between: "inter_token_latency", per_token: "time_per_output_token"}
+    given: list[dict[str, str]] = []
+    checks = []
+    for deployment, (engine, latencies) in engines.items():
+        given += _of_deployment(deployment, _ended(_rising(60)))
+        for alert, (edge, fires) in latencies.items():
+            given += _of_deployment(deployment, _latencies(engine, names[alert], 0.2, edge))
+            checks.append(_firing(alert, deployment, at=HOURS * 60 - 1, fires=fires))
+
+    assert _unexpected(request.getfixturevalue(version), tmp_path, given, checks) == {}
+
+
+@pytest.mark.slow
+def test_a_few_failures_page_nobody_unless_they_are_all_there_is(promtool: Path, tmp_path: Path) -> None:
+    """On a quiet night, and in a deployment that has only just begun to serve."""
+    minutes = range(HOURS * 60)
+    few = {
+        # Some 74 requests an hour, of which at last so many fail, one a minute.
+        "two of many": ([100 + minute * 1.2 for minute in minutes], 2, 0, False),
+        "nine of many": ([100 + minute * 1.2 for minute in minutes], 9, 0, False),
+        "twelve of many": ([100 + minute * 1.2 for minute in minutes], 12, 0, True),
+        "two of two": ([100.0 for _ in minutes], 2, 0, False),
+        "four of four": ([100.0 for _ in minutes], 4, 0, True),
+        # Sixty requests in the ten minutes that it has been there.
+        "three of a young one": ([100 + minute * 6.0 for minute in minutes], 3, HOURS * 60 - 12, False),
+    }
+    given: list[dict[str, str]] = []
+    checks = []
+    for name, (ok, failed, missing, fires) in few.items():
+        errors = [7.0 + max(0, minute - (HOURS * 60 - 6 - failed)) for minute in minutes]
+        errors = [min(each, 7.0 + failed) for each in errors]
+        given += _of_deployment(name, _ended(ok, errors, missing), missing=missing)
+        checks += [
+            _firing("ServescopeRequestsBudgetBurnsFast", name, at=at, fires=fires)
+            for at in ((HOURS * 60 - 2,) if fires else range(HOURS * 60 - 15, HOURS * 60))
+        ]
+
+    assert _unexpected(promtool, tmp_path, given, checks) == {}

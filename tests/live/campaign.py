@@ -17,8 +17,9 @@ from tests.live.episodes import MESSAGES_OF_THEIR_OWN, Episode, Place
 from tests.live.receivers import Receivers
 from tests.live.stack import LiveStack
 from tests.live.watch import CALLING, Messages, Received, Watch
+from tests.support.waiting import deadline_seconds
 
-# For a machine that is busy: beyond what an alert may take by the emulated stack's time, on the wall clock.
+# Beyond what an alert may take by the emulated stack's time, on the wall clock of a machine of usual speed.
 _PATIENCE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.2
 
@@ -278,4 +279,6 @@ def _await_received(watch: Watch, outcome: Outcome, status: str, *, since: float
 
 def _seconds(stack: LiveStack, own: str, allowed: str) -> float:
     """On the wall clock: an alert's own duration and what it is allowed beside it."""
-    return ((milliseconds(own) if own else 0) + milliseconds(allowed)) / 1000 / stack.times + _PATIENCE_SECONDS
+    return ((milliseconds(own) if own else 0) + milliseconds(allowed)) / 1000 / stack.times + deadline_seconds(
+        _PATIENCE_SECONDS
+    )

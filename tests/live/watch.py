@@ -110,7 +110,8 @@ class Watch:
                 updates += bool(known) and not firing <= known
                 known |= firing
         receivers = [receiver for receiver, _ in opened]
-        return Messages(*map(receivers.count, CALLING), updates)
+        pages, tickets = map(receivers.count, CALLING)
+        return Messages(pages, tickets, updates)
 
     def was_firing(self, name: str, deployment: str, *, since: float) -> bool:
         """Whether Prometheus has had the alert firing since then."""

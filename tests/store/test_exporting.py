@@ -35,7 +35,9 @@ from servescope.store.exporting.openmetrics import write_openmetrics
 from servescope.store.exporting.output import ExportError
 from servescope.store.exporting.parquet import write_figures, write_samples
 from servescope.store.exporting.selection import Selection
-from servescope.store.prometheus.targets import TARGET_UP
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.history import PrometheusHistory
+from servescope.store.prometheus.targets import TARGET_INFO, TARGET_UP
 from servescope.store.records import StoreError, TargetStatus
 from tests.support import commands, past
 from tests.support.fake_targets import FakeTarget, Incident
@@ -82,7 +84,7 @@ def _target(target: FakeTarget) -> Target:
 
 def _status(target: FakeTarget) -> TargetStatus:
     known = _target(target)
-    return TargetStatus(known.target_id, known.url, known.identity, "servescope", "", True, None, None, None, 0, None)
+    return TargetStatus(known.target_id, known.url, known.identity, "vllm", "0.13", True, layer="engine")
 
 
 def _scrape(store: Store, target: FakeTarget, recent: RecentScrapes, time_ms: int, elapsed_ms: int) -> bool:
@@ -319,7 +321,12 @@ def test_openmetrics_is_read_by_the_reference_parser(store: Path, tmp_path: Path
     assert len({family.name for family in families}) == len(families)
     assert {family.name: family.type for family in families} == {
         METRICS[name].documented: METRICS[name].kind for name in plain
-    } | {TARGET_UP: "gauge"}
+    } | {TARGET_UP: "gauge", TARGET_INFO: "gauge"}
+    infos = next(family for family in families if family.name == TARGET_INFO).samples
+    assert len(infos) == COUNT * len(_TARGETS)
+    assert {(info.labels["source"], info.labels["version"], info.labels["layer"]) for info in infos} == {
+        ("vllm", "0.13", "engine")
+    }
     health = next(family for family in families if family.name == TARGET_UP)
     assert len(health.samples) == COUNT * len(_TARGETS)
     assert sum(sample.value == 0 for sample in health.samples) == 8
@@ -368,6 +375,9 @@ def test_a_prometheus_derives_the_same_figures_and_gives_the_same_store_back(
                     assert math.isclose(ours[time_ms], value, rel_tol=1e-9, abs_tol=1e-12), (figure.name, time_ms)
                     compared += 1
         assert compared > 1_000
+        history = PrometheusHistory(Prometheus(f"http://127.0.0.1:{running.port}"))
+        read = history.read_increments(CHAT, list(METRICS), start_ms, end_ms)
+        assert {(each.source, each.versions, each.layer) for each in read} == {("vllm", "0.13", "engine")}
         command = ["import", "--from", f"http://127.0.0.1:{running.port}", "--store", str(again)]
         # The store's figures begin at the first evaluation, its scrapes up to three seconds earlier.
         from servescope.store.prometheus.selectors import format_time

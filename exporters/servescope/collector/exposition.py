@@ -25,7 +25,6 @@ from servescope.contract.samples import (
     escape_label_value,
     format_series,
     format_value,
-    make_labels,
 )
 from servescope.store.records import TargetStatus
 
@@ -202,13 +201,8 @@ def _target_gauges(targets: Sequence[TargetStatus]) -> list[Gauges]:
     shown = [(target, target.identity.labels()) for target in targets if target.last_scrape_ms is not None]
     return [
         *(Gauges(name, [(labels, value(target)) for target, labels in shown]) for name, value in TARGET_GAUGES.items()),
-        Gauges("servescope_target_info", [(_info_labels(target, labels), 1.0) for target, labels in shown]),
+        Gauges("servescope_target_info", [(target.info_labels(), 1.0) for target, _ in shown]),
     ]
-
-
-def _info_labels(target: TargetStatus, labels: Labels) -> Labels:
-    about = (("source", target.source), ("version", target.versions), ("layer", target.layer))
-    return make_labels((*labels, *about))
 
 
 def _gauge_lines(gauges: Gauges) -> Iterator[str]:

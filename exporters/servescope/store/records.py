@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import Identity
-from servescope.contract.samples import Labels
+from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ServescopeError, UsageError
 
 AHEAD_MS: Final = 60_000
@@ -67,6 +67,11 @@ class TargetStatus:
     missing_metrics: dict[str, str] = field(default_factory=dict)
     layer: str = ""
     scrape_interval_ms: int = 15_000
+
+    def info_labels(self) -> Labels:
+        """The labels of its `servescope_target_info`."""
+        about = (("source", self.source), ("version", self.versions), ("layer", self.layer))
+        return make_labels((*self.identity.labels(), *about))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from servescope.contract import openmetrics
 from servescope.contract.identity import IDENTITY_LABELS, Deployment
 from servescope.contract.metrics import METRICS
+from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.samples import Labels, Series, Window, format_series, format_value
 from servescope.contract.types import Metric
 from servescope.store.embedded import Store
 from servescope.store.exporting.output import replacing
 from servescope.store.exporting.selection import Selection, read_windows, stretches
-from servescope.store.prometheus.targets import TARGET_UP
+from servescope.store.prometheus.targets import TARGET_INFO, TARGET_UP
 from servescope.store.records import TargetStatus, TooLargeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    _Health: TypeAlias = dict[Labels, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]]
 
 # A family is put in order within so many samples.
 _BATCH_SAMPLES = 2_000_000
@@ -29,7 +32,9 @@ _HEALTH_MS = 600_000
 
 
 def write_openmetrics(store: Store, selection: Selection, path: Path) -> int:
-    """Write the native contract samples with their times, and `servescope_target_up` of each scrape; returns how many.
+    """Write the native contract samples with their times, and what a collector exposes of scrapes; returns how many.
+
+    That is `servescope_target_up`, and `servescope_target_info` with what is known of the target now.
 
     The text is input for `promtool tsdb create-blocks-from openmetrics`. The lines of a family are together, and in it
     those of each metric; in a family with too many samples, those of each stretch of time.
@@ -102,26 +107,36 @@ def _place_in_point(series: Series) -> tuple[int, float]:
 
 
 def _write_health(file: IO[bytes], store: Store, selection: Selection) -> int:
-    """Each scrape as 1, or 0 where it failed: from the samples alone a failed scrape looks like none."""
-    head = f"# HELP {TARGET_UP} 1 when the scrape succeeded, else 0.\n# TYPE {TARGET_UP} gauge\n"
-    written = 0
+    """Each scrape as 1, or 0 where it failed, as a failed one has no samples; and which source and layer it was of."""
+    health: _Health = {}
     for deployment in selection.deployments:
-        for labels, parts in _health_of(store, deployment, selection.start_ms, selection.end_ms).items():
-            prefix = format_series(TARGET_UP, labels)
-            for times, brought in parts:
-                if not written:
-                    file.write(head.encode())
-                lines = zip(times.tolist(), brought.tolist(), strict=True)
-                file.writelines(f"{prefix} {float(up)!r} {_format_moment(at)}\n".encode() for at, up in lines)
-                written += len(times)
+        health |= _health_of(store, deployment, selection.start_ms, selection.end_ms)
+    infos = {target.identity.labels(): target.info_labels() for target in store.targets()}
+    known = {
+        infos[labels]: [(times, np.ones_like(brought)) for times, brought in parts]
+        for labels, parts in health.items()
+        if labels in infos
+    }
+    return _write_gauge(file, TARGET_UP, health) + _write_gauge(file, TARGET_INFO, known)
+
+
+def _write_gauge(file: IO[bytes], name: str, values: _Health) -> int:
+    """A gauge of the collector that is 1 or 0."""
+    if values:
+        file.write(f"# HELP {name} {OWN_METRICS[name].help}\n# TYPE {name} gauge\n".encode())
+    written = 0
+    for labels, parts in values.items():
+        prefix = format_series(name, labels)
+        for times, flags in parts:
+            lines = zip(times.tolist(), flags.tolist(), strict=True)
+            file.writelines(f"{prefix} {float(flag)!r} {_format_moment(at)}\n".encode() for at, flag in lines)
+            written += len(times)
     return written
 
 
-def _health_of(
-    store: Store, deployment: Deployment, start_ms: int, end_ms: int
-) -> dict[Labels, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]]:
+def _health_of(store: Store, deployment: Deployment, start_ms: int, end_ms: int) -> _Health:
     """When the scrapes of a deployment's targets were, by their identity labels, and whether each brought something."""
-    found: dict[Labels, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = {}
+    found: _Health = {}
     listed = [target for target in store.targets() if target.identity.deployment() == deployment]
     for first_ms, last_ms in stretches(start_ms, end_ms, _HEALTH_MS):
         for identity, health in _health_within(store, deployment, listed, first_ms, last_ms):

@@ -107,7 +107,7 @@ def test_without_the_header_nothing_is_shown(store: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("name", "decides"), [("anna@example.com", True), ("eve@example.com", False)])
 def test_deciders_are_named(store: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, decides: bool) -> None:
-    """Who is named may decide, whatever the capitals; everybody else reads as a viewer, and is told why."""
+    """Who is named may decide, whatever the capitals; everybody else reads as a viewer, and sees why."""
     monkeypatch.setenv(SIGN_IN_VARIABLE, PROXY.to_json())
     monkeypatch.setattr(access, "_name_by_proxy", lambda chosen: name)
     reader = access.current_reader()

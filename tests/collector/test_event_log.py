@@ -43,11 +43,11 @@ def test_a_target_appears_changes_and_goes_once() -> None:
 
 def test_shares_are_events_when_they_are_set_changed_and_removed() -> None:
     log = EventLog()
-    told = [
+    noted = [
         [(dict(event.labels)["inference_stack"], dict(event.detail)) for event in log.note(NOW, [], shares)]
         for shares in (split(0.05), split(0.05), split(0.25), [])
     ]
-    assert told == [
+    assert noted == [
         [("v1", {"ratio": "0.95"}), ("v2", {"ratio": "0.05"})],
         [],
         [("v1", {"former_ratio": "0.95", "ratio": "0.75"}), ("v2", {"former_ratio": "0.05", "ratio": "0.25"})],

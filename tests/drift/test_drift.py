@@ -51,7 +51,7 @@ NOT_READ = {
     **dict.fromkeys(PROCESS_RATIOS, "one process's own view; the figure of the same name is derived from counters"),
     "tps_per_request": "a histogram of requests; the figure is weighted by tokens, which its sums are not",
     "requests_started_total": "some engines count requests only when they end",
-    "replica_start_time_seconds": "for increments, which tell a restart by it",
+    "replica_start_time_seconds": "for increments, which find a restart by it",
     "router_candidates": "for a look by hand at how many workers a router may choose from",
     "router_decision_busy_seconds_total": "for a look by hand at how busy a router is; its decisions are timed as well",
 }  # fmt: skip

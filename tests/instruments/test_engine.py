@@ -414,7 +414,7 @@ def test_every_name_and_label_is_the_catalogs(engine: EngineInstruments) -> None
 
 
 def test_the_page_says_when_the_process_began() -> None:
-    """In Unix seconds, so that a restart is told from counters that go on."""
+    """In Unix seconds, so that a restart differs from counters that go on."""
     engine = EngineInstruments(IDENTITY)
     (shown,) = [sample.value for sample in engine.samples() if sample.name == REPLICA_START_TIME]
     assert shown == engine.created_at > 1.7e9

@@ -112,7 +112,7 @@ def made_past(story: Story) -> MadePast:
 
 @contextmanager
 def given(past: MadePast) -> Iterator[MadePast]:
-    """Every verb reads this past, at its time, whatever store it is told to."""
+    """Every verb reads this past, at its time, whatever store it is given."""
 
     @contextmanager
     def open_past(_: object) -> Iterator[MadePast]:

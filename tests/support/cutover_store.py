@@ -113,10 +113,10 @@ def make_targets(story: Story, steps: tuple[Step, ...]) -> list[TargetIncrements
     parts: dict[str, list[TargetIncrements]] = {}
     begins = _begins(story, steps)
     for number, (step, begun_ms) in enumerate(zip(steps, begins, strict=True)):
-        told = replace(story, share=step.share, v2=step.side, seed=story.seed + number)
+        stepped = replace(story, share=step.share, v2=step.side, seed=story.seed + number)
         first_ms = 0 if number == 0 else begun_ms
         end_ms = begun_ms + step.hours * HOUR_MS
-        for target in evidence_of(told).targets:
+        for target in evidence_of(stepped).targets:
             kept = (target.blocks >= first_ms) & (target.blocks < end_ms)
             if target.identity.inference_stack == "v2":
                 kept &= target.blocks >= begun_ms

@@ -118,7 +118,7 @@ FAULTS: Mapping[str, Fault] = {
     "length short": Fault(sending(head("Content-Length: 1000"), PAGE), "truncated", "the answer ended early"),
     "chunks cut": Fault(sending(head(_CHUNKED), chunk(PAGE)), "truncated", "the answer ended early"),
     "chunk lying": Fault(sending(head(_CHUNKED) + b"zz\r\nabc"), "protocol", "not HTTP: "),
-    # aiohttp tells a reader that has begun nothing of it, so it waits for more.
+    # aiohttp does not report it to a reader that has begun, which so waits for more.
     "chunk lying later": Fault(pausing(head(_CHUNKED) + chunk(PAGE), b"zz\r\nabc"), "timeout", "no complete answer"),
     "gzip cut": Fault(
         sending(whole(gzip.compress(PAGE)[:-9], _GZIPPED)), "truncated", "the answer ended early: incomplete gzip"

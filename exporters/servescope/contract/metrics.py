@@ -438,7 +438,7 @@ _AUTOSCALER_METRICS = (
 )  # fmt: skip
 
 REPLICA_START_TIME = "replica_start_time_seconds"
-"""What tells a restart from a counter that went on: every target has its own, whichever layer it is of."""
+"""What distinguishes a restart from a counter that went on: every target has its own, whichever layer it is of."""
 
 _PROCESS_METRICS = (
     Metric(

@@ -80,7 +80,8 @@ class TargetBatch:
     @property
     def cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The index of the batch's cells in an arm's arrays."""
-        return np.ix_(self.pods, self.columns)  # type: ignore[return-value]
+        pods, columns = np.ix_(self.pods, self.columns)
+        return pods, columns
 
 
 _TALLIES: Final = ("scrapes", "failed", "torn", "resets", "gaps")

@@ -7,7 +7,7 @@ histogram whose parts do not fit together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, NamedTuple
 
@@ -205,8 +205,13 @@ def _fold_arm(
 ) -> ArmFold:
     shape = (len(targets), blocks.size)
     places = _choose_places(reading, targets, known)
-    unknown: Callable[[], Floats] = lambda: np.full(shape, np.nan)  # noqa: E731
-    nothing: Callable[[], Floats] = lambda: np.zeros(shape)  # noqa: E731
+
+    def unknown() -> Floats:
+        return np.full(shape, np.nan)
+
+    def nothing() -> Floats:
+        return np.zeros(shape)
+
     arm = ArmFold(
         pods=tuple(target.target_id for target in targets),
         deployments=tuple(target.identity.deployment_id for target in targets),
@@ -418,7 +423,7 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
         },
         counting=after.counting,
         doubled=after.doubled,
-        **values,  # type: ignore[arg-type]
+        **values,  # type: ignore[arg-type] # fields of ArmFold, by their names
     )
 
 

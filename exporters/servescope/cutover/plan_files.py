@@ -219,4 +219,4 @@ def _number(table: Table, key: str, default: float, least: float, most: float, *
     good = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
     if not good or (more and value == least):
         raise table.wrong(key, f"a number {'above' if more else 'from'} {least:g} to {most:g}")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)  # type: ignore[arg-type] # a number, as it is good

@@ -80,8 +80,7 @@ class Watcher:
         except ServescopeError as error:
             failed = True
             self._report(str(error))
-        except Exception as error:
-            # A mistake of ours must not end the judge: the gate closes as the judgement grows old.
+        except Exception as error:  # a mistake of ours must not end it: the gate closes as the judgement grows old
             failed = True
             _logger.exception("the cutover could not be judged")
             self._report(f"internal error: {error!r}")

@@ -125,7 +125,7 @@ function Content({ panel, width, height, range, variables, marks, timeZone }) {
   }, [failure, frames, isEmpty, panel]);
   if (failure) return <div style={{ color: theme.colors.error.text }}>{failure}</div>;
   if (!frames) return null;
-  // As in Grafana, a panel without data says what it is told to say.
+  // As in Grafana, a panel without data shows the text that is set for that.
   if (isEmpty) return <NoData text={panel.fieldConfig.defaults.noValue ?? "No data"} width={width} height={height} />;
   const Visualization = findVisualization(panel.type);
   return (

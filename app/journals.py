@@ -109,11 +109,16 @@ def _evidence(entry: JournalEntry) -> tuple[str, str]:
     if "problem" in judgement:
         return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(
-        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f} ({metric['low'] or 0:.3g} – {metric['high']:.3g})"
+        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f} ({_limit(metric['low'])} – {metric['high']:.2f})"
         for metric in judgement["metrics"]
         if metric["required"] and None not in (metric["ratio"], metric["low"], metric["high"])
     )
     return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement["reason"])), escape(settled)
+
+
+def _limit(low: float) -> str:
+    """A lower limit; 0 where there is none yet."""
+    return f"{low:.2f}" if low else "0"
 
 
 def list_decisions(rows: Sequence[Decided]) -> pd.DataFrame:

@@ -327,7 +327,7 @@ def draw_coverage_key() -> str:
         element("span", element("i", "", f"key part {status}") + f" {escape(words)}")
         for status, words in _COVERAGE_WORDS.items()
     )
-    return element("div", "".join(entries), "scope legend")
+    return element("div", "Coverage:" + "".join(entries), "scope legend")
 
 
 def draw_metrics(coverage: pd.DataFrame) -> str:

@@ -1,7 +1,7 @@
 """Takes the pictures of the console: `make pictures` writes every page, light and dark, to docs/pictures/.
 
-The pages of the cutover show one that is made, under way; the page of faults is that of `servescope demo`; the others
-show a made day.
+The first page and the page of faults are those of `servescope demo`; the plan, its decisions, the self-test and the
+alerts show a made cutover that is under way; the others show a made day.
 
 `--first-paint` measures instead how long a browser waits for each page's content.
 """
@@ -304,10 +304,13 @@ def main() -> int:
             serve_console(cutover.store, *cutover.words(), variables=cutover.clock(time.time())) as address,
             open_browser(chromium) as browser,
         ):
-            for path in take_pictures(address, browser, arguments.folder, sizes=sizes, names=CUTOVER_PAGES):
+            made_pages = [name for name in CUTOVER_PAGES if name != "cutover"]
+            for path in take_pictures(address, browser, arguments.folder, sizes=sizes, names=made_pages):
                 print(path)
         if arguments.store is None:
             with run_demo() as address, open_browser(chromium) as browser:
+                for path in take_pictures(address, browser, arguments.folder, sizes=sizes, names=("cutover",)):
+                    print(path)
                 for path in take_fault_pictures(address, browser, arguments.folder, sizes=sizes):
                     print(path)
     return 0

@@ -47,14 +47,14 @@ def draw_targets(store: History) -> None:
     frame.describe("each target's last scrape", sources, "sources")
     known = not isinstance(store, PrometheusHistory)
     st.html(markup.draw_tiles(_summarise(sources, sources_known=known)))
+    if known:
+        st.html(tables.draw_coverage_key())
     st.html(
         tables.draw_sources(
             sources, now_ms=selection.now_ms(), parameters=selection.range_parameters(), sources_known=known
         )
     )
-    if known:
-        st.html(tables.draw_coverage_key())
-    else:
+    if not known:
         st.caption(NOT_IN_PROMETHEUS)
 
 

@@ -397,7 +397,7 @@ def test_coverage_names_native_series_and_reasons(open_page: Open) -> None:
 
 
 def test_coverage_bars_have_a_key(open_page: Open) -> None:
-    """Below the targets each colour of the bars is explained in words."""
+    """Above the targets each colour of the bars is explained in words."""
     text = html(open_page("sources"))
 
     for status, words in (

@@ -34,6 +34,8 @@ from servescope.store.records import RecordedSettings, TargetStatus
 
 V1_PODS, V2_PODS = 150, 50
 _DAY_MS: Final = BLOCKS_PER_DAY * BLOCK_MS
+_PAST_BLOCKS: Final = BLOCKS_PER_DAY + 12
+"""Blocks before the start: noise is calibrated from a day of them, and the last is not closed yet."""
 _EXTRA_BLOCKS: Final = 6
 """Blocks after the days, which arrive one by one."""
 _PEER_REPLICAS, _PEER_HOURS = 4, 4
@@ -73,8 +75,8 @@ def measure_speed(days: Sequence[int]) -> None:
 
 
 def _measure(path: Path, days: int) -> dict[str, object]:
-    started_ms = EPOCH_MS + _DAY_MS
-    plan = one_stage(V2_PODS / (V1_PODS + V2_PODS), calibration="1d")
+    started_ms = EPOCH_MS + _PAST_BLOCKS * BLOCK_MS
+    plan = one_stage(V2_PODS / (V1_PODS + V2_PODS), calibration="25h")
     decisions = [Decision("start", started_ms, stage=0)]
     with Store(path, read_only=True) as store:
         began = time.process_time()
@@ -150,12 +152,12 @@ def _autoscaler(like: TargetIncrements) -> TargetIncrements:
 
 def _filled(fleet: Sequence[TargetIncrements], days: int) -> Path:
     """A store with a day of past, so many days of a stage, and the blocks after them; made once."""
-    path = CACHE / f"speed-{days}.db"
+    # One more than is judged: it shows that scrapes go on.
+    blocks = _PAST_BLOCKS + days * BLOCKS_PER_DAY + _EXTRA_BLOCKS + 1
+    path = CACHE / f"speed-{blocks}.db"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One more than is judged: it shows that scrapes go on.
-    blocks = (days + 1) * BLOCKS_PER_DAY + _EXTRA_BLOCKS + 1
     begun = path.with_suffix(".part")
     for left in path.parent.glob(f"{begun.name}*"):
         left.unlink()
@@ -168,7 +170,8 @@ def _filled(fleet: Sequence[TargetIncrements], days: int) -> Path:
             with store.transaction():
                 for target in fleet:
                     store.append_increments(_block(target, number))
-            while store.pack_due():
+            # The newest block of each target is not packed when it is judged.
+            while number < blocks - _EXTRA_BLOCKS - 1 and store.pack_due():
                 pass
     begun.replace(path)
     return path

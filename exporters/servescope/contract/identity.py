@@ -84,18 +84,21 @@ class Identity:
 
 
 def _check_text(name: str, value: object) -> None:
-    label = f"identity label {name!r} is {shorten(value)}"
     if not isinstance(value, str):
-        raise IdentityError(f"{label}, expected a string")
+        raise IdentityError(f"{_label(name, value)}, expected a string")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         # JSON and command lines can carry half a character, which no exposition and no store can.
-        raise IdentityError(f"{label}, expected text that UTF-8 can hold") from None
+        raise IdentityError(f"{_label(name, value)}, expected text that UTF-8 can hold") from None
     if size > MOST_LABEL_BYTES:
-        raise IdentityError(f"{label} of {size} bytes, expected at most {MOST_LABEL_BYTES}")
+        raise IdentityError(f"{_label(name, value)} of {size} bytes, expected at most {MOST_LABEL_BYTES}")
     if not value.isprintable() and any(category(character) == "Cc" for character in value):
-        raise IdentityError(f"{label}, expected text without control characters")
+        raise IdentityError(f"{_label(name, value)}, expected text without control characters")
+
+
+def _label(name: str, value: object) -> str:
+    return f"identity label {name!r} is {shorten(value)}"
 
 
 def shorten(value: object) -> str:

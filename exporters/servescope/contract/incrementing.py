@@ -104,6 +104,8 @@ def compute_increments(
 
 def fill_unseen(series: tuple[Series, ...], gains: Floats) -> Floats:
     """The gains (m, n) of counters per block, 0 for a labelled one that is not known where a sibling of its is."""
+    if not np.isnan(gains).any():
+        return gains
     layout = _layout(series)
     for group in layout.siblings:
         rows = layout.rows[layout.begins[group]]

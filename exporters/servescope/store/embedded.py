@@ -25,7 +25,7 @@ from servescope.store.alerts import AlertTables, Sums
 from servescope.store.connection import StoreConnection, guarded
 from servescope.store.events import EventTable
 from servescope.store.file import file_size
-from servescope.store.increments import ATTEMPTS, block_row, make_increments, wanted_names
+from servescope.store.increments import ATTEMPTS, Division, block_row, make_increments, wanted_names
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.open_blocks import OpenBlocks
 from servescope.store.owners import Owners
@@ -44,7 +44,7 @@ from servescope.store.records import (
 from servescope.store.retention import Retention
 from servescope.store.runs import Runs
 from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES, TIME_BITS, checked_time
-from servescope.store.segments import MOST_NUMBERS, Picked, Segment, assemble, sample_names, thin
+from servescope.store.segments import MOST_NUMBERS, Segment, Selection, assemble, sample_names, thin
 from servescope.store.settings import SettingsTable
 
 __all__ = ["Store"]
@@ -198,7 +198,7 @@ class Store(StoreConnection):
         memory = memory_ms(status.scrape_interval_ms)
         later = self._read_blocks(target, block + BLOCK_MS + 1, block + BLOCK_MS + memory, ATTEMPTS).times
         for each in (block, *(later - BLOCK_MS).tolist()):
-            segments = self._segments(SCRAPES, target, each + 1 - memory, each + BLOCK_MS, None, {})
+            segments = self._segments(SCRAPES, target, each + 1 - memory, each + BLOCK_MS, Selection(None))
             times, keys, values = self._assemble(segments, MOST_NUMBERS)
             window = Window(tuple(key for key in keys if isinstance(key, Series)), times, values)
             found = compute_increments(
@@ -214,7 +214,7 @@ class Store(StoreConnection):
                 self._append_block(target, found, 0)
 
     def _read_blocks(self, target: int, start_ms: int, end_ms: int, wanted: frozenset[str]) -> Segment:
-        return self._assemble(self._segments(INCREMENTS, target, start_ms, end_ms, wanted, {}), MOST_NUMBERS)
+        return self._assemble(self._segments(INCREMENTS, target, start_ms, end_ms, Selection(wanted)), MOST_NUMBERS)
 
     def _last_scrape_ms(self, target: int, before_ms: int) -> int | None:
         """When the last scrape of a target is from that is stored and before an instant."""
@@ -259,13 +259,13 @@ class Store(StoreConnection):
     @guarded
     def pack_idle(self, before_ms: int) -> bool:
         """Pack the rows of one target, or deployment, that got none since `before_ms`; False when none has any."""
-        return self._pack(self._packer.find_idle(before_ms))
+        return self._pack(self._packer.find_idle(before_ms), idle=True)
 
-    def _pack(self, owner: Owner | None) -> bool:
+    def _pack(self, owner: Owner | None, *, idle: bool = False) -> bool:
         if owner is None:
             return False
         with self.transaction():
-            self._packer.pack_oldest(*owner)
+            self._packer.pack_oldest(*owner, idle=idle)
         return True
 
     # --- Reading ------------------------------------------------------------------------------------------------------
@@ -316,10 +316,10 @@ class Store(StoreConnection):
         each of which the last instant is read: a ratio is never averaged. Raises TooLargeError as `read_samples` does.
         """
         width = None if max_points is None else _bucket_width(end_ms - start_ms, max_points)
-        wanted = None if names is None else frozenset(names)
+        selection = Selection(None if names is None else frozenset(names))
         with self._snapshot():
             owner = self._owners.find_deployment(deployment)
-            segments = iter(()) if owner is None else self._segments(FIGURES, owner, start_ms, end_ms, wanted, {})
+            segments = iter(()) if owner is None else self._segments(FIGURES, owner, start_ms, end_ms, selection)
             if width is None:
                 times, keys, values = self._assemble(segments, MOST_NUMBERS)
             else:
@@ -348,12 +348,11 @@ class Store(StoreConnection):
         any sum; failed scrapes are columns of NaN. Raises TooLargeError when that is more than `most` numbers,
         `MOST_NUMBERS` when None, as it is over a long time of a target that always showed other series.
         """
-        wanted = sample_names(names)
-        picked: dict[int, Picked] = {}
+        selection = Selection(sample_names(names))
         windows, left = [], MOST_NUMBERS if most is None else most
         with self._snapshot():
             for target in self._owners.targets_of(self._owners.find_deployment(deployment)):
-                segments = self._segments(SCRAPES, target, start_ms, end_ms, wanted, picked)
+                segments = self._segments(SCRAPES, target, start_ms, end_ms, selection)
                 times, keys, values = self._assemble(segments, left)
                 left -= values.size
                 windows.append(Window(tuple(key for key in keys if isinstance(key, Series)), times, values))
@@ -368,16 +367,16 @@ class Store(StoreConnection):
         `names` are contract metrics, gauges of `JUDGED_GAUGES` among them. A block is there once a scrape of another
         one was stored. Raises TooLargeError as `read_samples` does.
         """
-        wanted = wanted_names(names)
-        picked: dict[int, Picked] = {}
+        selection = Selection(wanted_names(names))
+        divisions: dict[int, Division] = {}
         found, left = [], MOST_NUMBERS
         with self._snapshot():
-            for target in self._owners.targets_of(self._owners.find_deployment(deployment)):
-                segments = self._segments(INCREMENTS, target, start_ms + BLOCK_MS, end_ms, wanted, picked)
+            for target, status in self._owners.statuses_of(self._owners.find_deployment(deployment)):
+                segments = self._segments(INCREMENTS, target, start_ms + BLOCK_MS, end_ms, selection)
                 segment = self._assemble(segments, left)
                 left -= segment.values.size
                 if len(segment.times):
-                    found.append(make_increments(self._owners.status(target), segment))
+                    found.append(make_increments(status, segment, divisions))
         return found
 
     @guarded
@@ -452,22 +451,11 @@ class Store(StoreConnection):
         with self._snapshot():
             return self._alerts.read_sums(until_ms)
 
-    def _segments(
-        self,
-        kind: int,
-        owner: int,
-        start_ms: int,
-        end_ms: int,
-        wanted: frozenset[str] | None,
-        picked: dict[int, Picked],
-    ) -> Iterator[Segment]:
-        """What is stored of an owner from start to end: its runs, then its recent rows, which win.
-
-        `wanted` are the names, or figure keys, to read, all when None; `picked` keeps by shape which those are.
-        """
+    def _segments(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: Selection) -> Iterator[Segment]:
+        """What is stored of an owner from start to end: its runs, then its recent rows, which win."""
         runs = self._runs.between(kind, owner, start_ms, end_ms)
-        yield from (self._runs.read(run, start_ms, end_ms, wanted, picked) for run in runs)
-        yield from self._recent.read(kind, owner, start_ms, end_ms, wanted)
+        yield from (self._runs.read(run, start_ms, end_ms, selection) for run in runs)
+        yield from self._recent.read(kind, owner, start_ms, end_ms, selection)
 
     def _assemble(self, segments: Iterable[Segment], most: int) -> Segment:
         try:

@@ -14,7 +14,7 @@ import numpy as np
 from servescope.contract.incrementing import fill_unseen
 from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.samples import Series
-from servescope.store.packing import Indexes
+from servescope.store.packing import Indexes, Keys
 from servescope.store.records import TargetStatus
 from servescope.store.segments import Segment, sample_names
 
@@ -51,39 +51,49 @@ def block_row(increments: TargetIncrements, column: int) -> tuple[tuple[Series, 
     return tuple(series for series, _ in known), [value for _, value in known]
 
 
-def make_increments(status: TargetStatus, segment: Segment) -> TargetIncrements:
-    """The increments of a target from its rows."""
+class Division:
+    """Which of the rows that have these keys are gains, levels, and what happened."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        places = {key: place for place, key in enumerate(keys)}
+        counters = [(place, key) for place, key in enumerate(keys) if isinstance(key, Series) and not _is_other(key)]
+        self.series = tuple(series for _, series in counters)
+        self.counters = _as_slice([place for place, _ in counters])
+        self.gauges = tuple(key for key in keys if isinstance(key, Series) and key.name in JUDGED_GAUGES)
+        # What is not among them is read from a row of NaN after the last.
+        self.levels = [places[gauge] for gauge in self.gauges]
+        self.above = [places.get(Series(f"{gauge.name}{_ABOVE}", gauge.labels), len(keys)) for gauge in self.gauges]
+        self.own = [places.get(key, len(keys)) for key in (_STARTED, *_TALLY_KEYS)]
+
+
+def make_increments(status: TargetStatus, segment: Segment, divisions: dict[int, Division]) -> TargetIncrements:
+    """The increments of a target from its rows; `divisions` keeps, by the id of their keys, what these are."""
     times, keys, values = segment
-    places = {key: place for place, key in enumerate(keys)}
-    counters = [place for place, key in enumerate(keys) if not _is_other(key)]
-    gauges = [key for key in keys if isinstance(key, Series) and key.name in JUDGED_GAUGES]
-    nothing = np.full(len(times), np.nan)
-
-    def row(key: Series) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return values[places[key]] if key in places else nothing
-
-    series = tuple(key for key in (keys[place] for place in counters) if isinstance(key, Series))
-    above = [row(Series(f"{gauge.name}{_ABOVE}", gauge.labels)) for gauge in gauges]
-    levels = [row(gauge) for gauge in gauges]
+    if id(keys) not in divisions:
+        divisions[id(keys)] = Division(keys)
+    division = divisions[id(keys)]
+    padded = np.concatenate([values, np.full((1, len(times)), np.nan)])
+    started, *tallies = padded[division.own]
     return TargetIncrements(
         status.target_id,
         status.identity,
         times - BLOCK_MS,
-        series,
-        fill_unseen(series, values[_as_slice(counters)]),
-        tuple(gauges),
-        np.array(levels).reshape(len(gauges), len(times)),
-        np.array(above).reshape(len(gauges), len(times)),
-        row(_STARTED),
-        Tallies(*(np.nan_to_num(row(key)).astype(np.int64) for key in _TALLY_KEYS)),
+        division.series,
+        fill_unseen(division.series, padded[division.counters]),
+        division.gauges,
+        padded[division.levels],
+        padded[division.above],
+        started,
+        Tallies(*(np.where(np.isnan(each), 0.0, each).astype(np.int64) for each in tallies)),
         status.source,
         status.versions,
         status.layer,
     )
 
 
-def _is_other(key: Series | str) -> bool:
-    return isinstance(key, str) or ":" in key.name or key.name in JUDGED_GAUGES
+def _is_other(key: Series) -> bool:
+    return ":" in key.name or key.name in JUDGED_GAUGES
 
 
 def _as_slice(places: list[int]) -> slice | Indexes:

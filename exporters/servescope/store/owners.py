@@ -151,6 +151,15 @@ class Owners:
         ).fetchone()
         return self._status(target_id, status, "{}")
 
+    def statuses_of(self, deployment: int | None) -> list[tuple[int, TargetStatus]]:
+        """The rows of a deployment's targets with their latest status, without their coverage, by target id."""
+        rows = self._connection.execute(
+            "SELECT targets.id, target_id, status FROM targets JOIN statuses ON target = targets.id "
+            "WHERE deployment = ? ORDER BY target_id",
+            (deployment,),
+        ).fetchall()
+        return [(row, self._status(target_id, status, "{}")) for row, target_id, status in rows]
+
     def statuses(self) -> list[TargetStatus]:
         """The latest status of every target that is listed, by target id."""
         rows = self._connection.execute(

@@ -55,9 +55,15 @@ class Packer:
         """Forget all but these."""
         self._rows_due = {owner: rows for owner, rows in self._rows_due.items() if owner in owners}
 
-    def pack_oldest(self, kind: int, owner: int) -> None:
-        """Turn the oldest recent rows into runs: those before the next run, or those within one and it together."""
+    def pack_oldest(self, kind: int, owner: int, *, idle: bool = False) -> None:
+        """Turn the oldest recent rows into runs: those before the next run, or those within one and it together.
+
+        The newest block of an owner that is not `idle` stays as it is.
+        """
         rows = self._recent.rows_to_pack(kind, owner)
+        if kind == INCREMENTS and not idle:
+            # A judge reads the newest block of every target, for which a whole run would have to be unpacked.
+            rows = rows[:-1]
         if rows:
             first = rows[0].time_ms
             around = self._runs.between(kind, owner, first, first)

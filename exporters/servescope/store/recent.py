@@ -16,7 +16,7 @@ from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import RUN_ROWS, Keys, Row
 from servescope.store.records import StoreError
 from servescope.store.schema import LATEST_MS, RECENT, TIME_BITS, checked_time, clamped_time
-from servescope.store.segments import Segment, find_indexes
+from servescope.store.segments import Segment, Selection
 
 _logger = logging.getLogger(__name__)
 
@@ -117,10 +117,8 @@ class RecentRows:
         spans = [self.span(*owner) for owner in self.counts()]
         return min((span[0] for span in spans if span is not None), default=None)
 
-    def read(
-        self, kind: int, owner: int, start_ms: int, end_ms: int, wanted: frozenset[str] | None
-    ) -> Iterator[Segment]:
-        """What is wanted of an owner's rows from start to end, both included."""
+    def read(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: Selection) -> Iterator[Segment]:
+        """What is selected of an owner's rows from start to end, both included."""
         first = owner << TIME_BITS
         for layout, group in groupby(self._stored(kind, owner, start_ms, end_ms), key=lambda row: row[1]):
             stretch = list(group)
@@ -129,9 +127,9 @@ class RecentRows:
                 yield Segment(times, (), np.empty((0, len(stretch))))
                 continue
             keys = self._layouts.keys(layout)
-            places = find_indexes(keys, wanted)
+            places, chosen = selection.of_layout(layout, keys)
             stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
-            yield Segment(times, tuple(keys[place] for place in places.tolist()), stacked[:, places].T)
+            yield Segment(times, chosen, stacked[:, places].T)
 
     def rows(self, kind: int, owner: int, start_ms: int, end_ms: int) -> Iterator[Row]:
         """The rows of an owner, ascending; those of one layout share their keys."""

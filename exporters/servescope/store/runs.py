@@ -15,7 +15,7 @@ from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import FAILED, Row, divide_rows, make_shape, pack
 from servescope.store.records import StoreError
 from servescope.store.schema import CHUNK_BITS, LATEST_MS, RECENT, clamped_time
-from servescope.store.segments import Picked, Segment, pick
+from servescope.store.segments import Segment, Selection
 
 
 class Run(NamedTuple):
@@ -80,14 +80,10 @@ class Runs:
         (end,) = self._connection.execute("SELECT min(end_ms) FROM runs WHERE kind = ?", (kind,)).fetchone()
         return None if end is None else int(end)
 
-    def read(
-        self, run: Run, start_ms: int, end_ms: int, wanted: frozenset[str] | None, picked: dict[int, Picked]
-    ) -> Segment:
-        """What is wanted of a run from start to end; `picked` keeps by shape what that is."""
+    def read(self, run: Run, start_ms: int, end_ms: int, selection: Selection) -> Segment:
+        """What is selected of a run from start to end."""
         shape = self._layouts.shape(run.shape)
-        if run.shape not in picked:
-            picked[run.shape] = pick(shape, wanted)
-        of_shape = picked[run.shape]
+        of_shape = selection.of_shape(run.shape, shape)
         times, layouts = self._stamps(run)
         blocks = [
             self._chunk(run, number, (len(shape.chunks[number]), len(times)))[rows] for number, rows in of_shape.chunks

@@ -34,7 +34,33 @@ class Picked(NamedTuple):
     keys: Keys
 
 
-def find_indexes(keys: Keys, wanted: frozenset[str] | None) -> Indexes:
+class Selection:
+    """What is read of one or many owners: these names, or figure keys, all when None.
+
+    Which rows these are is found once for each shape of runs and each layout of recent rows, so that all who share one
+    share their keys as well.
+    """
+
+    def __init__(self, names: frozenset[str] | None) -> None:
+        self._names = names
+        self._of_shapes: dict[int, Picked] = {}
+        self._of_layouts: dict[int, tuple[Indexes, Keys]] = {}
+
+    def of_shape(self, row: int, shape: Shape) -> Picked:
+        """What to read of runs of a shape."""
+        if row not in self._of_shapes:
+            self._of_shapes[row] = _pick(shape, self._names)
+        return self._of_shapes[row]
+
+    def of_layout(self, row: int, keys: Keys) -> tuple[Indexes, Keys]:
+        """What to read of recent rows of a layout: their indexes, and their keys."""
+        if row not in self._of_layouts:
+            places = _find_indexes(keys, self._names)
+            self._of_layouts[row] = places, tuple(keys[place] for place in places.tolist())
+        return self._of_layouts[row]
+
+
+def _find_indexes(keys: Keys, wanted: frozenset[str] | None) -> Indexes:
     """Indexes of the keys to read: of figures by key, of series by name; all when `wanted` is None."""
     if wanted is None:
         return np.arange(len(keys), dtype=np.intp)
@@ -44,9 +70,9 @@ def find_indexes(keys: Keys, wanted: frozenset[str] | None) -> Indexes:
     )
 
 
-def pick(shape: Shape, wanted: frozenset[str] | None) -> Picked:
+def _pick(shape: Shape, wanted: frozenset[str] | None) -> Picked:
     """The rows of the chunks that hold the wanted keys, in the order of the keys."""
-    places = find_indexes(shape.keys, wanted)
+    places = _find_indexes(shape.keys, wanted)
     chunks = [(number, np.flatnonzero(np.isin(chunk, places))) for number, chunk in enumerate(shape.chunks)]
     chunks = [(number, rows) for number, rows in chunks if len(rows)]
     found = [shape.chunks[number][rows] for number, rows in chunks]
@@ -68,32 +94,39 @@ def assemble(segments: Iterable[Segment], *, most: int) -> Segment:
     Raises TooLargeError when that would be more than `most` numbers, before the rest of the segments is read.
     """
     rows: dict[Key, int] = {}
-    # Nearly all segments share their keys, which are long to hash.
-    known: dict[int, Indexes] = {}
+    places: dict[int, Indexes] = {}
     read: list[Segment] = []
     instants = 0
+    shared = True
     for segment in segments:
-        if id(segment.keys) not in known:
-            places = [rows.setdefault(key, len(rows)) for key in segment.keys]
-            known[id(segment.keys)] = np.array(places, dtype=np.intp)
         read.append(segment)
         instants += len(segment.times)
-        if len(rows) * instants > most:
+        # Nearly all segments share their keys, which are long to hash.
+        shared = shared and segment.keys is read[0].keys
+        for keys in () if shared else (read[0].keys, segment.keys):
+            if id(keys) not in places:
+                places[id(keys)] = np.array([rows.setdefault(key, len(rows)) for key in keys], dtype=np.intp)
+        if (len(segment.keys) if shared else len(rows)) * instants > most:
             raise TooLargeError(
-                f"{len(rows)} series at {instants} instants, and maybe more, are too many to be read at once; "
-                f"ask for fewer names or a shorter time"
+                f"{len(segment.keys) if shared else len(rows)} series at {instants} instants, and maybe more, are too "
+                f"many to be read at once; ask for fewer names or a shorter time"
             )
-    times = np.concatenate([np.zeros(0, dtype=np.int64), *(segment.times for segment in read)])
-    values = np.full((len(rows), len(times)), np.nan)
-    at = 0
-    for segment in read:
-        values[known[id(segment.keys)], at : at + len(segment.times)] = segment.values
-        at += len(segment.times)
+    if not read:
+        return Segment(np.zeros(0, dtype=np.int64), (), np.empty((0, 0)))
+    times = np.concatenate([segment.times for segment in read])
+    if shared:
+        keys, values = read[0].keys, np.concatenate([segment.values for segment in read], axis=1)
+    else:
+        keys, values = tuple(rows), np.full((len(rows), len(times)), np.nan)
+        at = 0
+        for segment in read:
+            values[places[id(segment.keys)], at : at + len(segment.times)] = segment.values
+            at += len(segment.times)
     if (times[1:] <= times[:-1]).any():
         order = np.argsort(times, kind="stable")
         order = order[np.append(times[order][1:] != times[order][:-1], True)]
         times, values = times[order], values[:, order]
-    return Segment(times, tuple(rows), values)
+    return Segment(times, keys, values)
 
 
 def sample_names(names: Sequence[str]) -> frozenset[str]:

@@ -21,10 +21,10 @@ from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Decision
 from servescope.cutover.folding import ArmFold, Floats, Folded
 from servescope.cutover.judgement import Judgement, MetricJudgement
-from servescope.cutover.judging import fold_evidence, judge_folded
+from servescope.cutover.judging import judge_folded
 from servescope.cutover.plan import Arm, CutoverPlan, Stage
 from servescope.cutover.plan_files import preset_metrics
-from servescope.judge.case import freeze_plan, read_case
+from servescope.judge.case import fold_case, freeze_plan
 from servescope.judge.reading import Past
 
 SETTLED_MS: Final = 150_000
@@ -71,8 +71,7 @@ def compare(past: Past, left: Deployment, right: Deployment, span: TimeRange) ->
     frozen = freeze_plan(past, plan, span.start_ms)
     decisions = (Decision("start", span.start_ms, stage=0),)
     at_ms = span.end_ms + SETTLED_MS
-    evidence = read_case(past, frozen, decisions, at_ms)
-    folded = fold_evidence(frozen, evidence, decisions, at_ms)
+    folded, evidence = fold_case(past, frozen, decisions, at_ms)
     judgement = judge_folded(frozen, folded, evidence, decisions, at_ms)
     return Compared(judgement, find_worst(folded, judgement.metrics, span.start_ms))
 

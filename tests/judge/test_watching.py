@@ -104,6 +104,22 @@ def test_only_new_blocks_are_read(past: MadePast, journal: CutoverJournal) -> No
     assert min(starts) <= BLOCK_MS + 60_000
 
 
+def test_a_run_of_days_is_read_in_parts(
+    past: MadePast, journal: CutoverJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No part is longer than a store allows, and the judgement is that of all at once."""
+    run = current_run(journal, "chat")
+    assert run is not None
+    past.now_ms = at_ms = STORY.started_ms + 4 * 3_600_000 + 60_000
+    whole = judge_case(past, run.frozen, run.decisions, at_ms)
+    past.reads.clear()
+
+    monkeypatch.setattr("servescope.judge.case._READ_MS", 3_600_000)
+    assert judge_case(past, run.frozen, run.decisions, at_ms) == whole
+    assert len(past.reads) >= 2 * 5
+    assert max(end_ms - start_ms for _, start_ms, end_ms in past.reads) <= 3_600_000 + BLOCK_MS
+
+
 def test_a_decision_counts_at_the_next_judgement(past: MadePast, journal: CutoverJournal) -> None:
     """The journal is read each time."""
     watcher = watcher_of(past, journal)

@@ -12,7 +12,7 @@ from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded
 from servescope.cutover.freezing import freeze_from
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import find_stale, fold_evidence, judge, judge_folded
+from servescope.cutover.judging import find_stale, fold_evidence, judge_folded
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.plan_files import check_arms
 from servescope.cutover.planning import StageForecast, forecast_stages
@@ -24,6 +24,8 @@ from servescope.store.history import History
 BEFORE_MS: Final = 3_600_000
 """How much is read from before a start: replicas that were there already are warm."""
 _AFRESH_BLOCKS: Final = 12
+_READ_MS: Final = 86_400_000
+"""What is read of a run at once: a store refuses more than a day and a half of two hundred replicas."""
 
 
 class EvidenceError(ServescopeError):
@@ -60,14 +62,35 @@ def forecast_case(past: History, plan: CutoverPlan, at_ms: int) -> tuple[StageFo
     return forecast_stages(freeze_from(plan, evidence, at_ms), evidence)
 
 
-def read_case(past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Evidence:
-    """The evidence of a whole run, from an hour before its start."""
-    return read_evidence(past, frozen.plan, _start_ms(frozen, decisions) - BEFORE_MS, at_ms)
+def fold_case(
+    past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, former: Folded | None = None
+) -> tuple[Folded, Evidence]:
+    """What was observed of a run from an hour before its start, folded, and the evidence that was read of it last.
+
+    With `former`, the same of an earlier time, only what is newer is read.
+    """
+    begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
+    # What is folded without a block yet ends at 0.
+    known_ms = begin_ms if former is None else max(begin_ms, former.v1.end_ms())
+    last_scrapes: dict[str, int] = {}
+    while True:
+        until_ms = min(at_ms, known_ms + _READ_MS)
+        events_from_ms = begin_ms if until_ms == at_ms else until_ms
+        evidence = read_evidence(past, frozen.plan, known_ms, until_ms, events_from_ms=events_from_ms)
+        if evidence.problems:
+            # No more is read, and what there would be is missing.
+            closed_ms = closed_until(at_ms, evidence.scrape_interval_ms)
+            evidence = replace(evidence, observed_until_ms=closed_ms)
+        last_scrapes |= evidence.last_scrape_ms
+        former = fold_evidence(frozen, evidence, decisions, at_ms, former)
+        if until_ms == at_ms or evidence.problems:
+            return former, replace(evidence, last_scrape_ms=last_scrapes)
+        known_ms = evidence.observed_until_ms // BLOCK_MS * BLOCK_MS
 
 
 def judge_case(past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
     """The judgement at a time, from all that is held of the run."""
-    return judge(frozen, read_case(past, frozen, decisions, at_ms), decisions, at_ms)
+    return judge_folded(frozen, *fold_case(past, frozen, decisions, at_ms), decisions, at_ms)
 
 
 def _start_ms(frozen: FrozenPlan, decisions: Sequence[Decision]) -> int:
@@ -97,19 +120,20 @@ class WatchedCase:
             self._afresh_ms = at_ms + _AFRESH_BLOCKS * BLOCK_MS
         made = tuple(each for each in decisions if each.at_ms <= at_ms)
         if self.folded is not None and self._made is not None and not self._has_closed(self._made.evidence, at_ms):
+            folded = self.folded
             evidence = refresh_evidence(self._past, frozen.plan, self._made.evidence, begin_ms, at_ms)
         else:
-            # What is folded without a block yet ends at 0.
-            known_ms = begin_ms if self.folded is None else max(begin_ms, self.folded.v1.end_ms())
-            evidence = read_evidence(self._past, frozen.plan, known_ms, at_ms, events_from_ms=begin_ms)
+            folded, evidence = fold_case(self._past, frozen, made, at_ms, self.folded)
         if evidence.problems:
             self.folded = self._made = None
             raise EvidenceError("; ".join(evidence.problems))
-        return self._judge(frozen, made, evidence, at_ms)
+        return self._judge(frozen, made, folded, evidence, at_ms)
 
-    def _judge(self, frozen: FrozenPlan, decisions: tuple[Decision, ...], evidence: Evidence, at_ms: int) -> Judgement:
+    def _judge(
+        self, frozen: FrozenPlan, decisions: tuple[Decision, ...], folded: Folded, evidence: Evidence, at_ms: int
+    ) -> Judgement:
         last, former = self._made, self.folded
-        self.folded = fold_evidence(frozen, evidence, decisions, at_ms, former)
+        self.folded = folded
         stale = find_stale(
             frozen, self.folded, evidence, course_of(frozen.plan, frozen.started_ms, decisions, at_ms), at_ms
         )

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
-from servescope.cutover.judging import judge
+from servescope.cutover.judging import judge_folded
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.judge.arguments import (
     DEFAULT_STORE,
@@ -24,7 +24,7 @@ from servescope.judge.arguments import (
     read_plan,
     read_time,
 )
-from servescope.judge.case import forecast_case, freeze_plan, judge_case, read_case
+from servescope.judge.case import fold_case, forecast_case, freeze_plan, judge_case
 from servescope.judge.journal import CutoverJournal, JournalError
 from servescope.judge.report import Recorded, render_report
 from servescope.judge.runs import (
@@ -121,8 +121,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
-        evidence = read_case(past, case.frozen, case.decisions, case.at_ms)
-    judgement = judge(case.frozen, evidence, case.decisions, case.at_ms)
+        folded, evidence = fold_case(past, case.frozen, case.decisions, case.at_ms)
+    judgement = judge_folded(case.frozen, folded, evidence, case.decisions, case.at_ms)
     recorded = None
     if case.run is not None:
         with CutoverJournal(find_journal(arguments)) as journal:

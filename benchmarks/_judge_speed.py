@@ -89,8 +89,11 @@ def _measure(path: Path, days: int) -> dict[str, object]:
             judgement = judge_case(store, frozen, decisions, at_ms)
             whole.append(time.process_time() - began)
         began = time.process_time()
-        for deployment in store.deployments():
-            store.read_increments(deployment, read_families(plan), started_ms - _DAY_MS // 24, at_ms)
+        # A day at a time, as more is refused.
+        for day in range(days):
+            for deployment in store.deployments():
+                first_ms = started_ms + day * _DAY_MS
+                store.read_increments(deployment, read_families(plan), first_ms, first_ms + _DAY_MS)
         read_seconds = time.process_time() - began
         case = WatchedCase(store)
         case.judge(frozen, decisions, at_ms)

@@ -87,16 +87,35 @@ class TargetBatch:
 _TALLIES: Final = ("scrapes", "failed", "torn", "resets", "gaps")
 
 
+class SeriesNumbers:
+    """Numbers for the series of targets, the same for the same ones: these are long to hash, and most are shared."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Series, ...], int] = {}
+        self._known: dict[int, int] = {}
+
+    def of(self, target: TargetIncrements) -> tuple[int, int]:
+        """Those of a target's counters and of its gauges; it has to live as long as this does."""
+        return self._number(target.series), self._number(target.gauges)
+
+    def _number(self, series: tuple[Series, ...]) -> int:
+        number = self._known.get(id(series))
+        if number is None:
+            number = self._known[id(series)] = self._numbers.setdefault(series, len(self._numbers))
+        return number
+
+
 def batches(targets: Sequence[TargetIncrements], blocks: NDArray[np.int64]) -> Iterator[TargetBatch]:
     """The targets in batches, as far as they have any of the blocks."""
     rows: dict[tuple[Series, ...], SeriesRows] = {}
     groups: dict[tuple[object, ...], list[tuple[int, NDArray[np.int64] | slice]]] = {}
     spans: dict[tuple[object, ...], NDArray[np.int64]] = {}
+    numbers = SeriesNumbers()
     for pod, target in enumerate(targets):
         inside = _inside(target.blocks, blocks)
         chosen = target.blocks[inside]
         if chosen.size:
-            key = (target.series, target.gauges, target.layer, target.identity.role, chosen.tobytes())
+            key = (*numbers.of(target), target.layer, target.identity.role, chosen.tobytes())
             groups.setdefault(key, []).append((pod, inside))
             spans.setdefault(key, (chosen - blocks[0]) // BLOCK_MS)
 

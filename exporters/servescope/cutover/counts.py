@@ -112,15 +112,17 @@ def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, o
     size = _RATIOS.size
     steps = [round(math.log(multiple) / _STEP) for multiple in multiples]
     low, high = max(0, -min(steps)), size - max(0, *steps)
-    bounds = np.arange(low, high)
-    logs = np.stack([running[bounds + step] - running[bounds] for step in steps])
-    excluded = _log_mean(logs, multiples) >= -math.log(alpha)
-    if outside == 0.0:
-        # Evidence that the ratio is above a bound falls with the bound: all excluded ones are below the limit.
-        count = np.logical_and.accumulate(excluded, axis=0).sum(axis=0)
-        return np.where(count > 0, _RATIOS[bounds[np.maximum(count, 1) - 1]], outside)
-    count = np.logical_and.accumulate(excluded[::-1], axis=0).sum(axis=0)
-    return np.where(count > 0, _RATIOS[bounds[bounds.size - np.maximum(count, 1)]], outside)
+    # Evidence that the ratio is above a bound falls with the bound, that it is below one rises: all bounds that are
+    # excluded are together at one end, so that halving finds the last of them.
+    bounds = np.arange(low, high) if outside == 0.0 else np.arange(low, high)[::-1]
+    blocks = np.arange(running.shape[1])
+    excluded, kept = np.full(blocks.size, -1), np.full(blocks.size, bounds.size)
+    while (kept - excluded > 1).any():
+        middle = np.maximum((excluded + kept) // 2, 0)
+        logs = np.stack([running[bounds[middle] + step, blocks] - running[bounds[middle], blocks] for step in steps])
+        is_excluded = _log_mean(logs, multiples) >= -math.log(alpha)
+        excluded, kept = np.where(is_excluded, middle, excluded), np.where(is_excluded, kept, middle)
+    return np.where(excluded >= 0, _RATIOS[bounds[np.maximum(excluded, 0)]], outside)
 
 
 def log_evidence_rarer(events: Floats, requests: Floats, rate: float) -> Floats:

@@ -18,7 +18,15 @@ from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series
-from servescope.cutover.batches import Processes, TargetBatch, batches, read_histogram, sum_counters, sum_gauges
+from servescope.cutover.batches import (
+    Processes,
+    SeriesNumbers,
+    TargetBatch,
+    batches,
+    read_histogram,
+    sum_counters,
+    sum_gauges,
+)
 from servescope.cutover.plan import CutoverPlan
 
 Floats = NDArray[np.float64]
@@ -355,15 +363,18 @@ def _choose_places(
 ) -> dict[str, Place]:
     """Per family the place that is frozen, or the outermost of those that showed it first."""
     wanted = reading.families()
-    kinds: dict[tuple[tuple[Series, ...], tuple[Series, ...], str, str, str], int] = {}
+    numbers = SeriesNumbers()
+    kinds: dict[tuple[object, ...], tuple[int, TargetIncrements]] = {}
     for target in targets:
         if target.blocks.size:
-            kind = target.series, target.gauges, target.layer, target.identity.role, target.source
-            kinds[kind] = min(kinds.get(kind, int(target.blocks[0])), int(target.blocks[0]))
+            kind = *numbers.of(target), target.layer, target.identity.role, target.source
+            first, _ = kinds.get(kind, (int(target.blocks[0]), target))
+            kinds[kind] = min(first, int(target.blocks[0])), target
     found: dict[str, list[tuple[int, int, str]]] = {}
-    for (series, gauges, layer, role, source), first in kinds.items():
-        for family in {SAMPLE_FAMILIES.get(each.name, "") for each in (*series, *gauges)} & wanted:
-            found.setdefault(family, []).append((first, PLACES.index(place_of(layer, role, family)), source))
+    for first, target in kinds.values():
+        for family in {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)} & wanted:
+            place = place_of(target.layer, target.identity.role, family)
+            found.setdefault(family, []).append((first, PLACES.index(place), target.source))
     chosen = {}
     for family in wanted & (found.keys() | known.keys()):
         seen = found.get(family, [])
@@ -387,6 +398,8 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
     sizes = before.blocks.size, after.blocks.size
 
     def join(one: NDArray[np.float64], other: NDArray[np.float64], missing: float) -> Floats:
+        if before.pods == after.pods:
+            return np.concatenate([one, other], axis=-1)
         middle = one.shape[1:-1]
         joined = np.full((len(pods), *middle, sum(sizes)), missing)
         joined[rows[0], ..., : sizes[0]] = one

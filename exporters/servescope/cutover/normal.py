@@ -47,19 +47,28 @@ def normal_probability(score: ArrayLike) -> NDArray[np.float64]:
 
 def _erfc(x: NDArray[np.float64]) -> NDArray[np.float64]:
     size = np.abs(x)
-    near = np.minimum(size, _NEAR)
-    middle = np.clip(size, _NEAR, _FAR)
-    far = np.maximum(size, _FAR)
-    inverse = 1.0 / np.square(far)
-    tail = np.where(
-        size <= _FAR,
-        np.exp(-np.square(middle)) * _polynomial(_MIDDLE_ABOVE, middle) / _polynomial(_MIDDLE_BELOW, middle),
-        np.exp(-np.square(far)) / far
-        * (1.0 / math.sqrt(math.pi) - inverse * _polynomial(_FAR_ABOVE, inverse) / _polynomial(_FAR_BELOW, inverse)),
-    )  # fmt: skip
-    close = 1.0 - near * _polynomial(_NEAR_ABOVE, np.square(near)) / _polynomial(_NEAR_BELOW, np.square(near))
-    above = np.where(size <= _NEAR, close, tail)
+    above = np.where(np.isnan(size), np.nan, 0.0)
+    for part, inside in (
+        (_erfc_near, size <= _NEAR), (_erfc_middle, (size > _NEAR) & (size <= _FAR)), (_erfc_far, size > _FAR),
+    ):  # fmt: skip
+        if inside.any():
+            above[inside] = part(size[inside])
     return np.asarray(np.where(x < 0.0, 2.0 - above, above))
+
+
+def _erfc_near(size: NDArray[np.float64]) -> NDArray[np.float64]:
+    square = np.square(size)
+    return 1.0 - size * _polynomial(_NEAR_ABOVE, square) / _polynomial(_NEAR_BELOW, square)
+
+
+def _erfc_middle(size: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.exp(-np.square(size)) * _polynomial(_MIDDLE_ABOVE, size) / _polynomial(_MIDDLE_BELOW, size)
+
+
+def _erfc_far(size: NDArray[np.float64]) -> NDArray[np.float64]:
+    inverse = 1.0 / np.square(size)
+    tail = inverse * _polynomial(_FAR_ABOVE, inverse) / _polynomial(_FAR_BELOW, inverse)
+    return np.exp(-np.square(size)) / size * (1.0 / math.sqrt(math.pi) - tail)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -165,6 +165,9 @@ def split_alpha(shares: Sequence[float]) -> tuple[float, ...]:
 def _log_mixed(score: Floats) -> Floats:
     """score²/2 + ln Φ(score), by Mills' ratio where Φ is too small to be computed."""
     near = np.maximum(score, -8.0)
-    far = np.minimum(score, -8.0)
-    tail = -np.log(-far * math.sqrt(2.0 * math.pi)) + np.log1p(-1.0 / far**2 + 3.0 / far**4)
-    return np.where(score > -8.0, 0.5 * near**2 + np.log(normal_probability(near)), tail)
+    logs = np.asarray(0.5 * near**2 + np.log(normal_probability(near)))
+    deep = ~(score > -8.0)
+    if deep.any():
+        far = score[deep]
+        logs[deep] = -np.log(-far * math.sqrt(2.0 * math.pi)) + np.log1p(-1.0 / far**2 + 3.0 / far**4)
+    return logs

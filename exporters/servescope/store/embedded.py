@@ -44,7 +44,7 @@ from servescope.store.records import (
 from servescope.store.retention import Retention
 from servescope.store.runs import Runs
 from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES, TIME_BITS, checked_time
-from servescope.store.segments import MOST_NUMBERS, Segment, Selection, assemble, sample_names, thin
+from servescope.store.segments import MOST_NUMBERS, KeySelection, Segment, assemble, sample_names, thin
 from servescope.store.settings import SettingsTable
 
 __all__ = ["Store"]
@@ -198,7 +198,7 @@ class Store(StoreConnection):
         memory = memory_ms(status.scrape_interval_ms)
         later = self._read_blocks(target, block + BLOCK_MS + 1, block + BLOCK_MS + memory, ATTEMPTS).times
         for each in (block, *(later - BLOCK_MS).tolist()):
-            segments = self._segments(SCRAPES, target, each + 1 - memory, each + BLOCK_MS, Selection(None))
+            segments = self._segments(SCRAPES, target, each + 1 - memory, each + BLOCK_MS, KeySelection(None))
             times, keys, values = self._assemble(segments, MOST_NUMBERS)
             window = Window(tuple(key for key in keys if isinstance(key, Series)), times, values)
             found = compute_increments(
@@ -214,7 +214,7 @@ class Store(StoreConnection):
                 self._append_block(target, found, 0)
 
     def _read_blocks(self, target: int, start_ms: int, end_ms: int, wanted: frozenset[str]) -> Segment:
-        return self._assemble(self._segments(INCREMENTS, target, start_ms, end_ms, Selection(wanted)), MOST_NUMBERS)
+        return self._assemble(self._segments(INCREMENTS, target, start_ms, end_ms, KeySelection(wanted)), MOST_NUMBERS)
 
     def _last_scrape_ms(self, target: int, before_ms: int) -> int | None:
         """When the last scrape of a target is from that is stored and before an instant."""
@@ -316,7 +316,7 @@ class Store(StoreConnection):
         each of which the last instant is read: a ratio is never averaged. Raises TooLargeError as `read_samples` does.
         """
         width = None if max_points is None else _bucket_width(end_ms - start_ms, max_points)
-        selection = Selection(None if names is None else frozenset(names))
+        selection = KeySelection(None if names is None else frozenset(names))
         with self._snapshot():
             owner = self._owners.find_deployment(deployment)
             segments = iter(()) if owner is None else self._segments(FIGURES, owner, start_ms, end_ms, selection)
@@ -348,7 +348,7 @@ class Store(StoreConnection):
         any sum; failed scrapes are columns of NaN. Raises TooLargeError when that is more than `most` numbers,
         `MOST_NUMBERS` when None, as it is over a long time of a target that always showed other series.
         """
-        selection = Selection(sample_names(names))
+        selection = KeySelection(sample_names(names))
         windows, left = [], MOST_NUMBERS if most is None else most
         with self._snapshot():
             for target in self._owners.targets_of(self._owners.find_deployment(deployment)):
@@ -367,7 +367,7 @@ class Store(StoreConnection):
         `names` are contract metrics, gauges of `JUDGED_GAUGES` among them. A block is there once a scrape of another
         one was stored. Raises TooLargeError as `read_samples` does.
         """
-        selection = Selection(wanted_names(names))
+        selection = KeySelection(wanted_names(names))
         divisions: dict[int, Division] = {}
         found, left = [], MOST_NUMBERS
         with self._snapshot():
@@ -451,7 +451,9 @@ class Store(StoreConnection):
         with self._snapshot():
             return self._alerts.read_sums(until_ms)
 
-    def _segments(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: Selection) -> Iterator[Segment]:
+    def _segments(
+        self, kind: int, owner: int, start_ms: int, end_ms: int, selection: KeySelection
+    ) -> Iterator[Segment]:
         """What is stored of an owner from start to end: its runs, then its recent rows, which win."""
         runs = self._runs.between(kind, owner, start_ms, end_ms)
         yield from (self._runs.read(run, start_ms, end_ms, selection) for run in runs)

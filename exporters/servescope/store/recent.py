@@ -16,7 +16,7 @@ from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import RUN_ROWS, Keys, Row
 from servescope.store.records import StoreError
 from servescope.store.schema import LATEST_MS, RECENT, TIME_BITS, checked_time, clamped_time
-from servescope.store.segments import Segment, Selection
+from servescope.store.segments import KeySelection, Segment
 
 _logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class RecentRows:
         spans = [self.span(*owner) for owner in self.counts()]
         return min((span[0] for span in spans if span is not None), default=None)
 
-    def read(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: Selection) -> Iterator[Segment]:
+    def read(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: KeySelection) -> Iterator[Segment]:
         """What is selected of an owner's rows from start to end, both included."""
         first = owner << TIME_BITS
         for layout, group in groupby(self._stored(kind, owner, start_ms, end_ms), key=lambda row: row[1]):

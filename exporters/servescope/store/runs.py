@@ -15,7 +15,7 @@ from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import FAILED, Row, divide_rows, make_shape, pack
 from servescope.store.records import StoreError
 from servescope.store.schema import CHUNK_BITS, LATEST_MS, RECENT, clamped_time
-from servescope.store.segments import Segment, Selection
+from servescope.store.segments import KeySelection, Segment
 
 
 class Run(NamedTuple):
@@ -80,7 +80,7 @@ class Runs:
         (end,) = self._connection.execute("SELECT min(end_ms) FROM runs WHERE kind = ?", (kind,)).fetchone()
         return None if end is None else int(end)
 
-    def read(self, run: Run, start_ms: int, end_ms: int, selection: Selection) -> Segment:
+    def read(self, run: Run, start_ms: int, end_ms: int, selection: KeySelection) -> Segment:
         """What is selected of a run from start to end."""
         shape = self._layouts.shape(run.shape)
         of_shape = selection.of_shape(run.shape, shape)

@@ -34,7 +34,7 @@ class Picked(NamedTuple):
     keys: Keys
 
 
-class Selection:
+class KeySelection:
     """What is read of one or many owners: these names, or figure keys, all when None.
 
     Which rows these are is found once for each shape of runs and each layout of recent rows, so that all who share one

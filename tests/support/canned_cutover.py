@@ -1,10 +1,8 @@
-"""A cutover as the pages get it, without a store: a judgement of every verdict, and evidence of both arms."""
+"""A cutover as the pages get it, without a store: judgements with every kind of metric, and evidence of both arms."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -18,13 +16,10 @@ from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import fold
 from servescope.cutover.judgement import (
     ArmFigures,
-    ArmState,
     Cause,
     EdgeJudgement,
-    Efficiency,
     Judgement,
     MetricJudgement,
-    PromptMix,
     StageState,
     Verdict,
     VerdictChange,
@@ -33,8 +28,9 @@ from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, Stage
 from servescope.cutover.plan_files import preset_metrics
 from servescope.judge.journal import JournalEntry
 from servescope.judge.runs import CutoverRun
+from tests.support.judgements import AT_MS as NOW_MS
+from tests.support.judgements import judgement
 
-NOW_MS = int(datetime(2026, 11, 20, 14, 5, tzinfo=UTC).timestamp()) * 1000
 HOUR_MS = 3_600_000
 START_MS = NOW_MS - 9 * HOUR_MS
 STAGES = (Stage(0.01, 1.0), Stage(0.05, 2.0), Stage(0.25, 3.0), Stage(0.5, 3.0), Stage(0.95, 6.0))
@@ -169,79 +165,52 @@ METRICS_JUDGED = (
 )  # fmt: skip
 
 
-def _arm(name: str, replicas: int, requests: float, **rest: object) -> ArmState:
-    given = {
-        "deployments": (name,), "replicas": replicas, "scrapes": 720 * replicas, "expected": 724 * replicas,
-        "failed": 4, "torn": 0, "resets": 1, "gaps": 0, "requests": requests, "warm": True, "cold_start_seconds": None,
-        "saturated_share": 0.0, "requests_per_replica_second": 0.62, "last_scrape_ms": NOW_MS - 8_000, **rest,
-    }  # fmt: skip
-    return ArmState(**given)  # type: ignore[arg-type] # fields of ArmState
-
-
-JUDGEMENT = Judgement(
-    "INCONCLUSIVE",
-    "Two of four required metrics are not settled: errors need about 2 h 35 min more at 25 %.",
-    NOW_MS,
-    "chat",
-    FROZEN.hash(),
-    StageState(2, 5, 0.25, 0.247, differs=False, since_ms=START_MS + 6 * HOUR_MS, earliest_end_ms=NOW_MS),
-    METRICS_JUDGED,
-    "hold",
-    v1=_arm("chat-v1", 6, 61_200.0),
-    v2=_arm("chat-v2", 2, 20_410.0, cold_start_seconds=260.0, requests_per_replica_second=0.64),
-    mix=PromptMix(0.021, differs=False, adjusted=False, refused=False),
-    efficiency=(
-        Efficiency(
-            "tokens_per_gpu_second", 610.0, 866.0, 1.42, 1.35, 1.49,
-            "v2 serves 1.42 × (1.35–1.49) the tokens per GPU",
-        ),
-    ),
-    changes=(
-        VerdictChange(START_MS, 0, "INCONCLUSIVE", "nothing gathered yet"),
-        VerdictChange(START_MS + int(1.9 * HOUR_MS), 0, "HEALTHY", "no required metric is worse than its margin"),
-        VerdictChange(START_MS + int(2.5 * HOUR_MS), 1, "INCONCLUSIVE", "a new stage began"),
-        VerdictChange(START_MS + int(3.7 * HOUR_MS), 1, "DEGRADED", "errors are at least 2.4 × those of v1"),
-        VerdictChange(START_MS + int(4.4 * HOUR_MS), 1, "INCONCLUSIVE", "acknowledged"),
-        VerdictChange(START_MS + int(5.5 * HOUR_MS), 1, "HEALTHY", "no required metric is worse than its margin"),
-        VerdictChange(START_MS + 6 * HOUR_MS, 2, "INCONCLUSIVE", "a new stage began"),
-    ),
-    incomparable={
-        "inter_token_latency_seconds": "v1 observes each engine step, v2 each token",
-        "speculation_rate": "v1 speculates by lookahead, which reports nothing",
-    },
-    missed=((START_MS + 8 * HOUR_MS, START_MS + 8 * HOUR_MS + 2 * BLOCK_MS, "the collector did not scrape"),),
+WORSE = _metric(
+    "time_to_first_token_seconds", "Time to first token", "seconds", "DEGRADED", "beyond margin",
+    "v2 is at least 18 % slower.", 1.34, 1.18, 1.52, v1=ArmFigures(0.412, 61_200), v2=ArmFigures(0.55, 20_410),
 )  # fmt: skip
-"""A judgement with every kind of metric in it."""
+CHANGES = (
+    VerdictChange(START_MS, 0, "INCONCLUSIVE", "nothing gathered yet"),
+    VerdictChange(START_MS + int(1.9 * HOUR_MS), 0, "HEALTHY", "no required metric is worse than its margin"),
+    VerdictChange(START_MS + int(2.5 * HOUR_MS), 1, "INCONCLUSIVE", "a new stage began"),
+    VerdictChange(START_MS + int(3.7 * HOUR_MS), 1, "DEGRADED", "errors are at least 2.4 × those of v1"),
+    VerdictChange(START_MS + int(4.4 * HOUR_MS), 1, "INCONCLUSIVE", "acknowledged"),
+    VerdictChange(START_MS + int(5.5 * HOUR_MS), 1, "HEALTHY", "no required metric is worse than its margin"),
+    VerdictChange(START_MS + 6 * HOUR_MS, 2, "INCONCLUSIVE", "a new stage began"),
+)
 
 
-def make_judgement(verdict: Verdict = "INCONCLUSIVE") -> Judgement:
-    """The judgement with this verdict over all of it."""
+def _metrics(verdict: Verdict) -> tuple[MetricJudgement, ...]:
     if verdict == "HEALTHY":
-        settled = tuple(each for each in METRICS_JUDGED if each.verdict == "HEALTHY")
-        return replace(
-            JUDGEMENT, verdict=verdict, advice="go on", metrics=settled,
-            reason="No required metric is more than its margin worse on v2, however often one looks.",
-        )  # fmt: skip
+        return tuple(each for each in METRICS_JUDGED if each.verdict == "HEALTHY")
     if verdict == "DEGRADED":
-        worse = _metric(
-            "time_to_first_token_seconds", "Time to first token", "seconds", verdict, "beyond margin",
-            "v2 is at least 18 % slower.", 1.34, 1.18, 1.52, v1=ArmFigures(0.412, 61_200), v2=ArmFigures(0.55, 20_410),
-        )  # fmt: skip
-        return replace(
-            JUDGEMENT, verdict=verdict, advice="roll back", severity="beyond margin", live="INCONCLUSIVE",
-            latched_since_ms=NOW_MS - HOUR_MS, metrics=(METRICS_JUDGED[0], worse, *METRICS_JUDGED[2:]),
-            reason="Time to first token is at least 18 % longer on v2, beyond its margin of 10 %.",
-        )  # fmt: skip
+        return (METRICS_JUDGED[0], WORSE, *METRICS_JUDGED[2:])
     if verdict == "NO DATA":
-        absent = tuple(
+        return tuple(
             _metric(each.name, each.title, each.unit, verdict, "stale", "v2 was last scraped 12 min ago.")
             for each in METRICS_JUDGED[:4]
         )
-        return replace(
-            JUDGEMENT, verdict=verdict, reason="v2 was last scraped 12 min ago: its collector may have stopped.",
-            metrics=absent, efficiency=(), mix=None, v2=None,
-        )  # fmt: skip
-    return JUDGEMENT
+    return METRICS_JUDGED
+
+
+def make_judgement(verdict: Verdict = "INCONCLUSIVE") -> Judgement:
+    """The judgement of the third of five stages with this verdict."""
+    return judgement(
+        verdict,
+        stage=StageState(2, 5, 0.25, 0.247, differs=False, since_ms=START_MS + 6 * HOUR_MS, earliest_end_ms=NOW_MS),
+        metrics=_metrics(verdict),
+        live="INCONCLUSIVE" if verdict == "DEGRADED" else None,
+        changes=CHANGES,
+        incomparable={
+            "inter_token_latency_seconds": "v1 observes each engine step, v2 each token",
+            "speculation_rate": "v1 speculates by lookahead, which reports nothing",
+        },
+        missed=((START_MS + 8 * HOUR_MS, START_MS + 8 * HOUR_MS + 2 * BLOCK_MS, "the collector did not scrape"),),
+    )
+
+
+JUDGEMENT = make_judgement()
+"""A judgement with every kind of metric in it."""
 
 
 def make_cutover_view(verdict: Verdict = "INCONCLUSIVE") -> CutoverView:

@@ -84,7 +84,8 @@ def _route(options: Options, receiver: str, *matchers: str, **timing: Any) -> di
 
 
 def _names(options: Options, *labels: str) -> list[str]:
-    return [options.label(label) for label in labels]
+    """The labels as the rules write them, with the extra ones."""
+    return [*options.common.group(labels)]
 
 
 def _pieces(span: Span) -> list[dict[str, Any]]:
@@ -113,7 +114,7 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
     a page inhibits a page.
     """
     deployment = _names(options, *_DEPLOYMENT)
-    target = _names(options, *IDENTITY_LABELS[-2:])
+    target = [options.label(label) for label in IDENTITY_LABELS[-2:]]
     page = 'severity="critical"'
     no_replica = 'alertname="ServescopeNoActiveReplica"'
     return [
@@ -128,7 +129,9 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         ),
         _inhibition((page, no_replica), ('alertname="ServescopeDeploymentDown"',), deployment),
         # Without any collector, each of them is down.
-        _inhibition((page, 'alertname="ServescopeCollectorGone"'), (_NO_PAGE, 'component="collector"'), []),
+        _inhibition(
+            (page, 'alertname="ServescopeCollectorGone"'), (_NO_PAGE, 'component="collector"'), _names(options)
+        ),
         # A target that cannot be scraped exposes no metrics either.
         _inhibition(
             ('alertname="ServescopeTargetDown"',), (_NO_PAGE, 'alertname="ServescopeMetricsMissing"'),

@@ -19,14 +19,14 @@ def also_firing(alert: Alert, options: Options) -> dict[str, str]:
     if alert.severity != "critical" or not {*_OF_MODEL} <= {*labels}:
         return {}
     own = f'alertname=~"Servescope.+",alertname!="{alert.name}",severity!="none"'
-    model = f"{options.label('model_name')}=%[1]q,{options.label('environment')}=%[2]q"
-    deployment = options.label("deployment_id")
-    values = [f"$labels.{options.label(label)}" for label in _OF_MODEL]
+    shared, deployment = options.common.group(_OF_MODEL), options.label("deployment_id")
+    model = ",".join(f"{label}=%[{number}]q" for number, label in enumerate(shared, 1))
+    values = [f"$labels.{label}" for label in shared]
     series = f"ALERTS{{{own},{model}}}"
     if "deployment_id" in labels:
         # What is of no deployment is of the whole model.
-        series = f'ALERTS{{{own},{model},{deployment}=%[3]q}} or ALERTS{{{own},{model},{deployment}=""}}'
         values.append(f"$labels.{deployment}")
+        series = f'ALERTS{{{own},{model},{deployment}=%[{len(values)}]q}} or ALERTS{{{own},{model},{deployment}=""}}'
     query = f"count by (alertname, alertstate) ({series})"
     return {
         ALSO_FIRING: f"{{{{ range $number, $each := printf `{query}` {' '.join(values)} | query "

@@ -10,7 +10,7 @@ from typing import Any
 
 from alerts.options import DEFAULTS, Options
 from alerts.recording import render_group
-from servescope.contract.expressions import Rate, promql
+from servescope.contract.expressions import Rate
 from servescope.contract.figures import RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
@@ -26,9 +26,7 @@ def histogram_group(options: Options = DEFAULTS) -> dict[str, Any]:
     rules = [
         {
             "record": record_buckets(name, window),
-            "expr": options.expression(
-                promql(Rate(f"{name}_bucket"), window=window, by=(*DEPLOYMENT_LABELS, "le"), scope=options.scope)
-            ),
+            "expr": options.compile(Rate(f"{name}_bucket"), window=window, by=(*DEPLOYMENT_LABELS, "le")),
         }
         for name in RECORDED_HISTOGRAMS
     ]

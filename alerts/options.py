@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from alerts.feeding import can_hold, metrics_of
 from alerts.receivers import (
@@ -27,9 +27,10 @@ from dashboards import options as shared
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
-from servescope.alerting.promql import condition_promql
-from servescope.alerting.records import TEAM, Alert
+from servescope.alerting.promql import condition_promql, term_promql
+from servescope.alerting.records import TEAM, Alert, Condition, Term
 from servescope.contract.bounds import BOUNDS
+from servescope.contract.expressions import Expression, promql
 from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
 from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
@@ -114,6 +115,24 @@ class Options:
                 if name not in self.disabled and can_hold(alert.condition, had)
             }
         )
+
+    def condition(self, condition: Condition) -> str:
+        """An alert's condition as PromQL."""
+        return self.expression(condition_promql(condition, self.common.window, self.scope, **self._labelling))
+
+    def term(self, term: Term) -> str:
+        """A term of an alert's condition as PromQL."""
+        return self.expression(term_promql(term, self.common.window, self.scope, **self._labelling))
+
+    def compile(self, expression: Expression, *, window: str, by: Sequence[str]) -> str:
+        """An expression over the contract's series as PromQL, per value of the labels in `by`."""
+        by = (*by, *self.common.extra_labels)
+        collectors = self.common.collector_labels
+        return self.expression(promql(expression, window=window, by=by, scope=self.scope, collectors=collectors))
+
+    @property
+    def _labelling(self) -> dict[str, Any]:
+        return {"extra": self.common.extra_labels, "collectors": self.common.collector_labels}
 
     @property
     def scope(self) -> str:
@@ -321,5 +340,5 @@ def _check_scrape_interval(options: Options, origin: str) -> None:
 
 
 def _ranges(options: Options) -> set[str]:
-    conditions = (condition_promql(alert.condition, options.common.window) for alert in options.alerts().values())
+    conditions = (options.condition(alert.condition) for alert in options.alerts().values())
     return {window for condition in conditions for window in re.findall(r"\[(\w+)\]", condition)}

@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 from alerts.options import DEFAULTS, Options
-from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.types import DEFAULT_WINDOW, Figure
@@ -37,5 +36,4 @@ def recording_group(window: str, interval: str, options: Options = DEFAULTS) -> 
 def recording_rule(figure: Figure, window: str, options: Options = DEFAULTS) -> dict[str, Any]:
     """The rule of one figure; its result carries the deployment's labels and the figure's own."""
     by = (*DEPLOYMENT_LABELS, *figure.by)
-    expression = promql(figure.expression, window=window, by=by, scope=options.scope)
-    return {"record": figure.record(window), "expr": options.expression(expression)}
+    return {"record": figure.record(window), "expr": options.compile(figure.expression, window=window, by=by)}

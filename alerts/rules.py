@@ -12,9 +12,7 @@ from alerts.histograms import histogram_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
 from servescope.alerting.links import dashboard_path
-from servescope.alerting.promql import condition_promql
 from servescope.alerting.records import Alert
-from servescope.contract.expressions import promql
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, ENDED, record_ended
 
@@ -59,15 +57,14 @@ def objective_group(options: Options = DEFAULTS) -> Group:
     """The group of the objectives' bad shares, and of the requests that ended."""
     windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
     expressions = {
-        objective.record(window): promql(objective.bad, window=window, by=DEPLOYMENT_LABELS, scope=options.scope)
+        objective.record(window): options.compile(objective.bad, window=window, by=DEPLOYMENT_LABELS)
         for objective in options.choices.objectives.values()
         for window in windows
     }
     expressions |= {
-        record_ended(row.long): promql(ENDED, window=row.long, by=DEPLOYMENT_LABELS, scope=options.scope)
-        for row in BURN_WINDOWS
+        record_ended(row.long): options.compile(ENDED, window=row.long, by=DEPLOYMENT_LABELS) for row in BURN_WINDOWS
     }
-    rules = [{"record": name, "expr": options.expression(expr)} for name, expr in expressions.items()]
+    rules = [{"record": name, "expr": expression} for name, expression in expressions.items()]
     return {"name": "servescope-objectives", "interval": OBJECTIVES_INTERVAL, "rules": rules}
 
 
@@ -87,8 +84,7 @@ def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAU
 
 def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     """The rule of one alert."""
-    expression = condition_promql(alert.condition, options.common.window, options.scope)
-    rule: dict[str, Any] = {"alert": alert.name, "expr": options.expression(expression)}
+    rule: dict[str, Any] = {"alert": alert.name, "expr": options.condition(alert.condition)}
     if alert.wait:
         rule["for"] = alert.wait
     if alert.keep:
@@ -111,4 +107,5 @@ def annotations_of(alert: Alert, options: Options = DEFAULTS) -> dict[str, str]:
 
 def dashboard_url(alert: Alert, options: Options = DEFAULTS) -> str:
     """The URL of the panel that shows the alert, as `python -m dashboards` writes it with the same options."""
-    return f"{options.grafana}/d/{dashboard_path(alert, options.common.prefix)}"
+    path = f"{options.grafana}/d/{dashboard_path(alert, options.common.prefix)}"
+    return path + "".join(f"&var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in options.common.extra_labels)

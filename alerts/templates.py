@@ -21,7 +21,7 @@ _TEMPLATES: Final = """\
 {{ define "servescope.whose" -}}
 {{ if .CommonLabels.deployment_id }}{{ .CommonLabels.deployment_id }}{{ else }}\
 {{ if .CommonLabels.model_name }}{{ .CommonLabels.model_name }}{{ else }}{{ .CommonLabels.plan }}{{ end }}{{ end }}\
-{{ with .CommonLabels.environment }} ({{ . }}){{ end }}
+{{ with .CommonLabels.environment }} ({{ . }}){{ end }}EXTRA
 {{- end }}
 
 {{ define "servescope.headline" -}}
@@ -77,4 +77,7 @@ Dashboard: {{ .Annotations.dashboard_url }}
 
 def render_templates(options: Options = DEFAULTS) -> str:
     """The file of templates."""
-    return options.template(_TEMPLATES)
+    extra = "".join(
+        f"{{{{ with .CommonLabels.{label} }}}} {{{{ . }}}}{{{{ end }}}}" for label in options.common.extra_labels
+    )
+    return options.template(_TEMPLATES).replace("EXTRA", extra)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from dashboards import grafana
@@ -18,6 +18,7 @@ from dashboards.queries import (
     SCOPE,
     Query,
     Variable,
+    extra_variables,
     firing_alerts,
     legend,
     own_scope,
@@ -76,7 +77,7 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
             grafana.make_datasource_variable(options.datasource, options.datasource_regex),
             *(
                 grafana.make_variable(variable.name, variable.title, variable_query(variable, options), variable.every)
-                for variable in board.variables
+                for variable in (*extra_variables(options), *board.variables)
             ),
             *([grafana.make_switch(HISTOGRAMS, "Histograms", _FORMS)] if _has_histograms(board) else []),
         ],
@@ -113,7 +114,11 @@ def stamp() -> str:
 def variable_query(variable: Variable, options: Options) -> str:
     """The query for a variable's values: those of its label, filtered by the variables before it."""
     label = options.label(variable.label)
-    if variable in (*SCOPE, REPLICA):
+    extra = extra_variables(options)
+    if variable in extra:
+        before = replace(options, extra_labels=options.extra_labels[: extra.index(variable)])
+        matchers = scope(before, variables=())
+    elif variable in (*SCOPE, REPLICA):
         matchers = scope(options, replica=True, without=variable.name)
     else:
         matchers = options.selector.rstrip(", ")
@@ -133,7 +138,7 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
     time range of a week would miss four of five.
     """
     chosen = scope(options)
-    deployment, phase = options.label("deployment_id"), options.label("rollout_phase")
+    deployment, phase = ", ".join(options.group(("deployment_id",))), options.label("rollout_phase")
     firing, before = firing_alerts(options), firing_alerts(options, ago=RATE_INTERVAL)
     here = f"count by ({deployment}) ({PRESENCE}{{{chosen}}})"
     return [
@@ -174,11 +179,15 @@ def _own_annotations(options: Options) -> list[dict[str, object]]:
     components = f'component=~"{"|".join(OWN_COMPONENTS)}"'
     chosen = ",".join(filter(None, [options.selector.rstrip(", "), components]))
     firing = f'{ALERTS}{{alertstate="firing",{chosen}}}'
+    by = ", ".join(options.group(("alertname",)))
     return [
         grafana.make_annotation(
             "Alert fires",
             # Only its start; the Watchdog fires for ever.
-            Query(f"count by (alertname) ({firing} unless {firing} offset {RATE_INTERVAL})", ""),
+            Query(
+                f"count by ({by}) ({firing} unless {firing} offset {RATE_INTERVAL})",
+                "",
+            ),
             "red",
             legend(options, "alertname"),
         ),

@@ -65,7 +65,7 @@ def share_of_time_above(figure: str, other: str, stretch: str, options: Options)
 def among_collectors(expression: str, options: Options) -> str:
     """An expression for collectors only, by instance: every scraped program exposes its CPU usage."""
     collectors = compile_own(level("servescope_build_info", "max"), options, by=("instance",))
-    return f"({expression}) and on ({options.label('instance')}) ({collectors})"
+    return f"({expression}) and on ({', '.join(options.group(('instance',)))}) ({collectors})"
 
 
 def _operand(figure: str, options: Options) -> str:
@@ -79,4 +79,4 @@ def _by_replica(counter: str, options: Options) -> str:
 
 
 def _deployment(options: Options) -> str:
-    return ", ".join(map(options.label, DEPLOYMENT_LABELS))
+    return ", ".join(options.group(DEPLOYMENT_LABELS))

@@ -41,12 +41,16 @@ class Compiler(ConditionCompiler):
     def _shown(self, shown: Shown) -> str:
         return compile_figure(shown.figure, self.options, where=shown.where, variables=self._deployments)
 
-    def _own(self, own: Own) -> str:
+    def _collectors(self) -> tuple[str, ...]:
+        return self.options.collector_labels
+
+    def _own_series(self, own: Own) -> str:
         chosen = own_scope(own.name, self.options, self.variables)
         if own.increase_over:
             increase = Increase(own.name, relabel(own.where, self.options))
-            by = tuple(map(self.options.label, own.by))
-            return promql(increase, window=own.increase_over, by=by, scope=chosen)
+            return promql(
+                increase, window=own.increase_over, by=self.options.group(own.by), scope=chosen, collectors=()
+            )
         return f"{own.name}{matchers_promql(relabel(own.where, self.options), chosen)}"
 
     def _measured(self, measured: Measured) -> str:
@@ -55,7 +59,8 @@ class Compiler(ConditionCompiler):
             # The sum of what is recorded per deployment, from hundreds of times fewer samples.
             chosen = scope(self.options, variables=self._deployments)
             record = FIGURES[known].record(self.options.window)
-            return promql(Level(record), window="", by=tuple(map(self.options.label, measured.labels)), scope=chosen)
+            by = self.options.group(measured.labels)
+            return promql(Level(record), window="", by=by, scope=chosen, collectors=())
         return compile_expression(
             measured.expression, self.options, by=measured.labels, replica="replica" in measured.by,
             window=self.options.window, variables=self._deployments,
@@ -91,7 +96,7 @@ class Compiler(ConditionCompiler):
         return super()._is_compound(term) or (self._is_raw and isinstance(term, Shown | Badness | RequestsEnded))
 
     def _names(self, labels: Iterable[str]) -> str:
-        return ", ".join(map(self.options.label, labels))
+        return ", ".join(self.options.group(labels))
 
     def _number(self, value: float) -> str:
         return repr(value)

@@ -87,6 +87,7 @@ def _alerts(options: Options) -> Panel:
                 "alertname": Column("Alert"),
                 "severity": Column("Severity"),
                 deployment: Column("Deployment"),
+                **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
                 "Value": Column("", hidden=True),
             }
         ),
@@ -107,6 +108,7 @@ def _deployments(options: Options) -> Panel:
         keys["model_name"]: Column("Model"),
         keys["environment"]: Column("Environment"),
         keys["rollout_phase"]: Column("Phase"),
+        **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
     }
     queries = []
     for number, name in enumerate(_COLUMNS):

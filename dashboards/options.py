@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from servescope.contract.expressions import COLLECTOR_LABELS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
@@ -34,6 +35,7 @@ _TAKEN_LABELS = sorted(
         "team",
     }.union(*(metric.labels for metric in METRICS.values()))
 )  # fmt: skip
+_NO_TEXTS = ("labels", "thresholds", "engines", "extra_labels", "collector_labels")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -41,9 +43,10 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_
 class Options:
     """How the dashboards are written.
 
-    `labels` renames identity labels, `selector` adds matchers to every query; `figures` selects whether figures of a
-    deployment are read from the recording rules over `window`, or computed over the displayed range. `thresholds`
-    changes the thresholds of a figure's band. `engines` are the source maps in use; empty for all.
+    `labels` renames identity labels, `selector` adds matchers to every query. `extra_labels` distinguish deployments
+    beside the identity labels; of series that differ in `collector_labels` alone one counts. `figures` selects whether
+    figures of a deployment are read from the recording rules over `window`, or computed over the displayed range.
+    `thresholds` changes the thresholds of a figure's band. `engines` are the source maps in use; empty for all.
     """
 
     prefix: str = "servescope"
@@ -52,6 +55,8 @@ class Options:
     datasource_regex: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     selector: str = ""
+    extra_labels: tuple[str, ...] = ()
+    collector_labels: tuple[str, ...] = COLLECTOR_LABELS
     figures: str = "recorded"
     window: str = DEFAULT_WINDOW
     thresholds: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -64,6 +69,10 @@ class Options:
     def label(self, name: str) -> str:
         """The label's name in this Prometheus: identity labels can be renamed, others cannot."""
         return self.labels.get(name, name)
+
+    def group(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """The labels of a group, or those that two sides are matched on: renamed, and the extra ones."""
+        return (*map(self.label, labels), *self.extra_labels)
 
     def band(self, figure: str) -> Band | None:
         """The figure's band, with the operator's thresholds."""
@@ -95,17 +104,20 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     for key in document:
         if key not in known:
             raise ConfigurationError(f"{origin}: unknown key {key!r}, known: {', '.join(known)}")
-    texts: dict[str, Any] = {
-        key: value for key, value in document.items() if key not in ("labels", "thresholds", "engines")
-    }
+    texts: dict[str, Any] = {key: value for key, value in document.items() if key not in _NO_TEXTS}
     for key, value in texts.items():
         if not isinstance(value, str):
             raise _wrong(origin, key, value, "a text")
+    labels = _labels(document.get("labels", {}), origin)
+    # An identity label may be named as one of the collector's would be otherwise.
+    collectors = tuple(label for label in COLLECTOR_LABELS if label not in labels.values())
     options = replace(
         DEFAULTS,
-        labels=MappingProxyType(_labels(document.get("labels", {}), origin)),
+        labels=MappingProxyType(labels),
         thresholds=MappingProxyType(_thresholds(document.get("thresholds", {}), origin)),
         engines=_engines(document.get("engines", []), origin),
+        extra_labels=_label_names(document, "extra_labels", (), origin),
+        collector_labels=_label_names(document, "collector_labels", collectors, origin),
         **texts,
     )
     _check(options, origin)
@@ -133,6 +145,13 @@ def _labels(value: object, origin: str) -> dict[str, str]:
         if names.count(name) > 1:
             raise ConfigurationError(f"{origin}: labels: two identity labels are named {name!r}, expected each once")
     return dict(value)
+
+
+def _label_names(document: Mapping[str, object], key: str, default: tuple[str, ...], origin: str) -> tuple[str, ...]:
+    value = document.get(key, list(default))
+    if not isinstance(value, list) or not all(isinstance(name, str) and _LABEL.match(name) for name in value):
+        raise _wrong(origin, key, value, "a list of labels such as ['cluster']")
+    return tuple(dict.fromkeys(value))
 
 
 def _engines(value: object, origin: str) -> tuple[str, ...]:
@@ -172,6 +191,15 @@ def _check(options: Options, origin: str) -> None:
         value = getattr(options, key)
         if value not in allowed:
             raise _wrong(origin, key, value, f"one of {', '.join(allowed)}")
+    identity = [options.label(name) for name in IDENTITY_LABELS]
+    taken = {
+        "extra_labels": sorted({*_TAKEN_LABELS, *identity, *options.collector_labels}),
+        "collector_labels": sorted({*_TAKEN_LABELS, *identity} - {"instance", "job"}),
+    }
+    for key, names in taken.items():
+        for name in getattr(options, key):
+            if name in names:
+                raise _wrong(origin, key, name, f"names that are not among {', '.join(names)}")
     for key in ("window", "scrape_interval", "refresh"):
         if not _is_duration(getattr(options, key)):
             raise _wrong(origin, key, getattr(options, key), "a duration such as '30s' or '5m'")

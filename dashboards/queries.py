@@ -111,7 +111,7 @@ def histogram_queries(
 
     Both are executed: a histogram that is there in the other form only costs a look-up and gives nothing.
     """
-    labels = ", ".join(options.label(label) for label in by if label != "le")
+    labels = ", ".join(options.group(label for label in by if label != "le"))
     histogram = expression.histogram if isinstance(expression, Quantile) else expression.name.removesuffix("_bucket")
     classic = compile_expression(expression, options, by=by, replica=replica)
     native = native_rate_promql(histogram, window=RATE_INTERVAL, by=labels, scope=scope(options, replica=replica))
@@ -128,6 +128,11 @@ def histogram_queries(
     )
 
 
+def extra_variables(options: Options) -> tuple[Variable, ...]:
+    """The variables of the extra labels, before all others."""
+    return tuple(Variable(label, label.replace("_", " ").capitalize(), label, ".*") for label in options.extra_labels)
+
+
 def scope(
     options: Options, *, replica: bool = False, without: str = "", variables: tuple[Variable, ...] = SCOPE
 ) -> str:
@@ -139,7 +144,8 @@ def scope(
 
 
 def _chosen(variables: Iterable[Variable], options: Options) -> str:
-    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in variables]
+    narrowing = (*extra_variables(options), *variables)
+    chosen = [f'{options.label(variable.label)}=~"${variable.name}"' for variable in narrowing]
     return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
 
 
@@ -151,7 +157,11 @@ def firing_alerts(options: Options, *, ago: str = "") -> str:
     """
     offset = f" offset {ago}" if ago else ""
     deployment = options.label("deployment_id")
-    wider = (f'{options.label(each.label)}=~"${each.name}|"' for each in SCOPE if each.label != "deployment_id")
+    wider = (
+        f'{options.label(each.label)}=~"${each.name}|"'
+        for each in (*extra_variables(options), *SCOPE)
+        if each.label != "deployment_id"
+    )
     of_none = ",".join((
         'alertstate="firing"', f'alertname=~"{_OURS}"', 'severity!="none"', f'{deployment}=""',
         *filter(None, [options.selector.rstrip(", ")]), *wider,
@@ -162,7 +172,7 @@ def firing_alerts(options: Options, *, ago: str = "") -> str:
 
 def list_firing_alerts(options: Options, *, by: tuple[str, ...]) -> str:
     """The alerts of `firing_alerts`, one for each value of the labels in `by`."""
-    return f"count by ({', '.join(map(options.label, by))}) {firing_alerts(options)}"
+    return f"count by ({', '.join(options.group(by))}) {firing_alerts(options)}"
 
 
 def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ()) -> str:
@@ -181,8 +191,7 @@ def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ())
 def compile_own(expression: Expression, options: Options, *, by: tuple[str, ...]) -> str:
     """An expression over series about the monitoring itself, per value of the labels in `by`."""
     (chosen,) = {own_scope(name, options) for name in leaves(expression)}
-    labels = tuple(options.label(label) for label in by)
-    return promql(expression, window=RATE_INTERVAL, by=labels, scope=chosen)
+    return promql(expression, window=RATE_INTERVAL, by=options.group(by), scope=chosen, collectors=())
 
 
 def compile_expression(
@@ -200,15 +209,18 @@ def compile_expression(
     It is computed over the raw series. Only the buckets of histograms are read from their recording rules where they
     are not broken down by replica: there are hundreds of raw ones for each that is recorded.
     """
-    labels = tuple(options.label(label) for label in by)
+    labels = options.group(by)
     # `where` is said in the braces of every selector, before the scope.
     chosen = matchers_promql(relabel(where, options), scope(options, replica=replica, variables=variables))[1:-1]
     recorded = None if replica or options.figures == "raw" else _recorded_buckets(expression, by)
     if recorded is not None:
         groups = tuple(dict.fromkeys((*labels, "le")))
-        buckets = promql(Level(record_buckets(recorded, options.window)), window="", by=groups, scope=chosen)
+        buckets = promql(
+            Level(record_buckets(recorded, options.window)), window="", by=groups, scope=chosen, collectors=()
+        )
         return quantile_promql(expression.quantile, buckets) if isinstance(expression, Quantile) else buckets
-    return promql(_relabel(expression, options), window=window, by=labels, scope=chosen)
+    collectors = () if all(":" in name for name in leaves(expression)) else options.collector_labels
+    return promql(_relabel(expression, options), window=window, by=labels, scope=chosen, collectors=collectors)
 
 
 def relabel(where: Matchers, options: Options) -> Matchers:
@@ -269,7 +281,8 @@ def compile_figure(
 
 def legend(options: Options, *labels: str) -> str:
     """The legend of a series: the values of its labels."""
-    return " ".join(f"{_WORDS.get(label, '')}{{{{{options.label(label)}}}}}" for label in labels) or "in scope"
+    texts = [f"{_WORDS.get(label, '')}{{{{{options.label(label)}}}}}" for label in labels]
+    return " ".join([*texts, *(f"{{{{{label}}}}}" for label in options.extra_labels)]) or "in scope"
 
 
 # A bare number says nothing at the end of a name.

@@ -160,6 +160,7 @@ def _budgets(options: Options) -> Panel:
     columns = {deployment: Column("Deployment"), options.label("inference_stack"): Column("Stack")}
     columns |= {options.label(label): Column(label, hidden=True) for label in DEPLOYMENT_LABELS[3:]}
     columns |= {options.label("model_name"): Column("Model")}
+    columns |= {label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels}
     queries: list[Query] = []
     objectives = objectives_of(options.engines).values()
     for objective in objectives:

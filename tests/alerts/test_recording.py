@@ -147,10 +147,26 @@ class Counted:
 
     def given(self, length: int, *, restart: int | None = None) -> Iterator[dict[str, str]]:
         """The series as promtool takes them, minute by minute; the second replica's restart at a minute."""
+        return self._given(length, restart=restart, collector={})
+
+    def given_by_two(self, length: int, *, restart: int) -> Iterator[dict[str, str]]:
+        """The same from two collectors, of which the second begins anew at a minute and misses the two after it."""
+        yield from self._given(length, restart=None, collector={"instance": "a:9400", "job": "servescope", "pod": "a"})
+        second = {"instance": "b:9400", "job": "second", "pod": "b"}
+        for (name, labels), value in self.values.items():
+            key = series(name, {**DEPLOYMENT, **dict(labels), **second})
+            if METRICS.get(name, METRICS["requests_total"]).kind == "gauge":
+                yield {"series": key, "values": f"{value!r}x{restart} _x2 {value!r}x{length - restart - 3}"}
+                continue
+            step = value * 60
+            again = f"{4 * step!r}+{step!r}x{length - restart - 3}"
+            yield {"series": key, "values": f"{1000 * step!r}+{step!r}x{restart - 1} {step!r} _x2 {again}"}
+
+    def _given(self, length: int, *, restart: int | None, collector: Mapping[str, str]) -> Iterator[dict[str, str]]:
         for (name, labels), value in self.values.items():
             family = re.sub(r"_(bucket|sum|count)$", "", name)
             metric = METRICS[name] if name in METRICS else METRICS[family]
-            key = series(name, {**DEPLOYMENT, **dict(labels)})
+            key = series(name, {**DEPLOYMENT, **dict(labels), **collector})
             if metric.kind == "gauge":
                 yield {"series": key, "values": f"{value!r}x{length}"}
                 continue
@@ -206,6 +222,19 @@ def test_every_rule_records_what_is_counted_by_hand(
         assert expected, rule.name
         checks += _checks(rule, expected, _LOOKS)
     given = counted.given(_LOOKS[-1], restart=restart)
+
+    assert _failures(request.getfixturevalue(version), tmp_path, given, checks, minutes=_EVERY_MINUTES) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_two_collectors_record_what_one_does(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+    """Every series is there once from each; that one of them begins anew and has a gap does not show."""
+    counted = Counted()
+    checks = []
+    for rule in _SHORT:
+        checks += _checks(rule, counted.expected(rule.expression, rule.window, rule.by), _LOOKS)
+    given = counted.given_by_two(_LOOKS[-1], restart=97)
 
     assert _failures(request.getfixturevalue(version), tmp_path, given, checks, minutes=_EVERY_MINUTES) == {}
 

@@ -140,8 +140,8 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
         for term in terms(alert.condition)
     )
     floors = (
-        f"rate(spec_decode_num_draft_tokens_total[5m]))) >= {DRAFT_TRAFFIC.value:g}",
-        f"rate(kv_cache_eligible_tokens_total[5m]))) >= {PROMPT_TRAFFIC.value:g}",
+        f"rate(spec_decode_num_draft_tokens_total[5m])))) >= {DRAFT_TRAFFIC.value:g}",
+        f"rate(kv_cache_eligible_tokens_total[5m])))) >= {PROMPT_TRAFFIC.value:g}",
         f"deployment:requests:rate5m >= {COMPARED_TRAFFIC.value:g}",
         f"deployment:requests:increase1h) >= {BAD_REQUESTS.value:g}",
         f"deployment:requests:increase1d) >= {BAD_REQUESTS.value:g}",

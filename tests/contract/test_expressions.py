@@ -94,13 +94,35 @@ def value(
 )
 def test_an_expression_is_written_as_promql(expression: Expression, text: str) -> None:
     """Increased per series, then summed, then divided; nothing is divided by nothing."""
-    assert promql(expression, window="5m", by=("a", "b")) == text
+    assert promql(expression, window="5m", by=("a", "b"), collectors=()) == text
+
+
+def test_a_series_of_several_collectors_counts_once() -> None:
+    """The highest, after each collector's own increase and before any sum."""
+    once = "max without (instance, job, pod)"
+    rates = f"{once} (rate(x_seconds_bucket[5m]))"
+
+    assert promql(rate("x_total"), window="5m", by=("a",)) == f"sum by (a) ({once} (rate(x_total[5m])))"
+    assert promql(level("x"), window="", by=("a",)) == f"sum by (a) ({once} (x))"
+    assert promql(level("x", "max"), window="", by=("a",)) == "max by (a) (x)"
+    assert promql(Quantile(0.5, "x_seconds"), window="5m", by=("a",)) == (
+        f"histogram_quantile(0.5, sum by (a, le) ({rates})) >= -Inf"
+    )
+    assert promql(rate("x_total"), window="5m", by=("a",), collectors=("instance",)) == (
+        "sum by (a) (max without (instance) (rate(x_total[5m])))"
+    )
 
 
 def test_label_values_are_quoted_in_promql() -> None:
     """A value matches itself, also where it has a quote or a character of regular expressions."""
-    assert promql(rate("x", path='a"b\\'), window="1m", by=()) == 'sum by () (rate(x{path="a\\"b\\\\"}[1m]))'
-    assert promql(rate("x", v=("1.5", "a|b")), window="1m", by=()) == 'sum by () (rate(x{v=~"1\\\\.5|a\\\\|b"}[1m]))'
+    assert (
+        promql(rate("x", path='a"b\\'), window="1m", by=(), collectors=())
+        == 'sum by () (rate(x{path="a\\"b\\\\"}[1m]))'
+    )
+    assert (
+        promql(rate("x", v=("1.5", "a|b")), window="1m", by=(), collectors=())
+        == 'sum by () (rate(x{v=~"1\\\\.5|a\\\\|b"}[1m]))'
+    )
 
 
 # --- Counters ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from servescope.contract.expressions import (
+    COLLECTOR_LABELS,
     Difference,
     Expression,
     FractionAbove,
@@ -180,6 +181,13 @@ class _Reader:
         if kind != "name":
             raise NotReadError(f"{self._text!r}: {text!r} is no operand")
         self._next()
+        if text in ("max", "min") and self._peek() == "without":
+            # Which of several collectors says so makes no difference to what is meant.
+            self._next()
+            if self._labels() != COLLECTOR_LABELS:
+                raise NotReadError(f"{self._text!r}: expected 'without ({', '.join(COLLECTOR_LABELS)})'")
+            (inner,) = self._arguments()
+            return inner
         if text in _AGGREGATIONS and self._peek() in ("by", "("):
             by = self._labels() if self._peek() == "by" and self._next() else ()
             return Call(text, self._arguments(), by)

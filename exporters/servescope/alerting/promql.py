@@ -32,24 +32,39 @@ from servescope.alerting.records import (
     is_grouped,
     open_labels,
 )
-from servescope.contract.expressions import Increase, matchers_promql, promql
+from servescope.contract.expressions import COLLECTOR_LABELS, Increase, matchers_promql, once_promql, promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
 from servescope.contract.own_metrics import FOREIGN_SERIES
 from servescope.contract.types import DEFAULT_WINDOW
 
 
-def condition_promql(condition: Condition, window: str = DEFAULT_WINDOW, scope: str = "") -> str:
+def condition_promql(
+    condition: Condition,
+    window: str = DEFAULT_WINDOW,
+    scope: str = "",
+    *,
+    extra: Sequence[str] = (),
+    collectors: Sequence[str] = COLLECTOR_LABELS,
+) -> str:
     """The condition as PromQL over the recording rules of figures over `window`.
 
     `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
+    The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
     """
-    return _RuleCompiler(window, scope).condition(condition)
+    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).condition(condition)
 
 
-def term_promql(term: Term, window: str = DEFAULT_WINDOW, scope: str = "") -> str:
+def term_promql(
+    term: Term,
+    window: str = DEFAULT_WINDOW,
+    scope: str = "",
+    *,
+    extra: Sequence[str] = (),
+    collectors: Sequence[str] = COLLECTOR_LABELS,
+) -> str:
     """The term as PromQL, as `condition_promql` has it."""
-    return _RuleCompiler(window, scope).term(term)
+    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).term(term)
 
 
 class ConditionCompiler(ABC):
@@ -71,10 +86,9 @@ class ConditionCompiler(ABC):
             case Except(each, unless):
                 return self._joined("unless", (each, unless))
             case Vanished(own, before):
-                past = f"{self._own(own)} offset {before}"
-                if condition.at_any_time:
-                    past = f"max_over_time({self._own(own)}[{before}])"
-                return f"{past} unless on ({self._names(condition.on)}) {self._own(own)}"
+                now = self._own_series(own)
+                past = f"max_over_time({now}[{before}])" if condition.at_any_time else f"{now} offset {before}"
+                return f"{self._once(own, past)} unless on ({self._names(condition.on)}) {now}"
             case Gone() | Always():
                 return self._without_series(condition)
             case _:
@@ -97,7 +111,9 @@ class ConditionCompiler(ABC):
                 name = "changes" if function == "changes" else f"{function}_over_time"
                 return f"{name}({self._past(shown, window)}{_offset(before)})"
             case Extreme(function, of, by, before):
-                return f"{function} by ({self._names(by)}) ({self.term(of)}{_offset(before)})"
+                # An extreme is the same however many collectors there are.
+                series = self._own_series(of) if isinstance(of, Own) else self._shown(of)
+                return f"{function} by ({self._names(by)}) ({series}{_offset(before)})"
             case Quotient(numerator, denominator):
                 below = f"({self._operand(denominator)} > 0)"
                 return f"{self._operand(numerator)} / {self._on(numerator, denominator)} {below}"
@@ -136,8 +152,9 @@ class ConditionCompiler(ABC):
         """The values of a figure over a past window."""
         return f"{self._shown(shown)}[{window}]"
 
+    @abstractmethod
     def _names(self, labels: Iterable[str]) -> str:
-        return ", ".join(labels)
+        """The labels of a group, or those that two sides are matched on."""
 
     def _number(self, value: float) -> str:
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
@@ -145,8 +162,22 @@ class ConditionCompiler(ABC):
     @abstractmethod
     def _shown(self, shown: Shown) -> str: ...
 
+    def _own(self, own: Own) -> str:
+        """One of the collector's own series; what several collectors say of the same is said once."""
+        return self._own_series(own) if own.increase_over else self._once(own, self._own_series(own))
+
+    def _once(self, own: Own, series: str) -> str:
+        if not own.by or set(own.by) & set(self._collectors()) or own.name in FOREIGN_SERIES:
+            return series
+        # The collector that has scraped a target last knows the most of it.
+        return once_promql(series, self._collectors(), best="min" if own.name.endswith("_age_seconds") else "max")
+
     @abstractmethod
-    def _own(self, own: Own) -> str: ...
+    def _collectors(self) -> Sequence[str]:
+        """The labels in which the series of several collectors differ."""
+
+    @abstractmethod
+    def _own_series(self, own: Own) -> str: ...
 
     @abstractmethod
     def _measured(self, measured: Measured) -> str: ...
@@ -168,18 +199,30 @@ class _RuleCompiler(ConditionCompiler):
 
     window: str
     scope: str
+    extra: tuple[str, ...]
+    collectors: tuple[str, ...]
 
     def _shown(self, shown: Shown) -> str:
         return f"{FIGURES[shown.figure].record(self.window)}{matchers_promql(shown.where)}"
 
-    def _own(self, own: Own) -> str:
+    def _names(self, labels: Iterable[str]) -> str:
+        return ", ".join((*labels, *self.extra))
+
+    def _collectors(self) -> Sequence[str]:
+        return self.collectors
+
+    def _own_series(self, own: Own) -> str:
         scope = self._scope(own.name)
         if own.increase_over:
-            return promql(Increase(own.name, own.where), window=own.increase_over, by=own.by, scope=scope)
+            increase = Increase(own.name, own.where)
+            return promql(increase, window=own.increase_over, by=(*own.by, *self.extra), scope=scope, collectors=())
         return f"{own.name}{matchers_promql(own.where, scope)}"
 
     def _measured(self, measured: Measured) -> str:
-        return promql(measured.expression, window=self.window, by=measured.labels, scope=self.scope)
+        return promql(
+            measured.expression, window=self.window, by=(*measured.labels, *self.extra), scope=self.scope,
+            collectors=self.collectors,
+        )  # fmt: skip
 
     def _badness(self, badness: Badness) -> str:
         return badness.objective.record(badness.window)

@@ -145,19 +145,36 @@ def leaves(expression: Expression) -> set[str]:
 # --- PromQL -----------------------------------------------------------------------------------------------------------
 
 
-def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str = "") -> str:
+COLLECTOR_LABELS = ("instance", "job", "pod")
+"""The labels by which a Prometheus distinguishes the collectors that it scrapes, on Kubernetes too."""
+
+
+def promql(
+    expression: Expression,
+    *,
+    window: str,
+    by: Sequence[str],
+    scope: str = "",
+    collectors: Sequence[str] = COLLECTOR_LABELS,
+) -> str:
     """The expression as PromQL; `window` is a Prometheus duration such as `5m`, `by` the labels of a group.
 
-    `scope` is matchers as PromQL text that every selector gets beside its own.
+    `scope` is matchers as PromQL text that every selector gets beside its own. Of series that differ in the labels
+    `collectors` alone the highest counts: collectors that watch the same processes expose the same series. Without such
+    labels every series counts.
     """
     group = ", ".join(by)
 
+    def compiled(of: Expression) -> str:
+        return promql(of, window=window, by=by, scope=scope, collectors=collectors)
+
     def counter(function: str, name: str, where: Matchers) -> str:
-        return f"sum by ({group}) ({function}({_selector(name, where, scope)}[{window}]))"
+        # Each collector's increases by themselves: its restarts and gaps do not show.
+        rates = f"{function}({_selector(name, where, scope)}[{window}])"
+        return f"sum by ({group}) ({once_promql(rates, collectors)})"
 
     def operand(of: Expression) -> str:
-        text = promql(of, window=window, by=by, scope=scope)
-        return text if isinstance(of, Rate | Increase | Level) else f"({text})"
+        return compiled(of) if isinstance(of, Rate | Increase | Level) else f"({compiled(of)})"
 
     match expression:
         case Rate(name, where):
@@ -165,15 +182,17 @@ def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str
         case Increase(name, where):
             return counter("increase", name, where)
         case Level(name, over, where):
-            return f"{over} by ({group}) ({_selector(name, where, scope)})"
+            levels = _selector(name, where, scope)
+            # The highest is the same however often it is there.
+            return f"{over} by ({group}) ({levels if over == 'max' else once_promql(levels, collectors)})"
         case Ratio(numerator, denominator):
-            below = f"({promql(denominator, window=window, by=by, scope=scope)} > 0)"
+            below = f"({compiled(denominator)} > 0)"
             return f"{operand(numerator)} / {below}"
         case Difference(left, right):
             return f"{operand(left)} - {operand(right)}"
         case Quantile(quantile, histogram):
             rates = f"rate({_selector(f'{histogram}_bucket', (), scope)}[{window}])"
-            buckets = f"sum by ({', '.join((*by, 'le'))}) ({rates})"
+            buckets = f"sum by ({', '.join((*by, 'le'))}) ({once_promql(rates, collectors)})"
             return quantile_promql(quantile, buckets)
         case FractionAbove(histogram=histogram):
             at_edges = [
@@ -183,6 +202,11 @@ def promql(expression: Expression, *, window: str, by: Sequence[str], scope: str
             return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
         case _:
             assert_never(expression)
+
+
+def once_promql(series: str, collectors: Sequence[str], *, best: Literal["max", "min"] = "max") -> str:
+    """One of the series that differ in the labels of collectors alone: the highest, or the lowest."""
+    return f"{best} without ({', '.join(collectors)}) ({series})" if collectors else series
 
 
 def quantile_promql(quantile: float, buckets: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
@@ -18,7 +19,7 @@ from alerts.__main__ import FILES, main, render
 from alerts.alertmanager import configuration
 from alerts.options import ALERT_SETTINGS, DEFAULTS, Options, make_options, read_options
 from alerts.receivers import KINDS, RECEIVER_SETTINGS
-from alerts.rules import alert_groups, render_bundle
+from alerts.rules import alert_groups, annotations_of, render_bundle
 from dashboards.__main__ import render as render_dashboards
 from dashboards.options import read_options as read_dashboard_options
 from servescope.alerting.alerts import ALERTS
@@ -29,7 +30,7 @@ from servescope.contract.objectives import OBJECTIVES
 from servescope.errors import ConfigurationError
 from tests.conftest import ROOT
 from tests.support.alert_proofs import PROOFS
-from tests.support.alert_stories import promtool_tests
+from tests.support.alert_stories import promtool_tests, rendered
 from tests.support.commands import run_main
 from tests.support.promtool import Suite, failures, run
 
@@ -219,6 +220,99 @@ def _renamed(name: str, options: Options) -> list[dict[str, Any]]:
             for expected in check["exp_alerts"]:
                 expected["exp_labels"] = {options.label(key): text for key, text in expected["exp_labels"].items()}
     return stories
+
+
+# --- Many clusters, pairs of collectors -------------------------------------------------------------------------------
+
+CLUSTERS = {"extra_labels": ["cluster", "namespace"]}
+
+
+def test_extra_labels_are_in_every_group_and_match() -> None:
+    """Of rules, boards and Alertmanager; what has no labels at all has none of them either."""
+    options = make_options(CLUSTERS, origin="options.toml")
+    texts = [rule["expr"] for rule in _rules(options)]
+    for text in render_dashboards(options.common).values():
+        board = json.loads(text)
+        asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        assert all('cluster=~"$cluster",namespace=~"$namespace"' in each for each in asked), board["uid"]
+        assert [each["name"] for each in board["templating"]["list"]][1:3] == ["cluster", "namespace"]
+        texts += asked
+    for text in texts:
+        for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", text):
+            assert {"cluster", "namespace"} <= set(labels.split(", ")), text
+    document = configuration(options=options)
+    groups = [document["route"], *(each for route in document["route"]["routes"] for each in route.get("routes", ()))]
+    assert all(each["group_by"][-2:] == ["cluster", "namespace"] for each in groups)
+    assert all({"cluster", "namespace"} <= set(rule["equal"]) for rule in document["inhibit_rules"])
+    alert = ALERTS["ServescopeUpButNotServing"]
+    assert "&var-cluster={{ $labels.cluster | urlquery }}" in annotations_of(alert, options)["dashboard_url"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_clusters_are_not_mixed(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+    """What happens in one cluster fires there as it does alone, while the same deployment is well in another."""
+    options = make_options({"extra_labels": ["cluster"]}, origin="options.toml")
+    suites = {
+        name: Suite(
+            _in_clusters(name, options, is_left_open=version == "promtool_3"), alert_groups([ALERTS[name]], options)
+        )
+        for name in (*RENAMED, "ServescopeTargetDown")
+    }
+
+    assert failures(request.getfixturevalue(version), tmp_path, suites) == {}
+
+
+def _in_clusters(name: str, options: Options, *, is_left_open: bool) -> list[dict[str, Any]]:
+    """An alert's stories in one of two clusters; in the other, all goes on as it began."""
+    stories = deepcopy(list(promtool_tests(ALERTS[name], PROOFS[name], is_left_open=is_left_open)))
+    for story in stories:
+        here = [{**each, "series": _with(each["series"], cluster="eu")} for each in story["input_series"]]
+        there = [
+            {"series": _with(each["series"], cluster="us"), "values": _going_on(each)} for each in story["input_series"]
+        ]
+        story["input_series"] = [*here, *there]
+        for check in story["alert_rule_test"]:
+            for expected in check["exp_alerts"]:
+                labels = expected["exp_labels"]
+                url = annotations_of(ALERTS[name], options)["dashboard_url"]
+                labels["cluster"] = "eu"
+                expected["exp_annotations"]["dashboard_url"] = rendered(url, labels, 0.0)
+    return stories
+
+
+def _with(series: str, **labels: str) -> str:
+    pairs = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{series.removesuffix('}')}, {pairs}}}"
+
+
+def _going_on(series: dict[str, str]) -> str:
+    """The values of a series whose first two go on: a counter rises, a gauge stays."""
+    first, second, *others = series["values"].split()
+    if first == "_":
+        return " ".join(["_"] * (len(others) + 2))
+    is_counter = series["series"].partition("{")[0].endswith(("_total", "_sum", "_count"))
+    step = float(second) - float(first) if is_counter else 0.0
+    return f"{first}{step:+}x{len(others) + 1}"
+
+
+@pytest.mark.slow
+def test_two_collectors_make_no_second_alert(promtool: Path, tmp_path: Path) -> None:
+    """The same stories told by two collectors: one alert each, without the labels of either."""
+    suites = {}
+    for name in RENAMED:
+        stories = deepcopy(list(promtool_tests(ALERTS[name], PROOFS[name])))
+        for story in stories:
+            story["input_series"] = [
+                each if is_recorded else {**each, "series": _with(each["series"], instance=collector, pod=collector)}
+                for each in story["input_series"]
+                # What a rule has recorded is of no collector.
+                for is_recorded in (each["series"].startswith("deployment:"),)
+                for collector in ("a", "b")[: 1 if is_recorded else 2]
+            ]
+        suites[name] = Suite(stories, alert_groups([ALERTS[name]]))
+
+    assert failures(promtool, tmp_path, suites) == {}
 
 
 def test_one_file_serves_the_dashboards_too(path: Path) -> None:

@@ -28,9 +28,9 @@ from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, Stage
 from servescope.cutover.plan_files import preset_metrics
 from servescope.judge.journal import JournalEntry
 from servescope.judge.runs import CutoverRun
-from tests.support.judgements import AT_MS as NOW_MS
-from tests.support.judgements import judgement
+from tests.support.judgements import AT_MS, judgement
 
+NOW_MS = AT_MS
 HOUR_MS = 3_600_000
 START_MS = NOW_MS - 9 * HOUR_MS
 STAGES = (Stage(0.01, 1.0), Stage(0.05, 2.0), Stage(0.25, 3.0), Stage(0.5, 3.0), Stage(0.95, 6.0))

@@ -52,8 +52,8 @@ _DRAFTED: Final = ("spec_decode_num_draft_tokens_total", "spec_decode_num_accept
 def measure_speed(days: Sequence[int]) -> None:
     """Print how long judgements take over so many days, with the memory, and the peer's time."""
     fleet = _fleet()
-    path = _filled(fleet, max(days))
     for length in days:
+        path = _filled(fleet, length)
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
         command = [sys.executable, "-m", "benchmarks._judge_speed", str(path), str(length)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
@@ -66,8 +66,8 @@ def measure_speed(days: Sequence[int]) -> None:
         print(f"  the next, after one more block             {found['next'] * 1000:.0f} ms")
         print(f"  again, with no new block                   {found['again'] * 1000:.0f} ms")
         print(f"  most memory of the process                 {found['bytes'] / 2**20:.0f} MiB")
+        print(f"  the store, with a day of v1's past         {path.stat().st_size / 1e6:.0f} MB")
         print(f"  verdict at the end                         {found['verdict']}", flush=True)
-    print(f"the store of {max(days) + 1} d of increments: {path.stat().st_size / 1e6:.0f} MB")
     _measure_peer(fleet)
 
 

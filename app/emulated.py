@@ -61,8 +61,8 @@ def draw_controls(store: Past, run: CutoverRun) -> None:
         with fault:
             _draw_switch(client, state["active"], deployment)
         speed = program_clock().speed
-        hour = display.format_wait(3600 / speed)
-        note.caption(f"An emulated stack, {speed:g} × as fast as the clock: an hour of it passes in {hour}.")
+        hour, times = display.format_wait(3600 / speed), display.format_number(float(f"{speed:.2g}"))
+        note.caption(f"An emulated stack, {times} times as fast as the clock: one hour passes in {hour}.")
 
 
 def _find_deployment(arm: Arm, deployments: Mapping[str, Any]) -> str | None:

@@ -52,7 +52,6 @@ _A_VALUE = "the value of a label, without quotes, braces and backslashes"
 _LEAST_GOAL = math.ceil(100 * (1 - 1 / max(row.factor for row in BURN_WINDOWS))) / 100
 
 ALERT_SETTINGS: Final = (
-    Setting("runbooks", '"runbooks"'),
     Setting("grafana", '"http://localhost:3000"'),
     Setting("team", f'"{TEAM}"'),
     Setting("evaluation_interval", '"15s"'),
@@ -86,13 +85,12 @@ class Span:
 class Options:
     """How the rules, the runbooks and Alertmanager's configuration are written.
 
-    `common` are the options shared with the dashboards. `runbooks` and `grafana` are the base URLs of links, `secrets`
+    `common` are the options shared with the dashboards. `grafana` is the base URL of links to panels, `secrets`
     and `templates` folders on Alertmanager's machine; `disabled` names alerts to leave out. With `sources`, alerts on
     metrics that none of these sources has are left out as well.
     """
 
     common: shared.Options = shared.DEFAULTS
-    runbooks: str = "runbooks"
     grafana: str = "http://localhost:3000"
     team: str = TEAM
     evaluation_interval: str = "15s"
@@ -177,7 +175,6 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     sources = _sources(table) or common.engines
     options = Options(
         common=common,
-        runbooks=_matching(table, "runbooks", DEFAULTS.runbooks, _PATH, "a folder or a URL").rstrip("/"),
         grafana=_matching(table, "grafana", DEFAULTS.grafana, _URL, "a URL such as 'https://grafana.example'").rstrip(
             "/"
         ),

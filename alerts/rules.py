@@ -99,7 +99,7 @@ def annotations_of(alert: Alert, options: Options = DEFAULTS) -> dict[str, str]:
     texts = {
         "summary": alert.summary,
         "description": alert.description,
-        "runbook_url": f"{options.runbooks}/{alert.name}.md",
+        "runbook_url": options.common.runbook_url(alert.name),
         "dashboard_url": dashboard_url(alert, options),
     }
     return {key: options.template(text) for key, text in texts.items()}

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks._fleet_history import Fleet, Series
-from dashboards.panels import COLUMNS
+from dashboards.layout import COLUMNS
 from tests.support.promql import Node, Selector, Subquery, parse, parts, walk
 
 SCREEN_PIXELS = 1920
@@ -26,7 +26,7 @@ MOST_SAMPLES: Mapping[str, float] = MappingProxyType(
     {
         "fleet": 2e6,
         "cutover": 35e6,
-        "requests": 60e6,
+        "requests": 80e6,
         "speculation": 10e6,
         "cache": 10e6,
         "scale": 10e6,
@@ -94,7 +94,8 @@ def _chosen_first(board: Any) -> Mapping[str, str]:
 def substitute(expression: str, every: Mapping[str, str], rate_window: int) -> str:
     """The expression as it is sent: variables are All, and `$__rate_interval` is so many seconds."""
     known = {**every, "__rate_interval": f"{rate_window}s"}
-    return re.sub(r"\$(\w+)", lambda found: known[found[1]], expression)
+    # What a pattern has matched is no variable, as `$1`.
+    return re.sub(r"\$([a-z_]\w*)", lambda found: known[found[1]], expression)
 
 
 def tell_step(columns: int, *, scrape_seconds: int) -> int:

@@ -32,6 +32,7 @@ _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "reason": ("saturated", "stale index"),
 }
 _FIRING = 12
+_OF_ALERTS: Mapping[str, Mapping[str, str]] = {"ALERTS": {"alertstate": "firing"}, "ALERTS_FOR_STATE": {}}
 _OWN_SERIES = 24
 _OWN = re.compile(r"(?:servescope|prometheus|alertmanager|process)_|up\Z")
 _DEPLOYMENTS = (
@@ -90,7 +91,7 @@ class Fleet:
 
     def interval_seconds(self, name: str, scrape_seconds: int) -> int:
         """How far the samples of a series are apart: recorded ones by their rules' interval, all others scraped."""
-        return max(int(seconds(INTERVAL)), 15) if ":" in name or name == "ALERTS" else scrape_seconds
+        return max(int(seconds(INTERVAL)), 15) if ":" in name or name in _OF_ALERTS else scrape_seconds
 
     def _list(self) -> Iterator[Series]:
         share = self.replicas // len(_DEPLOYMENTS)
@@ -107,9 +108,8 @@ class Fleet:
                         yield from _expose(metric, {**identity, "role": role}, count)
             yield from _recorded(identity, phased=phased)
             for name in list(ALERTS)[: _FIRING // len(_DEPLOYMENTS)]:
-                yield Series(
-                    "ALERTS", {**identity, "alertname": name, "alertstate": "firing", "severity": "warning"}, 1
-                )
+                for series, state in _OF_ALERTS.items():
+                    yield Series(series, {**identity, "alertname": name, "severity": "warning", **state}, 1)
 
 
 def is_own(name: str) -> bool:

@@ -7,7 +7,18 @@ from dataclasses import replace
 from dashboards.board import Board
 from dashboards.composed import replica_share, replica_spread
 from dashboards.options import Options
-from dashboards.panels import Panel, Row, absence, expression_panel, figure_panel, quantiles_panel, query_panel
+from dashboards.panels import (
+    MOST_LINES,
+    WHO,
+    Panel,
+    Row,
+    absence,
+    expression_panel,
+    figure_panel,
+    quantiles_panel,
+    query_panel,
+    replica_panel,
+)
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Level, Ratio, level, rate
 from servescope.contract.metrics import METRICS
@@ -45,25 +56,25 @@ def make(options: Options) -> Board:
                 (
                     expression_panel(
                         "Index state", Level("router_index_state", "max"), options, unit="ratio",
-                        by=("deployment_id", "state"), meaning=METRICS["router_index_state"].help,
+                        by=(*WHO, "state"), meaning=METRICS["router_index_state"].help,
                         normal="`exact` at 1.", first="if it stays `degraded`, check event gaps and dropped events.",
                     ),
                     figure_panel("router_event_gap_rate", options),
                     expression_panel(
                         "Cache events dropped", rate("router_index_events_dropped_total"), options, unit="events/s",
-                        by=("deployment_id",), meaning=METRICS["router_index_events_dropped_total"].help, normal="0.",
+                        by=WHO, meaning=METRICS["router_index_events_dropped_total"].help, normal="0.",
                         first="check whether workers and router run the same version.",
                     ),
                     expression_panel(
                         "Index recoveries", rate("router_index_recoveries_total"), options, unit="recoveries",
-                        by=("deployment_id", "source"), meaning=METRICS["router_index_recoveries_total"].help,
+                        by=(*WHO, "source"), meaning=METRICS["router_index_recoveries_total"].help,
                         normal="none, or few after a restart.", first="if they repeat, check event gaps.",
                     ),
                     figure_panel("router_unreported_rate", options),
                     expression_panel(
                         "Routing decisions without the index", rate("router_fallbacks_total"), options,
                         unit="decisions/s",
-                        by=("deployment_id", "reason"), meaning=METRICS["router_fallbacks_total"].help,
+                        by=(*WHO, "reason"), meaning=METRICS["router_fallbacks_total"].help,
                         normal="none, or few.", first="the label `reason` names what was missing.",
                     ),
                 ),
@@ -83,7 +94,7 @@ def make(options: Options) -> Board:
                     ),
                     expression_panel(
                         "Queued at the router", level("router_queued_requests"), options, unit="requests",
-                        by=("deployment_id",), meaning=METRICS["router_queued_requests"].help, normal="near 0.",
+                        by=WHO, meaning=METRICS["router_queued_requests"].help, normal="near 0.",
                         first="if it grows, all workers are saturated: check the replicas.",
                     ),
                 ),
@@ -95,9 +106,8 @@ def make(options: Options) -> Board:
 
 def usage_by_replica(options: Options) -> Panel:
     """The usage of each replica's KV cache."""
-    return expression_panel(
+    return replica_panel(
         "KV cache in use by replica", level("kv_cache_usage", "avg"), options, unit="ratio",
-        by=("deployment_id", "replica"), replica=True,
         meaning="Share of each replica's KV cache in use.",
         normal="high under load, below 100 %.",
         first="if it stays at 100 %, check preemptions; add replicas or KV cache.",
@@ -109,25 +119,30 @@ def _between_replicas(options: Options) -> tuple[Panel, ...]:
     reused, eligible = METRICS["kv_cache_reused_tokens_total"].name, METRICS["kv_cache_eligible_tokens_total"].name
     floor = PROMPT_TRAFFIC.value
     hits = absence(Ratio(rate(reused), rate(eligible)), idle=True)
-    nothing = replace(hits, text=f"{hits.text}; or every replica has fewer than {floor:g} prompt tokens per second")
+    nothing = replace(
+        hits,
+        text=f"{hits.text}; or a single router reports hits; or every replica has fewer than {floor:g} prompt tokens "
+        "per second",
+    )
     return (
         query_panel(
-            "Hit rate by replica", {"": replica_share(reused, eligible, floor, options)}, options, unit="ratio",
-            by=("deployment_id", "replica"), width=12,
+            "Hit rate by replica",
+            {"": f"bottomk({MOST_LINES}, {replica_share(reused, eligible, floor, options)})"}, options, unit="ratio",
+            by=(*WHO, "replica"), ranked="min", width=12, height=9,
             meaning="Prompt tokens reused / prompt tokens routed, as each replica reports them, without replicas that "
-            f"have fewer than {floor:g} prompt tokens per second. Where the router reports hits, the replica is the "
-            "router.",
+            f"have fewer than {floor:g} prompt tokens per second. The {MOST_LINES} lowest at each moment. Empty where "
+            "one router reports the hits of all replicas.",
             normal="about the same at all replicas of a deployment.",
             first="if one is low, check when it was started: a cold cache fills only with traffic.",
             no_data=nothing,
         ),
         query_panel(
             "Hit rate spread", {"": replica_spread(reused, eligible, floor, options)}, options, unit="ratio",
-            by=("deployment_id", "inference_stack"), width=12,
+            by=WHO, width=12, height=9,
             meaning="Standard deviation of the replicas' hit rates: √(Σ eligible × (hit rate − mean)² / Σ eligible), "
             f"each replica weighted by its prompt tokens, without replicas below {floor:g} per second. A replica with "
             "little traffic hardly changes it.",
-            normal="a few percent; 0 with one replica.",
+            normal="a few percent.",
             first="check the hit rate by replica: a single outlier is new or was restarted; many outliers point to bad "
             "routing.",
             no_data=nothing,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from dashboards.conditions import Compiler
 from dashboards.options import Options
-from dashboards.queries import compile_expression, compile_figure, compile_own
+from dashboards.panels import HARM_AXIS, UNITS, WHO, NoData, Panel, absence, harm_steps, worst
+from dashboards.queries import Query, compile_expression, compile_figure, compile_own, legend
 from servescope.alerting.records import Badness
 from servescope.contract.expressions import Expression, level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import Objective
 
 
@@ -29,19 +34,25 @@ def acceptance_length(options: Options) -> str:
 
 
 def replica_share(above: str, below: str, floor: float, options: Options) -> str:
-    """A counter's rate ÷ another's at each replica, absent at those where the other is below the floor."""
+    """A counter's rate ÷ another's at each of several replicas, absent at those where the other is below the floor."""
     over, under = _by_replica(above, options), _by_replica(below, options)
-    return f"{over} / ({under} >= {floor!r})"
+    return f"{over} / ({under} >= {floor!r}) {_of_several(under, options)}"
 
 
 def replica_spread(above: str, below: str, floor: float, options: Options) -> str:
-    """The standard deviation of the replicas' shares, weighted by their denominators; none below the floor."""
-    over, under = _by_replica(above, options), f"({_by_replica(below, options)} >= {floor!r})"
+    """The standard deviation of several replicas' shares, weighted by their denominators; none below the floor."""
+    reported = _by_replica(below, options)
+    over, under = _by_replica(above, options), f"({reported} >= {floor!r})"
     by = f"sum by ({_deployment(options)})"
     mean = f"({by} ({over} * ({under} > bool 0)) / {by} ({under}))"
     squares = f"{by} ({over} ^ 2 / {under}) / {by} ({under})"
     # Rounding can give a value slightly below 0.
-    return f"sqrt(clamp_min({squares} - {mean} ^ 2, 0))"
+    return f"sqrt(clamp_min({squares} - {mean} ^ 2, 0)) {_of_several(reported, options)}"
+
+
+def _of_several(by_replica: str, options: Options) -> str:
+    """Only where several replicas report: a router reports for all its workers as if it were one replica."""
+    return f"and on ({_deployment(options)}) (count by ({_deployment(options)}) ({by_replica}) > 1)"
 
 
 def attainment(objective: Objective, window: str, options: Options) -> str:
@@ -49,10 +60,54 @@ def attainment(objective: Objective, window: str, options: Options) -> str:
     return f"1 - ({Compiler(options).term(Badness(objective, window))})"
 
 
+def harm_panel(options: Options, *, limit: int = 0) -> Panel:
+    """The share of failed and rejected requests of each deployment, with the lines of its objective."""
+    objective = OBJECTIVES["requests"]
+    query = Query(Compiler(options).term(Badness(objective, "5m")), legend(options, *WHO))
+    return Panel(
+        title="Failed or rejected",
+        kind="timeseries",
+        queries=(worst(limit, query) if limit else query,),
+        unit=UNITS["ratio"],
+        meaning="Requests that failed in the stack or were rejected by it / requests that ended. The dashed lines are "
+        f"the objective ({objective.promise}) and what burns its budget fast enough to page.",
+        normal="0, or a few in ten thousand.",
+        first="compare the replicas: is it one, or all? For rejected requests check the queue and the replica count.",
+        no_data=unrecorded(absence(objective.bad, idle=True)),
+        thresholds=harm_steps(objective),
+        axis=HARM_AXIS,
+    )
+
+
+def unrecorded(no_data: NoData) -> NoData:
+    """Why a panel of an objective can be empty."""
+    return replace(no_data, text=f"{no_data.text}; or the recording rules of the objectives are not loaded")
+
+
+def kept_over_days(objective: Objective, options: Options) -> str:
+    """The share of requests over 3 days that met an objective, over all phases of a deployment together."""
+    bad = f"({Compiler(options).term(Badness(objective, '3d'))})"
+    # A phase of a few requests must not count as much as the one before it.
+    requests = f"sum_over_time(({compile_figure('request_rate', options)})[3d:10m])"
+    weights = f"({requests} and on ({_deployment(options)}) {bad})"
+    total = f"sum by ({_phaseless(options)})"
+    return f"1 - {total} ({bad} * on ({_deployment(options)}) {weights}) / ({total} ({weights}) > 0)"
+
+
 def budget_left(objective: Objective, options: Options) -> str:
-    """The rest of the 30-day error budget: 1 untouched, 0 spent, below 0 overdrawn; every 10 minutes count the same."""
-    spent = f"avg_over_time(({Compiler(options).term(Badness(objective, '1h'))})[30d:10m])"
+    """The rest of the 30-day error budget: 1 untouched, 0 spent, below 0 overdrawn.
+
+    Every 10 minutes count the same, and those without a request, or before the deployment began, spend nothing. For an
+    hour after a change of phase both phases have a value, and the worse one counts.
+    """
+    worst = f"max by ({_phaseless(options)}) ({Compiler(options).term(Badness(objective, '1h'))})"
+    moments = _BUDGET_DAYS * 24 * 60 // _BUDGET_STEP_MINUTES
+    spent = f"sum_over_time(({worst})[{_BUDGET_DAYS}d:{_BUDGET_STEP_MINUTES}m]) / {moments}"
     return f"1 - {spent} / {objective.budget!r}"
+
+
+_BUDGET_DAYS: Final = 30
+_BUDGET_STEP_MINUTES: Final = 10
 
 
 def share_of_time_above(figure: str, other: str, stretch: str, options: Options) -> str:
@@ -80,3 +135,7 @@ def _by_replica(counter: str, options: Options) -> str:
 
 def _deployment(options: Options) -> str:
     return ", ".join(options.group(DEPLOYMENT_LABELS))
+
+
+def _phaseless(options: Options) -> str:
+    return ", ".join(options.group(label for label in DEPLOYMENT_LABELS if label != "rollout_phase"))

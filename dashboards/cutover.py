@@ -6,7 +6,7 @@ from functools import partial
 
 from dashboards.board import Board
 from dashboards.options import Options
-from dashboards.panels import HARM_AXIS, Row, expression_panel
+from dashboards.panels import HARM_AXIS, WHO, Row, expression_panel
 from dashboards.queries import PRESENCE
 from dashboards.verdict import verdict_row
 from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, mean, rate
@@ -43,7 +43,7 @@ def make(options: Options) -> Board:
                     ),
                     expression_panel(
                         "In flight by rollout phase", level(PRESENCE), options, unit="requests",
-                        by=("deployment_id", "rollout_phase"),
+                        by=(*WHO, "rollout_phase"),
                         meaning="Requests in flight of each deployment, by the phase of its rollout.",
                         normal="one deployment is promoting until it is stable.",
                         first="if a phase lasts longer than planned, check who or what ends it.",

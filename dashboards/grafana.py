@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from grafanalib import core
 
-from dashboards.panels import SERIES_COLORS, Column, Panel, Row, Threshold, place
+from dashboards.colors import PLAIN, SERIES_COLORS, STACK_COLORS
+from dashboards.layout import place
+from dashboards.panels import Column, Panel, Row, Threshold
 from dashboards.queries import Query
 from servescope.contract.metrics import METRICS
 
@@ -63,6 +65,22 @@ class Table(core.Panel):  # type: ignore[misc]  # grafanalib has no types
     def to_json_data(self) -> Any:
         """The panel as Grafana's own editor writes it."""
         return self.panel_json({"type": "table", "options": {"showHeader": True, "cellHeight": "sm"}})
+
+
+class StateTimeline(core.Panel):  # type: ignore[misc]  # grafanalib has no types
+    """A state at each moment, one lane for each series."""
+
+    def to_json_data(self) -> Any:
+        """The panel as Grafana's own editor writes it."""
+        options = {
+            "alignValue": "center",
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "mergeValues": True,
+            "rowHeight": 0.8,
+            "showValue": "auto",
+            "tooltip": {"mode": "single", "sort": "none"},
+        }
+        return self.panel_json({"type": "state-timeline", "options": options})
 
 
 class Heatmap(core.Panel):  # type: ignore[misc]  # grafanalib has no types
@@ -249,8 +267,12 @@ def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.
         "maxDataPoints": None,
         "targets": [_target(query, number) for number, query in enumerate(element.queries)],
         "thresholds": [_threshold(each) for each in element.thresholds],
+        "repeat": core.Repeat("h", element.repeat, _REPEATED_PER_ROW) if element.repeat else core.Repeat(),
     }
     return _PANELS[element.kind](element, shared)
+
+
+_REPEATED_PER_ROW: Final = 2
 
 
 def _target(query: Query, number: int) -> core.Target:
@@ -275,6 +297,30 @@ def _defaults(panel: Panel) -> dict[str, Any]:
 
 
 def _colors(panel: Panel) -> list[dict[str, Any]]:
+    """The colors of stacks, then those of states, which come after their deployment in a series' name."""
+    return [*_stack_colors(panel), *_state_colors(panel)]
+
+
+def _stack_colors(panel: Panel) -> list[dict[str, Any]]:
+    legends = [query.legend for query in panel.queries]
+    # A stack alone has its color, its deployments shades of it.
+    alone = {"{{inference_stack}}"} >= {legend for legend in legends if not _is_overlay(panel, legend)}
+    if not any("{{inference_stack}}" in legend for legend in legends):
+        return []
+    return [
+        {
+            "matcher": {"id": "byRegexp", "options": f"/(^| ){stack}( |$)/"},
+            "properties": [{"id": "color", "value": {"mode": "fixed" if alone else "shades", "fixedColor": color}}],
+        }
+        for stack, color in STACK_COLORS.items()
+    ]
+
+
+def _is_overlay(panel: Panel, legend: str) -> bool:
+    return legend.rpartition(" ")[2] in panel.overlay
+
+
+def _state_colors(panel: Panel) -> list[dict[str, Any]]:
     return [
         {
             # A series is named after its label's value, alone or behind those of its deployment.
@@ -293,6 +339,8 @@ def _overlay(panel: Panel) -> list[dict[str, Any]]:
         {"id": "custom.lineWidth", "value": 1},
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
         {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
+        # One of each series would fill the legend; the panel's description says what they are.
+        {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}},
     ]
     return [
         {"matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"}, "properties": properties}
@@ -319,19 +367,31 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     }
     return core.TimeSeries(
         **shared,
-        # Not by name: Grafana gives names that differ in two equal characters, as "a-v1 v1" and "a-v2 v2", one colour.
-        colorMode="palette-classic",
+        # Grafana's palette would give series the colors of stacks and states.
+        colorMode="shades",
         # Areas without lines: that of a series at 0 would colour the edge of those below it.
         fillOpacity=60 if panel.stacked else 0,
         lineWidth=0 if panel.stacked else 1,
-        legendDisplayMode="list",
+        legendDisplayMode="table" if panel.ranked else "list",
+        legendPlacement="right" if panel.ranked else "bottom",
+        legendCalcs=[panel.ranked] if panel.ranked else [],
         overrides=[*_colors(panel), *_overlay(panel)],
-        showPoints="never",
+        # What is among the highest for a moment only is a point.
+        showPoints="auto" if panel.ranked else "never",
         thresholdsStyleMode="dashed" if len(panel.thresholds) > 1 else "off",
         tooltipMode="multi",
         tooltipSort="desc",
-        extraJson={"fieldConfig": {"defaults": {**_defaults(panel), "custom": custom}}},
+        extraJson={
+            "fieldConfig": {
+                "defaults": {**_defaults(panel), "color": {"mode": "shades", "fixedColor": PLAIN}, "custom": custom}
+            },
+            **({"options": {"legend": _ranking(panel.ranked)}} if panel.ranked else {}),
+        },
     )
+
+
+def _ranking(calculation: str) -> dict[str, Any]:
+    return {"sortBy": calculation.capitalize(), "sortDesc": calculation == "max"}
 
 
 def _stat(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
@@ -362,6 +422,24 @@ def _heatmap(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     )  # fmt: skip
 
 
+def _state_timeline(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+    defaults = {
+        **_defaults(panel),
+        "color": {"mode": "thresholds"},
+        "custom": {"fillOpacity": 70, "lineWidth": 0},
+        "mappings": _mappings(panel.states),
+    }
+    return StateTimeline(**shared, extraJson={"fieldConfig": {"defaults": defaults, "overrides": []}})
+
+
+def _mappings(states: Mapping[int, tuple[str, str]]) -> list[dict[str, Any]]:
+    named = {
+        str(number): {"color": color, "index": index, "text": text}
+        for index, (number, (text, color)) in enumerate(states.items())
+    }
+    return [{"type": "value", "options": named}]
+
+
 def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     custom = {"align": "auto", "minWidth": _LEAST_COLUMN, "wrapHeaderText": True}
     defaults = {**_defaults(panel), "unit": "none", "custom": custom}
@@ -373,7 +451,15 @@ def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     }
     return Table(
         **shared,
-        transformations=[{"id": "merge", "options": {}}, {"id": "organize", "options": organize}],
+        transformations=[
+            {"id": "merge", "options": {}},
+            *(
+                [{"id": "sortBy", "options": {"fields": {}, "sort": [{"field": panel.sort, "desc": True}]}}]
+                if panel.sort
+                else []
+            ),
+            {"id": "organize", "options": organize},
+        ],
         extraJson={
             "fieldConfig": {"defaults": defaults, "overrides": [_column(column) for column in shown.values()]},
         },
@@ -388,7 +474,7 @@ def _column(column: Column) -> dict[str, Any]:
     # What the panel says when it is empty, Grafana would write into its empty cells, too.
     properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}, {"id": "noValue", "value": ""}]
     if column.unit == "none":
-        properties.append({"id": "custom.filterable", "value": True})
+        properties.append({"id": "custom.filterable", "value": not column.shown})
     else:
         properties.append({"id": "custom.align", "value": "right"})
     if len(column.thresholds) > 1:
@@ -399,8 +485,18 @@ def _column(column: Column) -> dict[str, Any]:
             },
             {"id": "custom.cellOptions", "value": {"type": "color-text"}},
         ]
+    if column.states:
+        properties += [
+            {"id": "mappings", "value": _mappings(column.states)},
+            {"id": "custom.cellOptions", "value": {"type": "color-text"}},
+        ]
+    if column.shown:
+        every = {"type": "regex", "options": {"pattern": ".+", "result": {"index": 0, "text": column.shown}}}
+        properties.append({"id": "mappings", "value": [every]})
+    if column.width:
+        properties.append({"id": "custom.width", "value": column.width})
     if column.link:
-        properties.append({"id": "links", "value": [{"title": "Show it alone", "url": column.link}]})
+        properties.append({"id": "links", "value": [{"title": column.link_title, "url": column.link}]})
     return {"matcher": {"id": "byName", "options": column.title}, "properties": properties}
 
 
@@ -410,6 +506,7 @@ _PANELS: Final = {
     "gauge": _gauge,
     "heatmap": _heatmap,
     "table": _table,
+    "state-timeline": _state_timeline,
 }
 
 

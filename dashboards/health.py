@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dashboards.board import Board
+from dashboards.colors import SERIES_COLORS
 from dashboards.composed import among_collectors
 from dashboards.options import Options
-from dashboards.panels import SERIES_COLORS, UNITS, NoData, Panel, Row, absent_own
+from dashboards.panels import UNITS, NoData, Panel, Row, absent_own
 from dashboards.queries import HEALTH_VARIABLES, Query, compile_own, legend
 from servescope.alerting.links import HEALTH
 from servescope.contract.expressions import Expression, Level, Quantile, Ratio, leaves, level, rate

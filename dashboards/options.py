@@ -27,6 +27,7 @@ TIMEZONES = ("browser", "utc")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)\Z")
 _MATCHERS = re.compile(r'\s*[a-zA-Z_]\w*\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*(,\s*|\Z)')
+_URL = re.compile(r"https?://[^\s/?#{}]+(?:[^\s{}]|\{alert\})*\Z")
 _PREFIX = re.compile(r"[a-z][a-z0-9-]{0,19}\Z")
 # Labels that series, alerts and rules already have: an identity label with such a name would be overwritten.
 _TAKEN_LABELS = sorted(
@@ -43,6 +44,8 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_
 class Options:
     """How the dashboards are written.
 
+    `runbooks` is the URL of an alert's runbook, with {alert} for its name; by default the console's, and one without
+    {alert} is a folder of the generated pages.
     `labels` renames identity labels, `selector` adds matchers to every query. `extra_labels` distinguish deployments
     beside the identity labels; of series that differ in `collector_labels` alone one counts. `figures` selects whether
     figures of a deployment are read from the recording rules over `window`, or computed over the displayed range.
@@ -51,6 +54,7 @@ class Options:
 
     prefix: str = "servescope"
     folder: str = "servescope"
+    runbooks: str = "http://localhost:8501/alerts?alert={alert}"
     datasource: str = ""
     datasource_regex: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -73,6 +77,12 @@ class Options:
     def group(self, labels: Iterable[str]) -> tuple[str, ...]:
         """The labels of a group, or those that two sides are matched on: renamed, and the extra ones."""
         return (*map(self.label, labels), *self.extra_labels)
+
+    def runbook_url(self, alert: str) -> str:
+        """The URL of an alert's runbook."""
+        if "{alert}" in self.runbooks:
+            return self.runbooks.replace("{alert}", alert)
+        return f"{self.runbooks.rstrip('/')}/{alert}.md"
 
     def band(self, figure: str) -> Band | None:
         """The figure's band, with the operator's thresholds."""
@@ -205,6 +215,10 @@ def _check(options: Options, origin: str) -> None:
             raise _wrong(origin, key, getattr(options, key), "a duration such as '30s' or '5m'")
     if not _PREFIX.match(options.prefix):
         raise _wrong(origin, "prefix", options.prefix, "at most 20 small letters, digits and hyphens")
+    if not _URL.match(options.runbooks):
+        raise _wrong(
+            origin, "runbooks", options.runbooks, "a URL such as 'https://books.example/llm' or one with '{alert}'"
+        )
     if _MATCHERS.sub("", options.selector):
         raise _wrong(origin, "selector", options.selector, """matchers such as 'cluster="eu"'""")
     for how, value, _ in _MATCHERS.findall(options.selector):

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
+from dashboards.colors import SERIES_COLORS, STATUS_COLORS, TUNING_COLORS
 from dashboards.options import Options
 from dashboards.queries import Query, compile_expression, compile_figure, histogram_queries, legend
 from dashboards.readings import read_figure
 from servescope.alerting.links import panel_id
 from servescope.contract.expressions import Expression, FractionAbove, Quantile, Rate, leaves
 from servescope.contract.figures import FIGURES
-from servescope.contract.metrics import INDEX_STATES, METRICS, OUTCOMES, REPLICA_STATUSES, SAMPLE_FAMILIES
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.objectives import BURN_WINDOWS
 from servescope.contract.own_metrics import UNSCRAPED, OwnUnit, own_family
-from servescope.contract.types import Band, Status, Unit
+from servescope.contract.types import Band, Objective, Unit
+from servescope.errors import UsageError
 
-Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap"]
+Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap", "state-timeline"]
 Absence = Literal["off", "idle", "broken"]
 
-COLUMNS = 24
+MOST_LINES = 10
+"""Graphs of replicas show so many at any moment at most, the highest."""
 
-HARM_AXIS = (0.0, 0.1)
+HARM_AXIS = (0.0, 0.05)
 """The least range of the axis for shares that are normally 0: on an axis up to 1 a few percent are a flat line."""
 
 _HARM = ("client_abort_share", "request_error_share", "request_rejected_share")
+
+WHO = ("deployment_id", "inference_stack", "environment")
+"""The labels that name a deployment in a legend."""
 
 UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
     {
@@ -50,23 +56,6 @@ UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
     }
 )  # fmt: skip
 """The unit of Grafana for each of the catalog's, and of series about the monitoring."""
-
-STATUS_COLORS: Mapping[Status, str] = MappingProxyType({"good": "green", "warning": "orange", "critical": "red"})
-
-# Red is for what is broken; the same series has the same colour on every dashboard.
-SERIES_COLORS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict(zip(OUTCOMES, ("green", "blue", "purple", "orange", "red"), strict=True)),
-        **dict(zip(REPLICA_STATUSES, ("blue", "green", "purple", "orange", "red"), strict=True)),
-        **dict(zip(INDEX_STATES, ("green", "orange", "blue"), strict=True)),
-        "p50": "green",
-        "p95": "blue",
-        "p99": "purple",
-    }
-)
-
-STACK_COLORS: Mapping[str, str] = MappingProxyType({"v1": "blue", "v2": "green"})
-"""Of series that are named after their stack alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +81,10 @@ class NoData:
 class Panel:
     """One panel: its queries, its appearance, and its description.
 
-    Series whose name ends with one of the words in `overlay` are dashed lines across the others, not part of a stack.
+    Series whose name ends with one of the words in `overlay` are dashed lines across the others, not part of a stack,
+    and not in the legend. With `ranked` the legend is a table of each series' highest or lowest value, the worst first.
+    `states` are the texts and colors of a state timeline's numbers. `repeat` is a variable; the panel is shown for each
+    of its values.
     """
 
     title: str
@@ -108,7 +100,11 @@ class Panel:
     stacked: bool = False
     overlay: tuple[str, ...] = ()
     colors: Mapping[str, str] = field(default_factory=lambda: SERIES_COLORS)
+    states: Mapping[int, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     columns: Mapping[str, Column] = field(default_factory=lambda: MappingProxyType({}))
+    sort: str = ""
+    ranked: Literal["", "max", "min"] = ""
+    repeat: str = ""
     width: int = 8
     height: int = 8
 
@@ -126,13 +122,20 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: its heading, unit and thresholds; `link` is where its cells lead."""
+    """One column of a table: its heading, unit and thresholds; `link` is where its cells lead.
+
+    `states` are the texts and colors of its numbers, `shown` is the text of all its cells, if they have one.
+    """
 
     title: str
     unit: str = "none"
     thresholds: tuple[Threshold, ...] = NO_THRESHOLDS
     link: str = ""
+    link_title: str = ""
     hidden: bool = False
+    states: Mapping[int, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    shown: str = ""
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ def figure_panel(
     band = options.band(name)
     normal, first = read_figure(name, band)
     expression = compile_figure(name, options)
-    text = legend(options, "deployment_id", "inference_stack", *figure.by)
+    text = legend(options, *WHO, *figure.by)
     return Panel(
         title=title or figure.title,
         kind=kind,
@@ -170,7 +173,7 @@ def figure_panel(
         first=first,
         no_data=absence(figure.expression, idle=figure.idle == "absent"),
         thresholds=steps(band),
-        axis=HARM_AXIS if name in _HARM else _axis(figure.unit, band),
+        axis=HARM_AXIS if name in _HARM else axis_of(figure.unit, band),
         stacked=stacked,
         width=width,
         height=height,
@@ -193,31 +196,67 @@ def expression_panel(
     off: str = "",
     stacked: bool = False,
     axis: tuple[float, float] = (0.0, 1.0),
+    thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
+    limit: int = 0,
+    lowest: bool = False,
     width: int = 8,
+    height: int = 8,
 ) -> Panel:
     """An expression over the raw series, per value of the labels in `by`.
 
-    `idle` if it is absent without traffic; `off` names the deployments without data, if the metric does not.
+    `idle` if it is absent without traffic; `off` names the deployments without data, if the metric does not. `limit`
+    shows so many series at most at any moment, the highest or the `lowest`.
     """
     text, instant = legend(options, *by), kind != "timeseries"
+    queries = (
+        histogram_queries(expression, options, by=by, text=text, replica=replica, instant=instant)
+        if isinstance(expression, Quantile)
+        else (Query(compile_expression(expression, options, by=by, replica=replica), text, instant),)
+    )
     return Panel(
         title=title,
         kind=kind,
-        queries=(
-            histogram_queries(expression, options, by=by, text=text, replica=replica, instant=instant)
-            if isinstance(expression, Quantile)
-            else (Query(compile_expression(expression, options, by=by, replica=replica), text, instant),)
-        ),
+        queries=tuple(worst(limit, query, lowest=lowest) for query in queries) if limit else queries,
         unit=UNITS[unit],
         meaning=meaning,
         normal=normal,
         first=first,
         no_data=NoData("off", off) if off else absence(expression, idle=idle),
-        axis=axis if unit == "ratio" else None,
+        thresholds=thresholds,
+        axis=axis if unit == "ratio" else axis_of(unit, None),
         stacked=stacked,
-        colors=STACK_COLORS if by == ("inference_stack",) else SERIES_COLORS,
+        ranked=("min" if lowest else "max") if limit else "",
         width=width,
+        height=height,
     )
+
+
+def replica_panel(
+    title: str,
+    expression: Expression,
+    options: Options,
+    *,
+    unit: Unit,
+    meaning: str,
+    normal: str,
+    first: str,
+    idle: bool = False,
+    axis: tuple[float, float] = (0.0, 1.0),
+    thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
+    lowest: bool = False,
+) -> Panel:
+    """An expression at each replica; of many replicas the highest at each moment, or the `lowest`."""
+    which = "lowest" if lowest else "highest"
+    return expression_panel(
+        title, expression, options, unit=unit, by=(*WHO, "replica"), replica=True, limit=MOST_LINES, lowest=lowest,
+        meaning=f"{meaning} The {MOST_LINES} {which} at each moment.", normal=normal, first=first, idle=idle, axis=axis,
+        thresholds=thresholds, width=12, height=9,
+    )  # fmt: skip
+
+
+def worst(limit: int, query: Query, *, lowest: bool = False) -> Query:
+    """The query with so many series at most at any moment."""
+    return replace(query, expression=f"{'bottomk' if lowest else 'topk'}({limit}, {query.expression})")
 
 
 def query_panel(
@@ -233,7 +272,9 @@ def query_panel(
     first: str,
     thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
     axis: tuple[float, float] | None = None,
+    ranked: Literal["", "max", "min"] = "",
     width: int = 8,
+    height: int = 8,
 ) -> Panel:
     """Queries, each under the word that ends its series' names; "" for none."""
     return Panel(
@@ -248,18 +289,28 @@ def query_panel(
         first=first,
         no_data=no_data,
         thresholds=thresholds,
-        axis=axis or ((0.0, 1.0) if unit == "ratio" else None),
+        axis=axis or axis_of(unit, None),
+        ranked=ranked,
         width=width,
+        height=height,
     )
 
 
 def quantiles_panel(
-    title: str, histogram: str, options: Options, *, figures: tuple[str, ...] = (), normal: str = "", first: str = ""
+    title: str,
+    histogram: str,
+    options: Options,
+    *,
+    figures: tuple[str, ...] = (),
+    objective: Objective | None = None,
+    normal: str = "",
+    first: str = "",
 ) -> Panel:
-    """The percentiles p50, p95 and p99 of a histogram over all selected deployments."""
+    """The percentiles p50, p95 and p99 of a histogram over all selected deployments, with an objective's line."""
     metric = METRICS[histogram]
     if figures:
         normal, first = read_figure(figures[-1], None)
+    promised = f" The dashed line is the objective: {objective.promise}." if objective else ""
     return Panel(
         title=title,
         kind="timeseries",
@@ -269,10 +320,37 @@ def quantiles_panel(
             for query in histogram_queries(Quantile(share, histogram), options, by=(), text=f"p{share * 100:g}")
         ),
         unit=UNITS[metric.unit],
-        meaning=metric.help,
+        meaning=f"{metric.help}{promised}",
         normal=normal,
         first=first,
         no_data=absence(Quantile(0.5, histogram), idle=True),
+        thresholds=edge_steps(objective) if objective else NO_THRESHOLDS,
+        axis=edge_axis(objective) if objective else None,
+    )
+
+
+def edge_steps(objective: Objective) -> tuple[Threshold, ...]:
+    """The colors of a latency: a percentile above the objective's edge breaks the promise; every edge has a line."""
+    if not objective.edges_seconds:
+        raise UsageError(f"objective {objective.name!r} has no edge: it is of no latency")
+    return (
+        Threshold(STATUS_COLORS["good"]),
+        *(Threshold(STATUS_COLORS["warning"], above(edge)) for edge in objective.edges_seconds),
+    )
+
+
+def edge_axis(objective: Objective) -> tuple[float, float]:
+    """An axis on which the objective's edge is visible."""
+    return 0.0, round(1.25 * max(objective.edges_seconds), 12)
+
+
+def harm_steps(objective: Objective) -> tuple[Threshold, ...]:
+    """The colors of a bad share: more than the budget, and as much as burns it fast enough to page."""
+    page = round(BURN_WINDOWS[0].factor * objective.budget, 12)
+    return (
+        Threshold(STATUS_COLORS["good"]),
+        Threshold(STATUS_COLORS["warning"], above(objective.budget)),
+        Threshold(STATUS_COLORS["critical"], above(page)),
     )
 
 
@@ -322,41 +400,37 @@ def steps(band: Band | None) -> tuple[Threshold, ...]:
     if band is None:
         return NO_THRESHOLDS
     return (
-        Threshold(STATUS_COLORS[band.lowest.status]),
+        Threshold(TUNING_COLORS[band.lowest.status]),
         *(
             # A step that leaves its edge to the stretch below begins with the next number there is.
-            Threshold(
-                STATUS_COLORS[step.verdict.status],
-                step.start if step.inclusive else math.nextafter(step.start, math.inf),
-            )
+            Threshold(TUNING_COLORS[step.verdict.status], step.start if step.inclusive else above(step.start))
             for step in band.steps
         ),
     )
 
 
-def _axis(unit: Unit, band: Band | None) -> tuple[float, float] | None:
-    """Where an axis begins and ends at least: shares from 0 to 1, those around 0 as far as twice their band."""
+def quiet(thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
+    """The thresholds without a color for what is good, for a table that has worse to show."""
+    return tuple(replace(each, color="text") if each.color == STATUS_COLORS["good"] else each for each in thresholds)
+
+
+_LEAST_POSITIVE = 1e-9
+
+
+def above(edge: float) -> float:
+    """The next number above an edge that is not part of a step, which begins with its value; above 0 a readable one."""
+    return math.nextafter(edge, math.inf) if edge else _LEAST_POSITIVE
+
+
+def axis_of(unit: Unit | OwnUnit, band: Band | None) -> tuple[float, float] | None:
+    """Where an axis begins and ends at least: shares from 0 to 1, those around 0 as far as twice their band.
+
+    Counts go up to 1, as an axis of a series at 0 would otherwise go up to 100.
+    """
+    if UNITS[unit].startswith("count:"):
+        return 0.0, 1.0
     if unit != "ratio":
         return None
     if band is not None and band.steps[0].start < 0:
         return 2 * band.steps[0].start, 2 * band.steps[-1].start
     return 0.0, 1.0
-
-
-def place(rows: tuple[Row, ...]) -> list[tuple[Row | Panel, tuple[int, int, int, int]]]:
-    """Rows and panels from left to right and top to bottom, each with x, y, width and height."""
-    return reduce(_place_row, rows, [])
-
-
-def _place_row(
-    placed: list[tuple[Row | Panel, tuple[int, int, int, int]]], row: Row
-) -> list[tuple[Row | Panel, tuple[int, int, int, int]]]:
-    top = max((y + height for _, (_, y, _, height) in placed), default=0)
-    placed.append((row, (0, top, COLUMNS, 1)))
-    x, y, tallest = 0, top + 1, 0
-    for panel in row.panels:
-        if x + panel.width > COLUMNS:
-            x, y, tallest = 0, y + tallest, 0
-        placed.append((panel, (x, y, panel.width, panel.height)))
-        x, tallest = x + panel.width, max(tallest, panel.height)
-    return placed

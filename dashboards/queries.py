@@ -37,6 +37,9 @@ PRESENCE = METRICS["concurrent_requests"].name
 ALERTS = "ALERTS"
 """Prometheus' own series of pending and firing alerts."""
 
+ALERTS_SINCE = "ALERTS_FOR_STATE"
+"""Prometheus' own series of when the condition of each alert began to hold, in seconds."""
+
 _OURS = "Servescope.+"
 
 
@@ -149,30 +152,28 @@ def _chosen(variables: Iterable[Variable], options: Options) -> str:
     return ",".join([options.selector.rstrip(", "), *chosen] if options.selector else chosen)
 
 
-def firing_alerts(options: Options, *, ago: str = "") -> str:
+def firing_alerts(options: Options, *, ago: str = "", where: Matchers = (), of: str = ALERTS) -> str:
     """The firing alerts of the selected deployments, and our firing alerts of no single deployment.
 
     These are of a model as a whole, as one on the shares of its stacks, or of the monitoring itself, whose failure puts
-    everything shown in doubt. The Watchdog, which fires for ever, is left out.
+    everything shown in doubt. The Watchdog, which fires for ever, is left out. `where` keeps some, `of` is another
+    series with the labels of alerts.
     """
     offset = f" offset {ago}" if ago else ""
     deployment = options.label("deployment_id")
+    state = ['alertstate="firing"'] if of == ALERTS else []
+    kept = [*state, *filter(None, [matchers_promql(where, "")[1:-1]])]
     wider = (
         f'{options.label(each.label)}=~"${each.name}|"'
         for each in (*extra_variables(options), *SCOPE)
         if each.label != "deployment_id"
     )
     of_none = ",".join((
-        'alertstate="firing"', f'alertname=~"{_OURS}"', 'severity!="none"', f'{deployment}=""',
+        *kept, f'alertname=~"{_OURS}"', 'severity!="none"', f'{deployment}=""',
         *filter(None, [options.selector.rstrip(", ")]), *wider,
     ))  # fmt: skip
-    of_deployments = f'alertstate="firing",{scope(options)}'
-    return f"({ALERTS}{{{of_deployments}}}{offset} or {ALERTS}{{{of_none}}}{offset})"
-
-
-def list_firing_alerts(options: Options, *, by: tuple[str, ...]) -> str:
-    """The alerts of `firing_alerts`, one for each value of the labels in `by`."""
-    return f"count by ({', '.join(options.group(by))}) {firing_alerts(options)}"
+    of_deployments = ",".join((*kept, scope(options)))
+    return f"({of}{{{of_deployments}}}{offset} or {of}{{{of_none}}}{offset})"
 
 
 def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ()) -> str:

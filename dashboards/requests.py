@@ -7,11 +7,13 @@ from types import MappingProxyType
 
 from dashboards.board import Board
 from dashboards.cache import usage_by_replica
-from dashboards.composed import attainment, budget_left
+from dashboards.colors import STATUS_COLORS
+from dashboards.composed import attainment, budget_left, harm_panel, kept_over_days, unrecorded
 from dashboards.options import Options
 from dashboards.panels import (
-    STATUS_COLORS,
+    HARM_AXIS,
     UNITS,
+    WHO,
     Column,
     NoData,
     Panel,
@@ -20,15 +22,17 @@ from dashboards.panels import (
     absence,
     expression_panel,
     figure_panel,
+    harm_steps,
     heatmap_panel,
     quantiles_panel,
     query_panel,
+    replica_panel,
 )
 from dashboards.queries import Query, legend
 from dashboards.watched import holding_panel
 from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import Quantile, level, rate
-from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import Objective
 
 NAME = "requests"
@@ -36,6 +40,7 @@ NAME = "requests"
 
 def make(options: Options) -> Board:
     """The dashboard."""
+    promised = objectives_of(options.engines)
     return Board(
         NAME,
         "Engine and requests",
@@ -53,7 +58,7 @@ def make(options: Options) -> Board:
                         first="for `error`, check the replicas below; for `rejected`, the queued requests and the "
                         "replica count.",
                     ),
-                    figure_panel("request_error_share", options),
+                    harm_panel(options),
                     figure_panel("concurrent_requests", options),
                     figure_panel("queued_requests", options),
                     figure_panel("client_abort_share", options),
@@ -64,11 +69,11 @@ def make(options: Options) -> Board:
                 (
                     quantiles_panel(
                         "Time to first token", "time_to_first_token_seconds", options,
-                        figures=("time_to_first_token_p95",),
+                        figures=("time_to_first_token_p95",), objective=promised.get("time_to_first_token"),
                     ),
                     quantiles_panel(
                         "Time per output token", "time_per_output_token_seconds", options,
-                        figures=("time_per_output_token_p95",),
+                        figures=("time_per_output_token_p95",), objective=promised.get("time_per_output_token"),
                     ),
                     quantiles_panel(
                         "Request duration", "request_duration_seconds", options, figures=("request_duration_p95",)
@@ -97,32 +102,53 @@ def make(options: Options) -> Board:
                     figure_panel("output_tokens_per_request", options, width=12),
                 ),
             ),
-            Row(
-                "Replicas",
-                (
-                    holding_panel(
-                        "ServescopeUpButNotServing", options, unit="requests",
-                        normal="empty; each line is a replica that has requests and processes no tokens.",
-                    ),
-                    expression_panel(
-                        "In flight by replica", level("concurrent_requests"), options, unit="requests",
-                        by=("deployment_id", "replica"), replica=True,
-                        meaning="Requests in flight at each replica, including queued ones.",
-                        normal="about the same at all replicas of a deployment.",
-                        first="if one has more, check the routing; if one has none, check its status.",
-                    ),
-                    expression_panel(
-                        "Time to first token by replica, p95", Quantile(0.95, "time_to_first_token_seconds"), options,
-                        unit="seconds", by=("deployment_id", "replica"), replica=True, idle=True,
-                        meaning="95th percentile of the time to first token at each replica.",
-                        normal="about the same at all replicas of a deployment.",
-                        first="if one is slow, compare its requests in flight, then check its GPU.",
-                    ),
-                    usage_by_replica(options),
-                ),
-            ),
+            Row("Replicas", _replicas(options)),
         ),
         by_replica=True,
+    )  # fmt: skip
+
+
+def _replicas(options: Options) -> tuple[Panel, ...]:
+    """What each replica serves, and what it fails to."""
+    objective = OBJECTIVES["requests"]
+    up = holding_panel(
+        "ServescopeUpButNotServing", options, unit="requests",
+        normal="empty; each line is a replica that has requests and processes no tokens.",
+    )  # fmt: skip
+    return (
+        replace(up, width=24, height=6),
+        replica_panel(
+            "Requests by replica", rate("requests_total"), options, unit="requests/s",
+            meaning="Requests that ended per second at each replica.",
+            normal="about the same at all replicas of a deployment.",
+            first="if one has fewer, check whether it fails them or gets none: its status, then the routing.",
+        ),
+        replica_panel(
+            "Failed or rejected by replica", objective.bad, options, unit="ratio", idle=True, axis=HARM_AXIS,
+            thresholds=harm_steps(objective),
+            meaning="Requests that failed or were rejected / requests that ended, at each replica.",
+            normal="0, or a few in ten thousand at all replicas.",
+            first="if one is high, take it out of service and read its log; if all are, check the last change.",
+        ),
+        replica_panel(
+            "In flight by replica", level("concurrent_requests"), options, unit="requests",
+            meaning="Requests in flight at each replica, including queued ones.",
+            normal="about the same at all replicas of a deployment.",
+            first="if one has more, check the routing; if one has none, check its status.",
+        ),
+        replica_panel(
+            "Queued by replica", level("queued_requests"), options, unit="requests",
+            meaning="Requests waiting to be scheduled at each replica.",
+            normal="near 0 at all replicas.",
+            first="if one has a queue, check its requests in flight and its KV cache; if all have, add replicas.",
+        ),
+        replica_panel(
+            "Time to first token by replica, p95", Quantile(0.95, "time_to_first_token_seconds"), options,
+            unit="seconds", idle=True, meaning="95th percentile of the time to first token at each replica.",
+            normal="about the same at all replicas of a deployment.",
+            first="if one is slow, compare its requests in flight, then check its GPU.",
+        ),
+        usage_by_replica(options),
     )  # fmt: skip
 
 
@@ -132,12 +158,12 @@ def _attained(options: Options) -> tuple[Panel, ...]:
         query_panel(
             f"{objective.title}: attainment",
             {window: attainment(objective, window, options) for window in ("5m", "1h")}, options,
-            unit="ratio", by=("deployment_id",),
+            unit="ratio", by=WHO,
             meaning=f"The share of requests that met the objective, over 5 minutes and over an hour: "
             f"{objective.promise}.",
             normal=f"{objective.goal * 100:g} % or more.",
             first="check the panel of its bad share, which shows whether the error budget burns fast enough to page.",
-            no_data=_unrecorded(absence(objective.bad, idle=True)),
+            no_data=unrecorded(absence(objective.bad, idle=True)),
             thresholds=(Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal)),
             # Ten times the budget: on an axis from 0, 99 % and 99.9 % are the same line.
             axis=(round(1 - 10 * objective.budget, 12), 1.0),
@@ -150,24 +176,23 @@ def _reasons(objective: Objective) -> list[str]:
     return absence(objective.bad, idle=True).text.split("; or ")
 
 
-def _unrecorded(no_data: NoData) -> NoData:
-    return replace(no_data, text=f"{no_data.text}; or the recording rules of the objectives are not loaded")
-
-
 def _budgets(options: Options) -> Panel:
     """The attainment of each objective over 3 days, and the remaining error budget of 30 days, per deployment."""
     deployment = options.label("deployment_id")
-    columns = {deployment: Column("Deployment"), options.label("inference_stack"): Column("Stack")}
-    columns |= {options.label(label): Column(label, hidden=True) for label in DEPLOYMENT_LABELS[3:]}
-    columns |= {options.label("model_name"): Column("Model")}
-    columns |= {label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels}
+    columns = {
+        deployment: Column("Deployment"),
+        options.label("inference_stack"): Column("Stack"),
+        options.label("model_name"): Column("Model"),
+        options.label("environment"): Column("Environment"),
+        **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
+    }
     queries: list[Query] = []
     objectives = objectives_of(options.engines).values()
     for objective in objectives:
         kept = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal))
         left = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], 0.0))
         for title, text, thresholds in (
-            (f"{objective.title}, 3 days", attainment(objective, "3d", options), kept),
+            (f"{objective.title}, 3 days", kept_over_days(objective, options), kept),
             (f"{objective.title}, budget left", budget_left(objective, options), left),
         ):
             columns[f"Value #{chr(ord('A') + len(queries))}"] = Column(title, UNITS["ratio"], thresholds)
@@ -178,14 +203,12 @@ def _budgets(options: Options) -> Panel:
         queries=tuple(queries),
         unit="none",
         meaning="The share of requests that met each objective over 3 days, and the remaining error budget of 30 "
-        "days. For the budget every 10 minutes count the same, however many requests they had.",
+        "days, each over all rollout phases of a deployment. For the budget every 10 minutes count the same, however "
+        "many requests they had; those before the deployment began, or without a request, spend nothing.",
         normal="green: the objective is met, and some budget is left.",
         first="if a budget is spent, postpone risky changes until it has recovered.",
-        no_data=_unrecorded(
-            NoData(
-                "off",
-                "; or ".join(dict.fromkeys(text for each in objectives for text in _reasons(each))),
-            )
+        no_data=unrecorded(
+            NoData("off", "; or ".join(dict.fromkeys(text for each in objectives for text in _reasons(each))))
         ),
         columns=MappingProxyType(columns),
         width=24,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dashboards.board import Board
 from dashboards.composed import share_of_time_above
 from dashboards.options import Options
-from dashboards.panels import NoData, Panel, Row, expression_panel, figure_panel, query_panel
+from dashboards.panels import WHO, NoData, Panel, Row, figure_panel, query_panel, replica_panel
 from dashboards.queries import Query, compile_figure, legend
 from servescope.contract.expressions import level
 from servescope.contract.metrics import METRICS
@@ -35,7 +35,7 @@ def make(options: Options) -> Board:
                     query_panel(
                         "Time at the replica limit",
                         {"": share_of_time_above("autoscaler_desired_scale", _SENT, "1h", options)}, options,
-                        unit="ratio", by=("deployment_id", "inference_stack"),
+                        unit="ratio", by=WHO,
                         meaning="Share of the last hour in which the load required more replicas than the autoscaler "
                         "may request: the raw desired scale was above the scale sent, which only the upper bound "
                         "causes. The contract has no series of the bounds, so there are no lines for them.",
@@ -60,9 +60,8 @@ def make(options: Options) -> Board:
                     figure_panel("memory_usage", options, width=6),
                     figure_panel("gpu_usage", options, width=6),
                     figure_panel("gpu_memory_usage", options, width=6),
-                    expression_panel(
-                        "GPU busy by replica", level("gpu_usage", "avg"), options, unit="ratio",
-                        by=("deployment_id", "replica"), replica=True,
+                    replica_panel(
+                        "GPU busy by replica", level("gpu_usage", "avg"), options, unit="ratio", lowest=True,
                         meaning="Share of time each replica's GPUs were busy.",
                         normal="about the same at all replicas of a deployment.",
                         first="if one is idle, check its status and the routing.",
@@ -80,6 +79,6 @@ def _replicas(options: Options) -> Panel:
     replicas = figure_panel("replica_count_by_status", options, width=12, stacked=True)
     desired = Query(
         compile_figure(_SENT, options),
-        legend(options, "deployment_id", "inference_stack") + " desired",
+        legend(options, *WHO) + " desired",
     )
     return replace(replicas, queries=(*replicas.queries, desired), overlay=("desired",))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dashboards.board import Board
 from dashboards.composed import above_floor, acceptance_length
 from dashboards.options import Options
-from dashboards.panels import NoData, Panel, Row, expression_panel, figure_panel, query_panel
+from dashboards.panels import WHO, NoData, Panel, Row, figure_panel, query_panel, replica_panel
 from dashboards.queries import compile_expression
 from servescope.contract.bounds import DRAFT_TRAFFIC
 from servescope.contract.expressions import Ratio, rate
@@ -39,7 +39,7 @@ def make(options: Options) -> Board:
                 (
                     query_panel(
                         "Mean acceptance length", {"": acceptance_length(options)}, options, unit="tokens",
-                        by=("deployment_id", "inference_stack"),
+                        by=WHO,
                         meaning="Output tokens per draft and verification step: "
                         "1 + accepted / drafted × draft positions. The contract does not count drafts: every draft is "
                         "assumed to have as many positions as have accepted tokens, so the value is too high where "
@@ -52,10 +52,10 @@ def make(options: Options) -> Board:
                     query_panel(
                         "Drafted and accepted",
                         {
-                            word: compile_expression(expression, options, by=("model_name", "deployment_id"))
+                            word: compile_expression(expression, options, by=WHO)
                             for word, expression in (("drafted", _DRAFTED), ("accepted", _ACCEPTED))
                         },
-                        options, unit="tokens/s", by=("model_name", "deployment_id"),
+                        options, unit="tokens/s", by=WHO,
                         meaning="Draft tokens proposed, and draft tokens accepted by the main model, per second.",
                         normal="both follow output tokens.",
                         first="the difference is wasted work: compare it with the speculation rate.",
@@ -66,9 +66,9 @@ def make(options: Options) -> Board:
             Row(
                 "Replicas and throughput",
                 (
-                    expression_panel(
+                    replica_panel(
                         "Speculation rate by replica", Ratio(_ACCEPTED, _DRAFTED), options, unit="ratio",
-                        by=("deployment_id", "replica"), replica=True, idle=True,
+                        lowest=True, idle=True,
                         meaning="Draft tokens accepted / drafted at each replica.",
                         normal="about the same at all replicas of a deployment.",
                         first="if one differs, compare its draft model and its build.",

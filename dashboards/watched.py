@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dashboards.board import Board
+from dashboards.colors import STATUS_COLORS
 from dashboards.conditions import Compiler
 from dashboards.options import Options
 from dashboards.panels import (
-    SERIES_COLORS,
-    STACK_COLORS,
-    STATUS_COLORS,
     UNITS,
+    WHO,
     NoData,
     Panel,
     Row,
     Threshold,
+    above,
     absence,
     absent_own,
 )
@@ -147,13 +147,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         thresholds=thresholds,
         axis=_axis(unit, thresholds),
         overlay=(LIMIT,) if lines else (),
-        # A stack has its colour here as beside the other.
-        colors=STACK_COLORS if _is_by_stack(term) else SERIES_COLORS,
     )
-
-
-def _is_by_stack(term: Term | None) -> bool:
-    return term is not None and labels_of(term)[-1:] == ("inference_stack",)
 
 
 # --- What is drawn ----------------------------------------------------------------------------------------------------
@@ -164,7 +158,7 @@ def _values(term: Term, compiler: Compiler) -> Iterator[Query]:
     if isinstance(term, Badness):
         for window in (BURN_WINDOWS[0].short, *(row.long for row in BURN_WINDOWS)):
             share = compiler.term(Badness(term.objective, window))
-            yield Query(share, f"{legend(compiler.options, 'deployment_id')} {window}")
+            yield Query(share, f"{legend(compiler.options, *WHO)} {window}")
     else:
         yield Query(compiler.term(term), _legend(term, compiler.options))
 
@@ -186,7 +180,7 @@ def _legend(value: Term | Condition, options: Options) -> str:
     labels = labels_of(value)
     if isinstance(value, Own) and not labels:
         return legend(options, "instance")
-    settled = {"rollout_phase", *(() if "deployment_id" not in labels else ("model_name", "environment"))}
+    settled = {"rollout_phase", *(("model_name",) if "deployment_id" in labels else ())}
     return legend(options, *(label for label in labels if label not in settled))
 
 
@@ -225,7 +219,7 @@ def _is_shown(compare: Compare, alert: Alert) -> bool:
 
 def starts(edge: float, operator: str) -> tuple[float, ...]:
     """The values from which a comparison with `edge` has another result; Grafana's steps include their value."""
-    following = math.nextafter(edge, math.inf)
+    following = above(edge)
     return {"<": (edge,), ">=": (edge,), ">": (following,), "<=": (following,)}.get(operator, (edge, following))
 
 
@@ -237,7 +231,7 @@ def _steps(alerts: Sequence[Alert]) -> tuple[Threshold, ...]:
     if not found:
         return (Threshold("text"),)
     return (
-        Threshold(STATUS_COLORS[_status(math.nextafter(found[0], -math.inf), alerts)]),
+        Threshold(STATUS_COLORS[_status(-math.inf, alerts)]),
         *(Threshold(STATUS_COLORS[_status(start, alerts)], start) for start in found),
     )
 

@@ -91,9 +91,9 @@ def alerting(binary: Path, folder: Path, options: Options) -> Iterator[str]:
 def chatting(folder: Path, chat: Chat, **said: Any) -> Options:
     """Options by which every receiver is a chat of ours; a receiver's secret is its address there."""
     receivers = {name: {"kind": "slack", "channel": f"#{name}"} for name in RECEIVERS.values()}
-    links = {"runbooks": "https://books.example", "grafana": "https://grafana.example"}
     places = {"secrets": str(folder / "secrets"), "templates": str(folder / "templates")}
-    options = make_options({"alerts": {"receivers": receivers, **links, **places, **said}}, origin="options.toml")
+    told = {"receivers": receivers, "grafana": "https://grafana.example", **places, **said}
+    options = make_options({"runbooks": "https://books.example", "alerts": told}, origin="options.toml")
     (folder / "secrets").mkdir()
     for name, receiver in options.receivers.items():
         url = f"http://127.0.0.1:{chat.server_address[1]}/{name}"

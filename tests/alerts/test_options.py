@@ -40,6 +40,7 @@ selector = 'cluster="eu"'
 window = "10m"
 scrape_interval = "30s"
 refresh = "1m"
+runbooks = "https://books.example/llm"
 
 [labels]
 model_name = "served_model"
@@ -55,7 +56,6 @@ speculation_rate = [0.35, 0.75]
 kv_cache_hit_rate_skew = [-0.2, -0.1, 0.125, 0.45]
 
 [alerts]
-runbooks = "https://books.example/llm"
 grafana = "https://grafana.example/"
 team = "inference"
 evaluation_interval = "30s"
@@ -428,7 +428,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"teams": "a"}}, "unknown key 'alerts.teams'; did you mean 'team'?"),
     ({"alerts": {"team": "a b"}}, "alerts.team: 'a b' is wrong, expected a name"),
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
-    ({"alerts": {"runbooks": "a b"}}, "alerts.runbooks: 'a b' is wrong, expected a folder or a URL"),
+    ({"runbooks": "runbooks"}, "runbooks is 'runbooks', expected a URL such as 'https://books.example/llm'"),
+    ({"runbooks": "https://books.example/{name}"}, "expected a URL such as"),
     ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', known: ServescopeSpeculation"),
     ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: dynamo-frontend, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.panels import STATUS_COLORS, UNITS
+from dashboards.colors import TUNING_COLORS
+from dashboards.panels import UNITS
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Figure
@@ -90,4 +91,4 @@ def test_colours_are_the_bands(modules: Path, figure: Figure) -> None:
     ]
 
     assert shown
-    assert colors == [STATUS_COLORS[figure.band.judge(value).status] for value in values] * len(shown)
+    assert colors == [TUNING_COLORS[figure.band.judge(value).status] for value in values] * len(shown)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dashboards.__main__ import render
+from dashboards.colors import STATUS_COLORS
 from dashboards.fleet import MOST_LINES
-from dashboards.panels import STATUS_COLORS
 from tests.support.boards import NAMES, panels, read_board
 
 # What a screen of 1080 lines shows below Grafana's own bars, in units of 38 pixels.
@@ -85,7 +85,7 @@ def test_formulas_stand_in_the_panels_of_shares() -> None:
     for board, title in (
         ("speculation", "Speculation rate"), ("speculation", "Mean acceptance length"), ("cache", "KV cache hit rate"),
         ("cache", "Hit rate skew"), ("cache", "Routing efficiency"), ("cache", "Hit rate by replica"),
-        ("cache", "Hit rate spread"), ("fleet", "Failed requests"),
+        ("cache", "Hit rate spread"), ("fleet", "Failed or rejected in total"),
     ):  # fmt: skip
         meaning = panel(board, title)["description"].split("\n\n")[0]
         assert re.search(r" / |as a share of", meaning), title
@@ -113,4 +113,4 @@ def test_a_number_in_a_legend_says_what_it_counts() -> None:
         if "{{position}}" in target["legendFormat"]
     }
 
-    assert legends == {"{{deployment_id}} {{inference_stack}} position {{position}}"}
+    assert legends == {"{{deployment_id}} {{inference_stack}} {{environment}} position {{position}}"}

@@ -23,7 +23,7 @@ from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from tests.support.boards import NAMES, expressions, panels, read_board, substitute, variable_queries
-from tests.support.filled_prometheus import END_MS, PLAIN, SECONDS, UNEVEN, holding, make_samples
+from tests.support.filled_prometheus import END_MS, PLAIN, SECONDS, SINCE_SECONDS, UNEVEN, holding, make_samples
 from tests.support.prometheus import Prometheus
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ each_board = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 # Of a deployment that neither speculates, nor keeps an index of caches, nor scales on tokens, nor has phases.
 OFF_WHEN_PLAIN = {
     "Speculation rate now", "Speculation rate", "Accepted by draft position", "Drafted and accepted",
-    "Mean acceptance length", "Time at the replica limit",
+    "Mean acceptance length", "Time at the replica limit", "Hit rate by replica", "Hit rate spread",
     "Speculation rate by replica", "Hit rate skew", "Routing efficiency", "Best possible hit rate", "Index state",
     "Cache event gaps", "Routing decision time", "Queued at the router", "Index recoveries", "Desired scale, sent",
     "Desired scale, raw",
@@ -161,16 +161,43 @@ def test_every_annotation_is_executed(filled: Prometheus, name: str) -> None:
 def test_alerts_of_no_single_deployment_fire_on_the_overview(filled: Prometheus) -> None:
     """Those of a model and of the monitoring too, whichever deployment is chosen; not other programs' alerts."""
     (panel,) = [panel for panel in panels(read_board("fleet")) if panel["title"] == "Firing alerts"]
-    (target,) = panel["targets"]
+    firing, since = panel["targets"]
 
     def fires(**chosen: str) -> set[str]:
-        return {each["metric"]["alertname"] for each in ask(filled, substitute(target["expr"], **chosen))}
+        found = ask(filled, substitute(firing["expr"], **chosen))
+        began = ask(filled, substitute(since["expr"], **chosen))
+        assert {each["value"][1] for each in began} == {f"{1000 * SINCE_SECONDS}"}
+        assert _named(began) == _named(found)
+        return _named(found)
 
     wider = {"ServescopeTrafficSplitNotAsConfigured", "ServescopeCollectorDown"}
     assert fires() == {"SpeculationRateLow", *wider}
     assert fires(deployment="chat-v1") == {"SpeculationRateLow", *wider}
     assert fires(deployment="(chat-v2|plain)") == wider
     assert fires(model="another") == {"ServescopeCollectorDown"}
+
+
+def _named(found: list[Any]) -> set[str]:
+    return {each["metric"]["alertname"] for each in found}
+
+
+def test_a_firing_alert_leads_to_its_panel_and_the_worst_is_told(filled: Prometheus) -> None:
+    """The path of the panel that shows the condition, with the deployment where there is one; and a severity's rank."""
+    (panel,) = [panel for panel in panels(read_board("fleet")) if panel["title"] == "Firing alerts"]
+
+    found = {
+        each["metric"]["alertname"]: (each["metric"].get("panel", ""), float(each["value"][1]))
+        for each in ask(filled, substitute(panel["targets"][0]["expr"]))
+    }
+
+    for name, (path, _) in found.items():
+        if path:
+            board, number = re.fullmatch(r"servescope-(\w+)\?viewPanel=panel-(\d+)", path).groups()  # type: ignore[union-attr]
+            (shown,) = [each["title"] for each in panels(read_board(board)) if each["id"] == int(number)]
+            assert shown == panel_title(ALERTS_BY_NAME[name])
+    assert found["SpeculationRateLow"] == ("", 2.0)
+    assert found["ServescopeCollectorDown"][1] == 3.0
+    assert [name for name, (path, _) in found.items() if path] == [name for name in found if name in ALERTS_BY_NAME]
 
 
 def test_marks_are_not_lost_when_a_week_is_on_the_screen() -> None:
@@ -238,7 +265,7 @@ def _by_deployment(found: list[Any]) -> dict[str, float]:
 
 def test_the_numbers_are_those_the_stack_counted(filled: Prometheus) -> None:
     """The overview's headline of harmed requests equals the engines' own counts, by plain arithmetic."""
-    (panel,) = [panel for panel in panels(read_board("fleet")) if panel["title"] == "Failed requests"]
+    (panel,) = [panel for panel in panels(read_board("fleet")) if panel["title"] == "Failed or rejected in total"]
 
     (shown,) = ask(filled, substitute(panel["targets"][0]["expr"], __rate_interval="5m"))
     now, before = (_outcomes(ask(filled, expression)) for expression in ("requests_total", "requests_total offset 5m"))
@@ -261,9 +288,13 @@ def test_replicas_apart_are_weighted_with_their_traffic(filled: Prometheus) -> N
     shown = _by_deployment(ask(filled, substitute(panel["targets"][0]["expr"])))
 
     assert spread == pytest.approx(0.12)
-    assert shown.pop("uneven") == pytest.approx(spread)
     # The others have one router each, which reports on all their replicas.
-    assert max(shown.values()) < 1e-6
+    assert shown == {"uneven": pytest.approx(spread)}
+    (panel,) = [panel for panel in panels(read_board("cache")) if panel["title"] == "Hit rate by replica"]
+    found = ask(filled, substitute(panel["targets"][0]["expr"]))
+    assert {(each["metric"]["deployment_id"], each["metric"]["replica"]) for each in found} == {
+        ("uneven", "r0"), ("uneven", "r1"),
+    }  # fmt: skip
 
 
 def test_a_draft_brings_one_token_and_those_accepted(filled: Prometheus) -> None:

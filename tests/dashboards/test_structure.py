@@ -11,9 +11,11 @@ import pytest
 
 from dashboards.__main__ import GENERATED, render
 from dashboards.board import stamp
+from dashboards.colors import SERIES_COLORS, STACK_COLORS, STATUS_COLORS, TUNING_COLORS
+from dashboards.layout import COLUMNS
 from dashboards.options import DEFAULTS, seconds
-from dashboards.panels import COLUMNS, SERIES_COLORS, STATUS_COLORS
-from dashboards.queries import ALERTS
+from dashboards.panels import HARM_AXIS
+from dashboards.queries import ALERTS, ALERTS_SINCE
 from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH, VARIABLES, panel_title
@@ -28,7 +30,7 @@ LEGACY = {
     "rows", "__inputs", "gnetId", "hideControls", "sharedCrosshair", "style", "cacheTimeout", "editable", "error",
     "span", "minSpan", "height", "hideTimeOverride", "intervalFactor", "step", "metric",
 }  # fmt: skip
-TYPES = {"row", "timeseries", "stat", "gauge", "table", "heatmap"}
+TYPES = {"row", "timeseries", "stat", "gauge", "table", "heatmap", "state-timeline"}
 RECORDED = {figure.record() for figure in FIGURES.values()} | {
     objective.record(window) for objective in OBJECTIVES.values() for row in BURN_WINDOWS
     for window in (row.short, row.long)
@@ -42,10 +44,10 @@ LOOKED_BACK = {
 """How far alerts look back, which the panels that show them do too."""
 VARIABLE_LABELS = {name: label for label, name in VARIABLES.items()}
 # Of a promise of thirty days, and of a share of the hour.
-OVER_TIME = {"Error budgets": {"30d:10m"}, "Time at the replica limit": {"1h:15s"}}
+OVER_TIME = {"Error budgets": {"30d:10m", "3d:10m"}, "Time at the replica limit": {"1h:15s"}}
 WATCHED_TITLES = {panel_title(alert) for alert in ALERTS_BY_NAME.values()}
 
-HARM = {"Errors", "Rejected", "Aborted by clients", "Failed requests by stack"}
+HARM = {"Failed or rejected", "Failed or rejected by replica", "Aborted by clients", "Failed requests by stack"}
 
 each_board = pytest.mark.parametrize("name", NAMES)
 each_of_deployments = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
@@ -90,7 +92,10 @@ def test_every_metric_is_of_the_catalog(name: str) -> None:
     for where, expression in queries:
         for metric, _ in selectors(expression):
             known = (
-                metric in SAMPLE_FAMILIES or metric in RECORDED or metric == ALERTS or own_family(metric) is not None
+                metric in SAMPLE_FAMILIES
+                or metric in RECORDED
+                or metric in (ALERTS, ALERTS_SINCE)
+                or own_family(metric) is not None
             )
             assert known, f"{where}: {metric}"
 
@@ -202,7 +207,7 @@ def test_every_selector_is_within_the_scope(name: str) -> None:
             chosen = re.findall(r"\$(\w+)", matchers)
             record = own_family(metric)
             wanted = [name for name in declared[:4] if record is None or VARIABLE_LABELS[name] in record.labels]
-            if metric == ALERTS and 'deployment_id=""' in matchers:
+            if metric in (ALERTS, ALERTS_SINCE) and 'deployment_id=""' in matchers:
                 wanted.remove("deployment")
             assert set(wanted) <= set(chosen), f"{where}: {metric}"
             used |= set(chosen)
@@ -257,7 +262,7 @@ def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
             low, high = defaults["custom"]["axisSoftMin"], defaults["custom"]["axisSoftMax"]
             judged = [step["value"] for step in defaults["thresholds"]["steps"] if step["value"] is not None]
             if panel["title"] in HARM:
-                assert (low, high) == (0, 0.1), panel["title"]
+                assert (low, high) == HARM_AXIS, panel["title"]
             elif panel["title"].endswith(": attainment"):
                 assert (low, high) == (pytest.approx(1 - 10 * (1 - judged[0])), 1), panel["title"]
             else:
@@ -275,7 +280,8 @@ def test_thresholds_have_a_base_and_ascend(name: str) -> None:
             assert values[0] is None
             assert all(low < high for low, high in pairwise(values[1:]))
             assert 80 not in values
-            assert {step["color"] for step in thresholds["steps"]} <= {*STATUS_COLORS.values(), "text"}
+            known = {*STATUS_COLORS.values(), *TUNING_COLORS.values(), "text"}
+            assert {step["color"] for step in thresholds["steps"]} <= known
 
 
 def _thresholds(part: Any) -> list[Any]:
@@ -307,7 +313,7 @@ def test_colours_change_where_the_band_changes(figure: Any) -> None:
             for value in (step.start - 1e-9, step.start, step.start + 1e-9):
                 # Grafana takes the last step whose value is not above the value shown.
                 color = [each["color"] for each in thresholds if each["value"] is None or each["value"] <= value][-1]
-                assert color == STATUS_COLORS[figure.band.judge(value).status], (panel["title"], value)
+                assert color == TUNING_COLORS[figure.band.judge(value).status], (panel["title"], value)
 
 
 @each_board
@@ -336,8 +342,13 @@ def test_links_lead_to_dashboards_there_are_and_keep_time_and_variables() -> Non
         assert {link["url"].removeprefix("/d/") for link in links} == boards.keys() - {uid}
         assert all(link["keepTime"] and link["includeVars"] for link in links)
         for url in _urls(board["panels"]):
-            target, query = re.fullmatch(r"/d/([\w-]+)\?(.+)", url).groups()  # type: ignore[union-attr]
-            names = {variable["name"] for variable in boards[target]["templating"]["list"]}
+            if url == DEFAULTS.runbook_url("${__value.raw}"):
+                continue
+            target, query = re.fullmatch(r"/d/([\w-]+\?|\$\{__value\.raw\}&)(.+)", url).groups()  # type: ignore[union-attr]
+            if target.startswith("$"):
+                names = {"deployment"}
+            else:
+                names = {variable["name"] for variable in boards[target[:-1]]["templating"]["list"]}
             assert set(re.findall(r"var-(\w+)=", query)) <= names
             assert "${__url_time_range}" in query
             assert "${datasource:queryparam}" in query
@@ -378,6 +389,8 @@ def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
     """By status, each in its colour; the desired scale is a line across the stack."""
     (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas"]
     overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
+    for stack in STACK_COLORS:
+        overrides.pop(f"/(^| ){stack}( |$)/")
     colors = {name: properties[0]["value"]["fixedColor"] for name, properties in list(overrides.items())[:-1]}
 
     assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
@@ -413,7 +426,7 @@ def test_stacks_have_their_colours_in_a_cutover() -> None:
             overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
             overrides.pop(f"/(^| ){LIMIT}$/", None)
             assert {name: properties[0]["value"]["fixedColor"] for name, properties in overrides.items()} == {
-                "/(^| )v1$/": "blue", "/(^| )v2$/": "green",
+                f"/(^| ){stack}( |$)/": color for stack, color in STACK_COLORS.items()
             }, panel["title"]  # fmt: skip
 
 

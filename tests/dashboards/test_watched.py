@@ -12,6 +12,7 @@ import pytest
 from dashboards.__main__ import render
 from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
+from dashboards.panels import above as following
 from dashboards.queries import HEALTH_VARIABLES, SCOPE
 from dashboards.watched import LIMIT, edges, starts
 from servescope.alerting.alerts import ALERTS
@@ -73,10 +74,12 @@ def test_the_colour_is_the_alert_s(alert: Alert) -> None:
     steps = shown(alert)["fieldConfig"]["defaults"]["thresholds"]["steps"]
     if alert.panel or not edges(alert):
         return
-    bad = {"critical": {"red"}, "warning": {"red", "orange"}, "info": {"red", "orange"}}[alert.severity]
+    bad = {"critical": {"red"}, "warning": {"red", "orange"}, "info": {"red", "orange", "yellow"}}[alert.severity]
     for edge, operator in edges(alert).items():
-        below, above = math.nextafter(edge, -math.inf), math.nextafter(edge, math.inf)
+        below, above = math.nextafter(edge, -math.inf), following(edge)
         holds = {"<": below, "<=": edge, ">": above, ">=": edge, "==": edge}[operator]
+        if _is_banded(alert):
+            bad = {*bad, "yellow"}
         assert _color(steps, holds) in bad or isinstance(compared(alert.condition), Badness), (edge, operator, steps)
         if len(edges(alert)) == 1 and not _shares_its_panel(alert):
             well = {"<": edge, "<=": above, ">": edge, ">=": below, "==": above}[operator]
@@ -90,10 +93,18 @@ def _color(steps: Any, value: float) -> str:
 
 def _shares_its_panel(alert: Alert) -> bool:
     """Whether other alerts, or a band, have a say in the panel's colours."""
-    term = compared(alert.condition)
-    banded = isinstance(term, Shown) and FIGURES[term.figure].band is not None
     same = [each for each in ALERTS.values() if panel_title(each) == panel_title(alert)]
-    return banded or len(same) > 1
+    return _is_banded(alert) or len(same) > 1
+
+
+def _is_banded(alert: Alert) -> bool:
+    """Whether the panel has the colours of a band, which are quieter."""
+    term = compared(alert.condition)
+    return isinstance(term, Shown) and FIGURES[term.figure].band is not None
+
+
+PARTS_OF_AN_ALERTS_SHARE = {("fleet", "Failed or rejected in total"), ("requests", "Failed or rejected by replica")}
+"""The share that an objective's alerts compare, over all deployments or at one replica."""
 
 
 def test_every_red_has_an_alert() -> None:
@@ -105,12 +116,18 @@ def test_every_red_has_an_alert() -> None:
         for term in (compared(alert.condition),)
         if isinstance(term, Shown)
     }
+    figures |= {
+        term.objective.record("5m")
+        for alert in ALERTS.values()
+        for term in (compared(alert.condition),)
+        if isinstance(term, Badness)
+    }
     unexplained = {
         (name, panel["title"])
         for name in NAMES
         for panel in panels(read_board(name))
         if "red" in str(panel["fieldConfig"].get("defaults", {}).get("thresholds")) + _column_colors(panel)
-        and (name, panel["title"]) not in led_to
+        and (name, panel["title"]) not in {*led_to, *PARTS_OF_AN_ALERTS_SHARE}
         and not any(figure in target["expr"] for figure in figures for target in panel["targets"])
     }
 

@@ -268,8 +268,18 @@ def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
 
 def _step_numbers() -> frozenset[float | None]:
     """What a colour may begin at: the base, the catalog's numbers, and the next ones above them."""
-    known = {*numbers_of_the_catalog(), *(objective.goal for objective in OBJECTIVES.values())}
-    return frozenset({None, *known, *(math.nextafter(number, math.inf) for number in known)})
+    edges = {edge for objective in OBJECTIVES.values() for edge in objective.edges_seconds}
+    known = {*numbers_of_the_catalog(), *(objective.goal for objective in OBJECTIVES.values()), *edges}
+    return frozenset({None, *known, *map(_next_above, known)})
+
+
+def _next_above(number: float) -> float:
+    """Above 0 a number that a person can read: no rate or share of ours is smaller."""
+    return math.nextafter(number, math.inf) if number else 1e-9
+
+
+# A figure for tuning has colours a step below those of harm.
+_QUIETER = {"good": "good", "warning": "quiet warning", "critical": "warning"}
 
 
 def _unit(unit: str) -> str:
@@ -279,9 +289,9 @@ def _unit(unit: str) -> str:
 def _steps_of(band: Band) -> tuple[tuple[float | None, str], ...]:
     """The steps of a panel: the band's, where a start that belongs to the stretch below is the next number above it."""
     return (
-        (None, band.lowest.status),
+        (None, _QUIETER[band.lowest.status]),
         *(
-            (step.start if step.inclusive else math.nextafter(step.start, math.inf), step.verdict.status)
+            (step.start if step.inclusive else _next_above(step.start), _QUIETER[step.verdict.status])
             for step in band.steps
         ),
     )

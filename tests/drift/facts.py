@@ -24,7 +24,7 @@ BOARDS = "dashboards/generated"
 PAGE = "docs/metrics.md"
 
 _STATUS = {"🟢 good": "good", "🟡 warning": "warning", "🔴 critical": "critical"}
-_COLORS = {"green": "good", "orange": "warning", "red": "critical"}
+_COLORS = {"green": "good", "yellow": "quiet warning", "orange": "warning", "red": "critical"}
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 # What bears digits and is no number: stacks, percentiles, the API's version.
 _NO_NUMBERS = re.compile(r"\bv\d+\b|\b\d+th percentile|/api/v\d|\{\{.*?\}\}")

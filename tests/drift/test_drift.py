@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.queries import ALERTS as FIRING
+from dashboards.queries import ALERTS_SINCE
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import leaves
@@ -171,7 +172,7 @@ def test_dashboards_show_every_figure_and_nothing_that_is_unknown() -> None:
         for row in BURN_WINDOWS
         for window in (row.short, row.long)
     }
-    known = {*SAMPLE_FAMILIES, *recorded, *objectives, *map(record_buckets, RECORDED_HISTOGRAMS), FIRING}
+    known = {*SAMPLE_FAMILIES, *recorded, *objectives, *map(record_buckets, RECORDED_HISTOGRAMS), FIRING, ALERTS_SINCE}
     about_engines = {name for name in shown if own_family(name) is None}
 
     assert about_engines <= known

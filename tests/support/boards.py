@@ -54,4 +54,5 @@ def substitute(expression: str, **chosen: str) -> str:
         "__rate_interval": "1m",
         HISTOGRAMS: "1",
     }
-    return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], every[found[1]]), expression)
+    # What a pattern has matched is no variable, as `$1`.
+    return re.sub(r"\$([a-z_]\w*)", lambda found: chosen.get(found[1], every[found[1]]), expression)

@@ -149,11 +149,14 @@ def _uneven(after: int, timestamp: bytes) -> Iterator[bytes]:
             yield f"kv_cache_{name}_tokens_total{{{labels}}} {after * per_second} ".encode() + timestamp + b"\n"
 
 
+SINCE_SECONDS = START_SECONDS + 240
+"""When the conditions of the firing alerts began to hold."""
+
 _MODEL = 'model_name="llama-3.3-70b",environment="production"'
 _FIRING = (
     f'alertname="SpeculationRateLow",severity="warning",deployment_id="chat-v1",inference_stack="v1",{_MODEL}',
     f'alertname="ServescopeTrafficSplitNotAsConfigured",severity="warning",inference_stack="v1",{_MODEL}',
-    'alertname="ServescopeCollectorDown",severity="warning",instance="collector:9477"',
+    'alertname="ServescopeCollectorDown",severity="critical",instance="collector:9477"',
     'alertname="ServescopeWatchdog",severity="none"',
     'alertname="SomebodysDiskFull",severity="critical",instance="database:9100"',
 )
@@ -163,3 +166,4 @@ def _alerts() -> Iterator[bytes]:
     """What begins to fire: of a deployment, of a model, of the monitoring, the Watchdog, and somebody else's."""
     for labels in _FIRING:
         yield f'ALERTS{{alertstate="firing",{labels}}} 1 {START_SECONDS + SECONDS}\n'.encode()
+        yield f"ALERTS_FOR_STATE{{{labels}}} {SINCE_SECONDS} {START_SECONDS + SECONDS}\n".encode()

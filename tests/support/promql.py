@@ -27,7 +27,7 @@ _TOKEN = re.compile(
     r"|(?P<duration>\d+[smhdwy](?::\d+[smhdwy])?|\$__rate_interval)|(?P<variable>\$\w+)|(?P<name>[a-zA-Z_:][\w:]*)"
     r"|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/^<>=(){}\[\],]))"
 )
-_AGGREGATIONS = ("sum", "avg", "max", "min", "count", "topk")
+_AGGREGATIONS = ("sum", "avg", "max", "min", "count", "topk", "bottomk")
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _PRECEDENCE = (("or",), ("and", "unless"), _COMPARISONS, ("+", "-"), ("*", "/"), ("^",))
 
@@ -174,6 +174,10 @@ class _Reader:
         if kind == "number":
             self._next()
             return Number(float(text))
+        if kind == "string":
+            # An argument of a function of labels.
+            self._next()
+            return Number(0.0)
         if kind == "variable":
             # A number that is chosen on the dashboard.
             self._next()

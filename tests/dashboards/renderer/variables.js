@@ -3,7 +3,7 @@ import { ask } from "./prometheus.js";
 
 const ALL = "$__all";
 const LABEL_VALUES = /^label_values\((.+), (\w+)\)$/s;
-const REFERENCE = /\$(\w+)|\$\{([^}:]+)(?::(\w+))?\}/g;
+const REFERENCE = /\$([a-z_]\w*)|\$\{([^}:]+)(?::(\w+))?\}/g;
 
 /** The variables in order, each `{name, label, text, value}`; those of a label are asked for and must have values. */
 export async function readVariables(board, range) {

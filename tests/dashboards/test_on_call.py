@@ -1,0 +1,150 @@
+"""What somebody on call finds on the dashboards: harm before tuning, the replica, the objective, the runbook."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from dashboards.__main__ import render
+from dashboards.colors import STATUS_COLORS
+from dashboards.options import DEFAULTS, make_options
+from servescope.alerting.links import HEALTH
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from tests.support.boards import NAMES, panels, read_board
+
+each_board = pytest.mark.parametrize("name", NAMES)
+
+
+def panel(board: str, title: str) -> Any:
+    """A panel by its title."""
+    (found,) = [each for each in panels(read_board(board)) if each["title"] == title]
+    return found
+
+
+def steps(shown: Any) -> list[tuple[float | None, str]]:
+    """The values and colours of a panel's thresholds."""
+    return [(step["value"], step["color"]) for step in shown["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+
+
+@pytest.mark.parametrize("title", ["Requests", "Failed or rejected", "In flight", "Queued"])
+def test_harm_requests_and_queue_are_shown_by_replica(title: str) -> None:
+    """So that one bad replica among many good ones is found."""
+    for target in panel("requests", f"{title} by replica")["targets"]:
+        assert re.search(r"by \([^)]*\breplica\b", target["expr"])
+        assert target["legendFormat"].endswith("{{environment}} {{replica}}")
+
+
+@each_board
+def test_no_graph_draws_every_replica(name: str) -> None:
+    """Of two hundred the worst ten are drawn, and the legend has the worst of them first."""
+    for each in panels(read_board(name)):
+        # The conditions of alerts hold for few; so do those of targets.
+        if "by replica" not in each["title"]:
+            continue
+        for target in each["targets"]:
+            assert re.match(r"(topk|bottomk)\(10, ", target["expr"]), each["title"]
+        legend = each["options"]["legend"]
+        assert (legend["displayMode"], legend["placement"]) == ("table", "right"), each["title"]
+        assert legend["sortDesc"] == target["expr"].startswith("topk"), each["title"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != HEALTH])
+def test_a_deployment_is_named_with_its_environment(name: str) -> None:
+    """Two environments have deployments of the same name: they are two lines with two names."""
+    for each in panels(read_board(name)):
+        if each["type"] == "table":
+            continue
+        for target in each["targets"]:
+            if "{{deployment_id}}" in target["legendFormat"]:
+                assert "{{environment}}" in target["legendFormat"], each["title"]
+
+
+@each_board
+def test_numbers_of_thresholds_can_be_read(name: str) -> None:
+    """The next number above 0 is not the least that a computer knows."""
+    for each in panels(read_board(name)):
+        assert all(value is None or value == 0 or abs(value) >= 1e-9 for value, _ in steps(each)), each["title"]
+
+
+@pytest.mark.parametrize("objective", ["time_to_first_token", "time_per_output_token"])
+def test_a_latency_has_the_line_of_its_objective(objective: str) -> None:
+    """From the edge on it is not green, and the axis reaches beyond it."""
+    promised = OBJECTIVES[objective]
+    shown = panel("requests", promised.title)
+
+    assert steps(shown) == [(None, "green"), *((pytest.approx(edge), "orange") for edge in promised.edges_seconds)]
+    assert shown["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] == "dashed"
+    assert shown["fieldConfig"]["defaults"]["custom"]["axisSoftMax"] > max(promised.edges_seconds)
+
+
+@pytest.mark.parametrize(
+    ("board", "title"),
+    [
+        ("fleet", "Failed or rejected in total"),
+        ("fleet", "Failed or rejected"),
+        ("requests", "Failed or rejected"),
+        ("requests", "Failed or rejected by replica"),
+    ],
+)
+def test_harm_has_the_colours_of_its_objective(board: str, title: str) -> None:
+    """Rejections are harm like errors: beyond the budget it is orange, and red where it burns fast enough to page."""
+    budget = OBJECTIVES["requests"].budget
+    shown = panel(board, title)
+
+    assert steps(shown) == [
+        (None, "green"), (pytest.approx(budget), "orange"), (pytest.approx(BURN_WINDOWS[0].factor * budget), "red"),
+    ]  # fmt: skip
+    assert all(re.search(r"error\|rejected|requests_objective_bad", each["expr"]) for each in shown["targets"])
+
+
+def test_the_overview_tells_harm_before_tuning() -> None:
+    """The table has the most harmed deployment first; tuning is never red, and nothing is green."""
+    shown = panel("fleet", "Deployments")
+    names, sort = (
+        next(step["options"] for step in shown["transformations"] if step["id"] == kind)
+        for kind in ("organize", "sortBy")
+    )
+    colors = {
+        override["matcher"]["options"]: {step["color"] for step in each["value"]["steps"]}
+        for override in shown["fieldConfig"]["overrides"]
+        for each in override["properties"]
+        if each["id"] == "thresholds"
+    }
+
+    assert names["renameByName"][sort["sort"][0]["field"]] == "Failed or rejected"
+    assert sort["sort"][0]["desc"] is True
+    assert {title for title, used in colors.items() if STATUS_COLORS["critical"] in used} == {"Failed or rejected"}
+    assert not any("green" in used for used in colors.values())
+    assert {"Time to first token, p95", "Time per output token, p95", "Speculation rate"} <= colors.keys()
+
+
+def _overrides(title: str) -> dict[str, Any]:
+    shown = panel("fleet", "Firing alerts")
+    (found,) = [each for each in shown["fieldConfig"]["overrides"] if each["matcher"]["options"] == title]
+    return {each["id"]: each["value"] for each in found["properties"]}
+
+
+def test_firing_alerts_are_coloured_by_severity_and_sorted() -> None:
+    """The worst first, each with the time since which it holds."""
+    shown = panel("fleet", "Firing alerts")
+    (sort,) = [step["options"]["sort"] for step in shown["transformations"] if step["id"] == "sortBy"]
+    (mapping,) = _overrides("Severity")["mappings"]
+
+    assert {number: (each["text"], each["color"]) for number, each in mapping["options"].items()}["3"] == (
+        "critical", "red",
+    )  # fmt: skip
+    assert {each["text"] for each in mapping["options"].values()} == {"critical", "warning", "info"}
+    assert sort == [{"field": "Value #A", "desc": True}]
+    assert _overrides("Since")["unit"] == "dateTimeFromNow"
+
+
+def test_a_firing_alert_leads_to_its_runbook() -> None:
+    """To the address that the rule's annotation has, in the console or wherever the options say."""
+    (link,) = _overrides("Alert")["links"]
+
+    assert link["url"] == "http://localhost:8501/alerts?alert=${__value.raw}"
+    books = render(make_options({"runbooks": "https://books.example/llm/"}, origin="a test"))["fleet.json"]
+    assert '"https://books.example/llm/${__value.raw}.md"' in books
+    assert DEFAULTS.runbook_url("ServescopeTargetDown") == "http://localhost:8501/alerts?alert=ServescopeTargetDown"

@@ -79,6 +79,11 @@ def harm_panel(options: Options, *, limit: int = 0) -> Panel:
     )
 
 
+def harm_column(options: Options) -> str:
+    """The same for a table, which joins figures by their labels: without the name of the recorded series."""
+    return f"max by ({_deployment(options)}) ({Compiler(options).term(Badness(OBJECTIVES['requests'], '5m'))})"
+
+
 def unrecorded(no_data: NoData) -> NoData:
     """Why a panel of an objective can be empty."""
     return replace(no_data, text=f"{no_data.text}; or the recording rules of the objectives are not loaded")

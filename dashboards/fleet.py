@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dashboards.board import Board, board_uid
-from dashboards.composed import harm_panel
+from dashboards.composed import harm_column, harm_panel
 from dashboards.firing import firing_panel
 from dashboards.options import Options
 from dashboards.panels import (
@@ -136,9 +136,6 @@ def _deployments(options: Options) -> Panel:
 
 def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...]]]:
     """Each column's title, unit, query and colors: harm first, then what is for tuning."""
-    (query,) = harm_panel(options).queries
-    # Tables join figures by their labels, which the name of a recorded series is one of.
-    harm = f"max by ({', '.join(map(options.label, DEPLOYMENT_LABELS))}) ({query.expression})"
     promised = objectives_of(options.engines)
     edges = {f"{name}_p95": quiet(edge_steps(promised[name])) for name in _LATENCIES if name in promised}
     shown = (
@@ -146,7 +143,7 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...
         "speculation_rate", "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
     )  # fmt: skip
     return [
-        ("Failed or rejected", UNITS["ratio"], harm, quiet(harm_steps(_REQUESTS))),
+        ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(_REQUESTS))),
         *(
             (
                 FIGURES[name].title,

@@ -116,9 +116,10 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
     deployment = _names(options, *_DEPLOYMENT)
     target = [options.label(label) for label in IDENTITY_LABELS[-2:]]
     page = 'severity="critical"'
+    of_one = f'{options.label("deployment_id")}!=""'
     no_replica = 'alertname="ServescopeNoActiveReplica"'
     return [
-        _inhibition((page, 'family!="servescope"'), (_NO_PAGE,), ["family", *deployment]),
+        _inhibition((page, 'family!="servescope"', of_one), (_NO_PAGE,), ["family", *deployment]),
         # What users notice has these symptoms too; the alerts on causes are sent.
         _inhibition((page, 'component="slo"'), (_NO_PAGE, 'family=~"cutover|serving|slo-.+"'), deployment),
         # Latency, queues and failures of the same deployment follow from it; so does that no engine answers.
@@ -128,6 +129,16 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
             deployment,
         ),
         _inhibition((page, no_replica), ('alertname="ServescopeDeploymentDown"',), deployment),
+        # Behind a deployment without router or engines no request is served: the page about it names the cause.
+        _inhibition(
+            (page, 'alertname=~"Servescope(RouterDown|DeploymentDown|NoActiveReplica)"'),
+            ('alertname="ServescopeTrafficGone"',), _names(options, "model_name", "environment"),
+        ),
+        # One page in place of a ticket for each deployment.
+        _inhibition(
+            (page, 'alertname="ServescopeMostDeploymentsGone"'),
+            (_NO_PAGE, 'alertname=~"Servescope(DeploymentGone|TargetGone)"'), _names(options),
+        ),
         # Without any collector, each of them is down.
         _inhibition(
             (page, 'alertname="ServescopeCollectorGone"'), (_NO_PAGE, 'component="collector"'), _names(options)

@@ -27,8 +27,8 @@ from dashboards import options as shared
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
-from servescope.alerting.promql import condition_promql, term_promql
-from servescope.alerting.records import TEAM, Alert, Condition, Term
+from servescope.alerting.promql import alert_promql, term_promql
+from servescope.alerting.records import TEAM, Alert, Term
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import Expression, promql
 from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
@@ -114,9 +114,9 @@ class Options:
             }
         )
 
-    def condition(self, condition: Condition) -> str:
-        """An alert's condition as PromQL."""
-        return self.expression(condition_promql(condition, self.common.window, self.scope, **self._labelling))
+    def rule_expression(self, alert: Alert) -> str:
+        """When an alert is active, as PromQL."""
+        return self.expression(alert_promql(alert, self.common.window, self.scope, **self._labelling))
 
     def term(self, term: Term) -> str:
         """A term of an alert's condition as PromQL."""
@@ -337,5 +337,5 @@ def _check_scrape_interval(options: Options, origin: str) -> None:
 
 
 def _ranges(options: Options) -> set[str]:
-    conditions = (options.condition(alert.condition) for alert in options.alerts().values())
+    conditions = (options.rule_expression(alert) for alert in options.alerts().values())
     return {window for condition in conditions for window in re.findall(r"\[(\w+)\]", condition)}

@@ -84,7 +84,7 @@ def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAU
 
 def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     """The rule of one alert."""
-    rule: dict[str, Any] = {"alert": alert.name, "expr": options.condition(alert.condition)}
+    rule: dict[str, Any] = {"alert": alert.name, "expr": options.rule_expression(alert)}
     if alert.wait:
         rule["for"] = alert.wait
     if alert.keep:

@@ -15,7 +15,7 @@ def render_runbook(alert: Alert, options: Options = DEFAULTS) -> str:
     runbook = alert.runbook
     waits = f"when this holds for {alert.wait}" if alert.wait else "when this holds"
     queries = "\n".join(f"```promql\n{query}\n```" for query in queries_of(alert, options))
-    condition = options.condition(alert.condition)
+    condition = options.rule_expression(alert)
     sections = (
         ("Meaning", f"{runbook.meaning}\n\nSeverity {alert.severity}. Fires {waits}:\n\n"
                     f"```promql\n{condition}\n```"),

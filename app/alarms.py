@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.promql import condition_promql, term_promql
+from servescope.alerting.promql import alert_promql, term_promql
 from servescope.alerting.records import Alert, Vanished, terms
 from servescope.collector.paging.annotations import render
 from servescope.contract.types import DEFAULT_WINDOW
@@ -110,7 +110,7 @@ def runbook_sections(alert: Alert) -> tuple[Section, ...]:
     queries = dict.fromkeys(term_promql(term, DEFAULT_WINDOW) for term in looked_at)
     book = alert.runbook
     return (
-        Section("Meaning", f"{book.meaning} Fires {waits}:", condition_promql(alert.condition, DEFAULT_WINDOW)),
+        Section("Meaning", f"{book.meaning} Fires {waits}:", alert_promql(alert, DEFAULT_WINDOW)),
         Section("Impact", book.impact),
         Section("Diagnosis", book.diagnosis, "\n".join(queries)),
         Section("Mitigation", book.mitigation),

@@ -35,8 +35,10 @@ from servescope.alerting.records import (
     Badness,
     Compare,
     Condition,
+    Count,
     Except,
     Extreme,
+    Lately,
     Measured,
     Over,
     Own,
@@ -48,6 +50,7 @@ from servescope.alerting.records import (
     Shifted,
     Shown,
     Term,
+    Total,
     Vanished,
     labels_of,
     terms,
@@ -307,16 +310,22 @@ def _unit(term: Term) -> Unit | OwnUnit:
             return "requests"
         case Over("changes", _, _, _):
             return "events"
-        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
+        case Over(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
             return _unit(shown)
+        case Lately(_, of):
+            return _unit(of)
+        case Count():
+            return "alerts"
         case Scaled(inner, _) | Shifted(inner, _):
             return _unit(inner)
 
 
 def _absence(term: Term) -> NoData:
     match term:
-        case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _, _):
+        case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _):
             return absent_own(name)
+        case Quotient(Count(condition), _):
+            return _absence_of_all(condition)
     expression, idle = _expression(term)
     declared = absence(expression, idle=idle)
     wanted = {label: values[0] for label, values in _where(term) if len(values) == 1}
@@ -343,8 +352,8 @@ def _looks_for_lost(condition: Condition) -> bool:
             return _looks_for_lost(first)
         case Vanished():
             return True
-        case Present(Extreme(before=before)):
-            return bool(before)
+        case Present(Lately()):
+            return True
         case _:
             return False
 
@@ -366,8 +375,10 @@ def _expression(term: Term) -> tuple[Expression, bool]:
             return expression, False
         case Badness(objective, _):
             return objective.bad, True
-        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
+        case Over(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
             return _expression(shown)
+        case Lately(_, of):
+            return _expression(of)
         case Quotient(numerator, _):
             return _expression(numerator)[0], True
         case RequestsEnded():

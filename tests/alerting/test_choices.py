@@ -6,7 +6,7 @@ import pytest
 
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import Choices, Name, bound, resolve
-from servescope.alerting.promql import condition_promql
+from servescope.alerting.promql import alert_promql
 from servescope.contract.bounds import LATE_POSITION, SPLIT_MARGIN
 
 
@@ -15,7 +15,7 @@ def test_no_placeholder_is_left_in_an_alert(name: str) -> None:
     """Neither in a text nor in the PromQL of its condition."""
     alert = ALERTS[name]
     texts = (alert.summary, alert.description, *(getattr(alert.runbook, each) for each in alert.runbook.__slots__))
-    assert not [text for text in (*texts, condition_promql(alert.condition)) if "⟨" in text or "⟩" in text]
+    assert not [text for text in (*texts, alert_promql(alert)) if "⟨" in text or "⟩" in text]
 
 
 def test_a_number_has_the_chosen_value_in_its_format() -> None:
@@ -32,4 +32,4 @@ def test_a_stack_has_the_chosen_name() -> None:
     assert resolve(f"beside {Name('old_stack')}", Choices(old_stack="vllm")) == "beside vllm"
     alert = make_alerts(Choices(old_stack="vllm", new_stack="trtllm"))["ServescopeNewStackSpeedLower"]
     assert "vllm" in alert.description
-    assert 'inference_stack="trtllm"' in condition_promql(alert.condition)
+    assert 'inference_stack="trtllm"' in alert_promql(alert)

@@ -199,3 +199,38 @@ def _counted(slopes: Slopes, deployment: str) -> Iterator[dict[str, str]]:
             again = f"0+{step!r}x{_END - _RESET}"
             values = f"{began!r}+{step!r}x{_END}" if replica == "r0" else f"{began!r}+{step!r}x{_RESET - 1} {again}"
             yield {"series": f"{name}{{{labels}{', ' + own.removesuffix('}') if own else ''}}}", "values": values}
+
+
+# --- What is remembered ends after a day ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_what_is_gone_is_missed_for_a_day(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+    """A deployment that left the lists, and a model whose traffic ended: silent before, then active for a day."""
+    hours = 27 * 12
+    identity = ", ".join(f'{label}="{text}"' for label, text in TARGET.items())
+    deployment = ", ".join(f'{label}="{text}"' for label, text in DEPLOYMENT.items())
+    given = {
+        f"servescope_target_scrape_age_seconds{{{identity}}}": "15x24",
+        "servescope_build_info{}": f"1x{hours}",
+        f"deployment:requests:rate5m{{{deployment}}}": f"5x24 0x{hours - 25}",
+        f"deployment:concurrent_requests:sum{{{deployment}}}": f"2x24 0x{hours - 25}",
+    }
+    names = ("ServescopeDeploymentGone", "ServescopeTrafficGone")
+    checks = [
+        {
+            "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
+            "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+        }
+        for name in names
+        for minute, fires in ((115, False), (150, True), (25 * 60, True), (26 * 60 + 30, False))
+    ]
+    test = {
+        "name": "a day", "interval": "5m", "promql_expr_test": checks,
+        "input_series": [{"series": key, "values": values} for key, values in given.items()],
+    }  # fmt: skip
+    suite = Suite([test], alert_groups([ALERTS[name] for name in names]))
+
+    assert failures(request.getfixturevalue(version), tmp_path, {"a day": suite}) == {}

@@ -10,8 +10,19 @@ from pathlib import Path
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, advance, duration_ms, holding
-from servescope.alerting.records import Alert, Badness, Measured, Over, Own, RequestsEnded, Shown, terms
+from servescope.alerting.evaluation import Active, active_now, advance, duration_ms
+from servescope.alerting.records import (
+    Alert,
+    Badness,
+    Lately,
+    Measured,
+    Over,
+    Own,
+    RequestsEnded,
+    Shown,
+    conditions_of,
+    terms,
+)
 from servescope.contract.expressions import Vector, matches
 from servescope.contract.samples import Labels, make_labels
 from servescope.emulator.faults import parse_fault
@@ -35,10 +46,9 @@ FAULTS = {
 
 
 def _is_of_figures(alert: Alert) -> bool:
-    return (
-        not any(isinstance(term, Own | Badness | RequestsEnded) for term in terms(alert.condition))
-        and alert.name not in _FLOORS
-    )
+    read = [term for condition in conditions_of(alert) for term in terms(condition)]
+    is_of_more = any(isinstance(term, Own | Badness | RequestsEnded | Lately) for term in read)
+    return not is_of_more and alert.name not in _FLOORS
 
 
 OF_FIGURES = [alert for alert in ALERTS.values() if alert.severity != "none" and _is_of_figures(alert)]
@@ -92,6 +102,9 @@ class Watched:
     def highest(self, own: Own, window: str) -> Vector:
         raise AssertionError(f"{own.name}: no alert tried here reads the collector's own series")
 
+    def lately(self, lately: Lately) -> Vector:
+        raise AssertionError(f"{lately}: no alert tried here samples a past")
+
     def badness(self, badness: Badness) -> Vector:
         raise AssertionError(f"{badness}: no alert tried here reads an objective")
 
@@ -115,7 +128,8 @@ def test_a_healthy_stack_calls_nobody(tmp_path: Path) -> None:
         for _ in range(int(2400 / STEP_SECONDS)):
             now_ms = watched.step()
             for alert in OF_FIGURES:
-                states[alert.name] = advance(alert, states[alert.name], holding(alert.condition, watched), now_ms)
+                before = states[alert.name]
+                states[alert.name] = advance(alert, before, active_now(alert, before, watched), now_ms)
                 fired |= {alert.name for active in states[alert.name].values() if active.fired_ms is not None}
 
     assert {name for name in fired if ALERTS[name].severity != "info"} == set()
@@ -133,7 +147,7 @@ def test_an_alert_fires_during_its_fault_and_resolves_after_it(tmp_path: Path, f
             nonlocal states
             for _ in range(int(seconds / STEP_SECONDS)):
                 now_ms = watched.step()
-                states = advance(alert, states, holding(alert.condition, watched), now_ms)
+                states = advance(alert, states, active_now(alert, states, watched), now_ms)
                 yield any(active.fired_ms is not None for active in states.values())
 
         assert not any(passes(WARM_SECONDS))

@@ -16,7 +16,7 @@ import pytest
 
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.promql import condition_promql
+from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Own, terms
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
@@ -91,7 +91,7 @@ def replayed(request: pytest.FixtureRequest, filled: tuple[Path, int]) -> Iterat
 
 def _scrapes(well_minutes: int) -> Iterator[bytes]:
     read = {name for rule in RULES.values() for name in _read_names(rule.expression)}
-    read |= {name for alert in ALERTS.values() for name in METRICS if name in condition_promql(alert.condition)}
+    read |= {name for alert in ALERTS.values() for name in METRICS if name in alert_promql(alert)}
     # Two in a thousand fail in the emulator by default, which is more than the objective bears.
     plans = [(replace(plan, engine=replace(plan.engine, error_share=0.0)), 0.5) for plan in (V1, V2)]
     stack = EmulatedStack.of(plans, traffic=_TRAFFIC)
@@ -132,7 +132,7 @@ def _firing(replayed: Replayed) -> list[Fired]:
     for alert in _OF_THE_DEPLOYMENTS:
         start_ms = START_SECONDS * 1000
         waits_ms = minutes(alert.wait) * 60_000
-        expression = condition_promql(alert.condition)
+        expression = alert_promql(alert)
         for series in replayed.server.query_range(
             expression, start_ms=start_ms, end_ms=replayed.end_ms, step_ms=60_000
         ):
@@ -202,7 +202,7 @@ def test_a_rules_series_have_the_labels_of_its_level(replayed: Replayed) -> None
 def test_every_query_of_every_runbook_is_answered(replayed: Replayed) -> None:
     """On data, without an error, a warning, or a hint that a query means something else than it says."""
     at = str(START_SECONDS + replayed.busy_minutes * 60)
-    queries = {query for alert in ALERTS.values() for query in (*queries_of(alert), condition_promql(alert.condition))}
+    queries = {query for alert in ALERTS.values() for query in (*queries_of(alert), alert_promql(alert))}
 
     answers = {query: replayed.server.answer("/api/v1/query", query=query, time=at) for query in sorted(queries)}
 

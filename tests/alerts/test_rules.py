@@ -19,7 +19,7 @@ from alerts.rules import alert_rule, annotations_of, objective_group, render_bun
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_title
-from servescope.alerting.promql import condition_promql
+from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, Badness, Shown, labels_of, terms
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import BAD_REQUESTS, COMPARED_TRAFFIC, DRAFT_TRAFFIC, PROMPT_TRAFFIC
@@ -38,7 +38,7 @@ DASHBOARDS = {
 SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "False positives")
 PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
-    "ServescopeCutoverDegraded",
+    "ServescopeCutoverDegraded", "ServescopeRouterDown", "ServescopeTrafficGone", "ServescopeMostDeploymentsGone",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""
@@ -112,7 +112,7 @@ def test_the_runbook_has_every_section_and_number(alert: Alert) -> None:
 
     assert re.findall(r"^## (.*)$", page, re.MULTILINE) == list(SECTIONS)
     assert all(page.split(f"## {section}\n\n")[1].strip() for section in SECTIONS)
-    assert condition_promql(alert.condition) in page
+    assert alert_promql(alert) in page
     assert all(query in page for query in queries_of(alert))
 
 
@@ -126,8 +126,8 @@ def test_the_expression_compares_and_matches_explicitly(alert: Alert) -> None:
     expression = alert_rule(alert)["expr"]
 
     assert re.search(r"[<>=!]=|[<>]|unless", expression)
-    # Whether there is a collector at all concerns every deployment.
-    assert not re.search(r"topk|bottomk|on \(\)(?! \(servescope_build_info\))", expression)
+    # Whether there is a collector at all, and how many deployments there are, concerns every deployment.
+    assert not re.search(r"topk|bottomk|on \(\)(?! \((?:servescope_build_info|count))", expression)
     assert not re.search(r"\b(?:and|or|unless|/|[<>]=?) (?=deployment:)(?!on)", expression)
     assert not re.search(r"_total(?:{[^}]*})?(?!\w|{|\[)", expression)
 
@@ -147,7 +147,7 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
         f"deployment:requests:increase1d) >= {BAD_REQUESTS.value:g}",
     )
 
-    assert not needs_traffic or any(floor in condition_promql(alert.condition) for floor in floors)
+    assert not needs_traffic or any(floor in alert_promql(alert) for floor in floors)
 
 
 @pytest.mark.parametrize(
@@ -202,14 +202,14 @@ def test_prometheus_answers_every_query_of_every_runbook(
     request: pytest.FixtureRequest, tmp_path: Path, version: str
 ) -> None:
     """A query that a runbook gives can be executed."""
-    queries = {query for alert in ALERTS.values() for query in (*queries_of(alert), condition_promql(alert.condition))}
+    queries = {query for alert in ALERTS.values() for query in (*queries_of(alert), alert_promql(alert))}
 
     with running(request.getfixturevalue(version), tmp_path, {}) as prometheus:
         answers = {query: prometheus.query(query, at_ms=1_000_000) for query in sorted(queries)}
 
     assert len(answers) > len(ALERTS)
     assert {query for query, answer in answers.items() if answer} == {
-        condition_promql(ALERTS[name].condition) for name in ("ServescopeWatchdog", "ServescopeCollectorGone")
+        alert_promql(ALERTS[name]) for name in ("ServescopeWatchdog", "ServescopeCollectorGone")
     }
 
 
@@ -319,7 +319,8 @@ def _labels_of_alert(alert: Alert) -> set[str]:
 
 
 def _is_matched(alert: Alert, matchers: list[str]) -> bool:
-    values = {**alert.labels, "alertname": alert.name}
+    values = {"deployment_id": "", **dict.fromkeys(labels_of(alert.condition), "x"), **alert.labels}
+    values["alertname"] = alert.name
     for matcher in matchers:
         found = re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher)
         assert found is not None, matcher

@@ -19,7 +19,7 @@ from dashboards.queries import ALERTS, ALERTS_SINCE
 from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH, VARIABLES, panel_title
-from servescope.alerting.promql import condition_promql
+from servescope.alerting.promql import alert_promql
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
@@ -39,7 +39,7 @@ RECORDED |= {record_buckets(name) for name in RECORDED_HISTOGRAMS}
 OF_DEPLOYMENTS = [name for name in NAMES if name != HEALTH]
 LOOKED_BACK = {
     window for alert in ALERTS_BY_NAME.values()
-    for window in re.findall(r"\[([^\]]+)\]", condition_promql(alert.condition))
+    for window in re.findall(r"\[([^\]]+)\]", alert_promql(alert))
 }  # fmt: skip
 """How far alerts look back, which the panels that show them do too."""
 VARIABLE_LABELS = {name: label for label, name in VARIABLES.items()}

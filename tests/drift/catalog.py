@@ -20,6 +20,7 @@ from servescope.alerting.records import (
     Scaled,
     Shifted,
     Shown,
+    conditions_of,
 )
 from servescope.contract.bounds import ALL_BAD, BOUNDS
 from servescope.contract.expressions import Level, Rate, leaves
@@ -121,8 +122,11 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
 def _alert_rules() -> Iterator[tuple[Key, object]]:
     for alert in ALERTS.values():
         about = f"alert {alert.name}"
-        yield ("alerting.rules.yml", f"{about}, compared"), tuple(sorted(_numbers(alert.condition)))
-        yield ("alerting.rules.yml", f"{about}, reads"), tuple(sorted(set(_names(alert.condition))))
+        yield ("alerting.rules.yml", f"{about}, compared"), tuple(sorted(_numbers(conditions_of(alert))))
+        yield (
+            ("alerting.rules.yml", f"{about}, reads"),
+            tuple(sorted({*_names(conditions_of(alert)), *(["ALERTS"] if alert.lasts else [])})),
+        )
         yield ("alerting.rules.yml", f"{about}, labels"), tuple(sorted(alert.labels.items()))
         yield ("alerting.rules.yml", f"{about}, waits and keeps"), (alert.wait or None, alert.keep or None)
 
@@ -200,8 +204,8 @@ def _runbooks(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
 
 
 def _allowed_numbers(alert: Alert) -> frozenset[str]:
-    numbers = {abs(value) for _, value in _numbers(alert.condition)}
-    signed = {value for _, value in _numbers(alert.condition)}
+    numbers = {abs(value) for _, value in _numbers(conditions_of(alert))}
+    signed = {value for _, value in _numbers(conditions_of(alert))}
     texts = {f"{value:g}" for value in numbers | signed} | set(_durations(alert))
     for objective in OBJECTIVES.values():
         if objective.name.replace("_", "-") in alert.family:
@@ -214,7 +218,7 @@ def _allowed_numbers(alert: Alert) -> frozenset[str]:
 
 def _durations(alert: Alert) -> Iterator[str]:
     """The windows, the offsets and the wait of an alert, and a window with the wait after it."""
-    windows = {WINDOW, *_windows(alert.condition)}
+    windows = {WINDOW, *_windows(conditions_of(alert))}
     yield from (alert.wait, alert.keep, *windows)
     yield from (format_duration(parse_duration(window) + parse_duration(alert.wait or "0s")) for window in windows)
 
@@ -234,7 +238,7 @@ def required_numbers(alert: Alert) -> frozenset[str]:
     """The numbers that an alert's texts must contain: the steps of its figure's band."""
     figure = FIGURES.get(alert.figure)
     edges = {step.start for step in figure.band.steps} if figure is not None and figure.band is not None else set()
-    return frozenset(f"{abs(value):g}" for _, value in _numbers(alert.condition) if value in edges)
+    return frozenset(f"{abs(value):g}" for _, value in _numbers(conditions_of(alert)) if value in edges)
 
 
 # --- Panels -----------------------------------------------------------------------------------------------------------

@@ -100,9 +100,9 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
 
 
 def _needed(only: Sequence[str]) -> dict[str, Emulated]:
-    """The emulators that the chosen episodes need: all, where one is of no deployment."""
-    named = {each.deployment for each in _choose((*EPISODES, *OF_ALL), only)}
-    if not only or "" in named:
+    """The emulators that the chosen episodes need; one of no deployment is shown with those listed by hand."""
+    named = {each.deployment or LISTED_BY_HAND[0] for each in _choose((*EPISODES, *OF_ALL), only)}
+    if not only:
         return dict(EMULATED)
     return {find_emulator(name): EMULATED[find_emulator(name)] for name in sorted(named)}
 

@@ -140,6 +140,11 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("judged-v1", model="model-judged", stack=OLD_STACK),
         Deployed("judged-v2", model="model-judged"),
     )),
+    # One whose router dies, and one of whose gateway nothing comes any more.
+    "traffic": Emulated((
+        Deployed("routerless"),
+        Deployed("cut-off"),
+    )),
     "targets": Emulated((
         Deployed("targets"),
         Deployed("gone"),

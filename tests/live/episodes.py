@@ -107,11 +107,12 @@ def _of_faults(
     muted: Mapping[str, str] | None = None,
     fires_within: str = "45m",
     resolves_within: str = "45m",
+    lane: str = "",
 ) -> Episode:
-    """An episode of faults in one deployment, unless they name another place, in the lane of its name."""
+    """An episode of faults in one deployment, unless they name another place, in a lane, else that of its name."""
     listed = (texts,) if isinstance(texts, str) else texts
     how, make = faults(*(text if "@" in text else f"{text}@{deployment}" for text in listed))
-    return Episode(deployment, deployment, how, make, alerts, muted or {}, fires_within, resolves_within)
+    return Episode(lane or deployment, deployment, how, make, alerts, muted or {}, fires_within, resolves_within)
 
 
 _CACHE: Final = (
@@ -202,9 +203,18 @@ _USERS: Final = (
     ),
 )  # fmt: skip
 
+_TRAFFIC: Final = (
+    # Where a model as a whole gets no requests no deployment is named, so that one has to follow the other.
+    _of_faults("cut-off", "traffic-stopped", "ServescopeTrafficGone@", lane="traffic"),
+    _of_faults(
+        "routerless", "router-down", "ServescopeRouterDown", lane="traffic",
+        muted={"ServescopeTargetDown": "ServescopeRouterDown", "ServescopeTrafficGone@": "ServescopeRouterDown"},
+    ),
+)  # fmt: skip
+
 _TELEMETRY: Final = (
     _of_faults("targets", "target-unreachable@targets/engine-0", "ServescopeTargetDown"),
-    _of_faults("targets", "truncated-exposition@targets/engine-0", "ServescopeScrapesTruncated@"),
+    _of_faults("targets", "truncated-exposition@targets/engine-0", "ServescopeTargetDown"),
     _of_faults("targets", "metric-renamed@targets/engine-0", "ServescopeMetricsMissing"),
     Episode(
         "targets", "targets", "`metric-renamed`, then `target-unreachable`, in one replica",
@@ -216,6 +226,10 @@ _TELEMETRY: Final = (
     Episode(
         "gone", "gone", "a replica is removed from its list",
         lambda stack: harm.stop_listing(stack, "gone", "engine-0"), ("ServescopeTargetGone",),
+    ),
+    Episode(
+        "gone", "gone", "a list of targets is no JSON any more", lambda stack: harm.break_list(stack, "gone"),
+        ("ServescopeDiscoveryFails@",),
     ),
     Episode(
         "unlisted", "unlisted", "all replicas are removed from their list",
@@ -241,12 +255,16 @@ _SELF: Final = (
         ("ServescopePrometheusConfigurationRefused",),
     ),
     Episode(
-        "prometheus", "", "a rule with many-to-many matching is added", harm.add_failing_rule,
+        "prometheus", "", "a rule with many-to-many matching is added to its own groups", harm.add_failing_rule,
         ("ServescopeRuleEvaluationFails",),
     ),
     Episode(
         "alertmanager", "", "a receiver that does not exist in Alertmanager's configuration, then SIGHUP",
         harm.break_alertmanager, ("ServescopeAlertmanagerConfigurationRefused",),
+    ),
+    Episode(
+        "prometheus", "", "a second Alertmanager that does not run is added to Prometheus' configuration",
+        harm.add_dead_alertmanager, ("ServescopeAlertsUnsent",),
     ),
     Episode(
         "alertmanager", "", "the receiver of the watchdog answers 403",
@@ -273,7 +291,7 @@ _JUDGED: Final = (
     ),
 )  # fmt: skip
 
-EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TELEMETRY, *_SELF, *_JUDGED)
+EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TRAFFIC, *_TELEMETRY, *_SELF, *_JUDGED)
 """What is done, in the order of each lane."""
 
 OF_ALL: Final = tuple(
@@ -288,12 +306,11 @@ OF_ALL: Final = tuple(
             {"ServescopeCollectorDown": "ServescopeCollectorGone"},
         ),
         (
-            "alerts", "Prometheus is stopped for 3m, twice", harm.pause_prometheus, ("ServescopeRuleEvaluationMissed",),
-            {},
+            "alerts", "Prometheus is stopped for 3m of every 6m", harm.pause_prometheus,
+            ("ServescopeRuleEvaluationMissed",), {},
         ),
         (
-            "alerts", "Alertmanager is ended, and started again 3m later", harm.restart_alertmanager_late,
-            ("ServescopeAlertsUnsent",), {},
+            "lists", "all lists of targets are emptied", harm.empty_lists, ("ServescopeMostDeploymentsGone",), {},
         ),
     )
 )  # fmt: skip

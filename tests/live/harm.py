@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import threading
@@ -17,6 +18,7 @@ from servescope.emulator.faults import parse_fault
 from servescope.errors import ServescopeError
 from tests.live.deployments import find_emulator
 from tests.live.stack import LiveStack, Program
+from tests.support.prometheus import free_port
 
 Undo = Callable[[], None]
 _STARVED_SECONDS: Final = 0.7
@@ -33,6 +35,18 @@ def stop_listing(stack: LiveStack, deployment: str, *replicas: str) -> Undo:
         path.write_text(before, encoding="utf-8")
 
     return list_again
+
+
+def break_list(stack: LiveStack, deployment: str) -> Undo:
+    """Write something to a deployment's list that is no list of targets."""
+    path = stack.folder / "lists" / f"{deployment}.json"
+    before = path.read_text(encoding="utf-8")
+    path.write_text("[{", encoding="utf-8")
+
+    def repair() -> None:
+        path.write_text(before, encoding="utf-8")
+
+    return repair
 
 
 def lock_store(stack: LiveStack) -> Undo:
@@ -95,7 +109,7 @@ def add_failing_rule(stack: LiveStack) -> Undo:
     """Have Prometheus read a rule that fails whenever it is evaluated, by many-to-many matching."""
     path = stack.folder / "rules" / "failing.rules.yml"
     rule = {"record": "live:targets:product", "expr": "up * on () servescope_target_up"}
-    path.write_text(yaml.safe_dump({"groups": [{"name": "failing", "rules": [rule]}]}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({"groups": [{"name": "servescope-failing", "rules": [rule]}]}), encoding="utf-8")
     stack.server.signal(signal.SIGHUP)
 
     def take_away() -> None:
@@ -105,29 +119,51 @@ def add_failing_rule(stack: LiveStack) -> Undo:
     return take_away
 
 
+def add_dead_alertmanager(stack: LiveStack) -> Undo:
+    """Have Prometheus send its alerts to a second Alertmanager, which does not run."""
+    address = stack.alertmanager_url.removeprefix("http://")
+    return _reconfigure(
+        stack.server,
+        stack.folder / "prometheus.yml",
+        f"- {address}\n",
+        f"- {address}\n      - 127.0.0.1:{free_port()}\n",
+    )
+
+
 def pause_prometheus(stack: LiveStack) -> Undo:
-    """Stop Prometheus twice, each time for that of several evaluations."""
-    for _ in range(2):
-        stack.server.signal(signal.SIGSTOP)
-        time.sleep(stack.seconds("3m"))
-        stack.server.signal(signal.SIGCONT)
-        time.sleep(stack.seconds("3m"))
-    return _nothing
+    """Stop Prometheus again and again, each time for that of several evaluations."""
+    ended = threading.Event()
+
+    def stop_and_go() -> None:
+        while not ended.is_set():
+            stack.server.signal(signal.SIGSTOP)
+            ended.wait(stack.seconds("3m"))
+            stack.server.signal(signal.SIGCONT)
+            ended.wait(stack.seconds("3m"))
+
+    return _until_undone(stop_and_go, ended)
+
+
+def empty_lists(stack: LiveStack) -> Undo:
+    """Have the collector read lists without targets, as of an orchestrator that answers with nothing."""
+    nothing = stack.folder / "nothing.json"
+    nothing.write_text("[]", encoding="utf-8")
+    path = stack.folder / "servescope.toml"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r"(?m)^files = .*$", f"files = [{json.dumps(str(nothing))}]", before), encoding="utf-8")
+    stack.collector.signal(signal.SIGHUP)
+
+    def restore() -> None:
+        path.write_text(before, encoding="utf-8")
+        stack.collector.signal(signal.SIGHUP)
+
+    return restore
 
 
 def shut_receiver(stack: LiveStack, receiver: str) -> Undo:
     """Let a receiver reject Alertmanager's requests."""
     stack.receivers.shut.add(receiver)
     return lambda: stack.receivers.shut.discard(receiver)
-
-
-def restart_alertmanager_late(stack: LiveStack) -> Undo:
-    """End Alertmanager, and start it again once Prometheus has failed to send it something."""
-    stack.alertmanager.end()
-    time.sleep(stack.seconds("3m"))
-    stack.alertmanager.start()
-    stack.alertmanager.wait_until_ready()
-    return _nothing
 
 
 def overflow(stack: LiveStack) -> Undo:
@@ -225,7 +261,3 @@ def _until_undone(go_on: Callable[[], None], ended: threading.Event) -> Undo:
         thread.join()
 
     return end
-
-
-def _nothing() -> None:
-    """Do nothing: the fault is over already."""

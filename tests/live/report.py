@@ -80,11 +80,20 @@ def _replace_rows(text: str, run: Run, names: Sequence[str]) -> str:
     """The page with other rows of these alerts, and a line in its head that says so."""
     for name in names:
         rows = "".join(f"{line}\n" for line in _table(run) if line.startswith(f"| [{name}]"))
-        # A backslash in it is no reference to a group.
-        text = re.sub(rf"(?m)(?:^\| \[{name}\].*\n)+", rows.replace("\\", r"\\"), text)
+        before, after = _rows_around(text, name)
+        text = f"{before}{rows}{after}"
     rerun = f"- Rows of a separate run, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(map(_short, names))}"
     rerun += f"; failures: {'; '.join(run.failed) or 'nothing'}"
     return re.sub(r"(?m)^(- Failures: .*)$", lambda found: f"{found[1]}\n{rerun}", text, count=1)
+
+
+def _rows_around(text: str, name: str) -> tuple[str, str]:
+    """What is before and after an alert's rows; where it has none, after those of the alert before it."""
+    for former in reversed(list(ALERTS)[: list(ALERTS).index(name) + 1]):
+        found = re.search(rf"(?m)(?:^\| \[{former}\].*\n)+", text)
+        if found:
+            return text[: found.start() if former == name else found.end()], text[found.end() :]
+    raise ServescopeError(f"{PAGE}: expected a row of an alert before {name}")
 
 
 def _head(run: Run) -> list[str]:

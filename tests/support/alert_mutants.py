@@ -13,9 +13,12 @@ from servescope.alerting.records import (
     Any,
     Compare,
     Condition,
+    Count,
     Except,
     Extreme,
     Gone,
+    Lately,
+    Measured,
     Operator,
     Over,
     Own,
@@ -26,6 +29,7 @@ from servescope.alerting.records import (
     Shifted,
     Shown,
     Term,
+    Total,
     Vanished,
 )
 from tests.support.alert_stories import minutes
@@ -35,12 +39,19 @@ _FLIPPED: dict[Operator, tuple[Operator, ...]] = {
 }  # fmt: skip
 _SHIFT = 0.05
 _OTHER_END = "the other end"
+_REMEMBERED = "remembered: "
 
 
 def mutants(alert: Alert) -> Iterator[tuple[str, Alert]]:
     """Each mutant of an alert, with what was changed."""
     for what, condition in _conditions(alert.condition):
         yield what, replace(alert, condition=condition)
+    if alert.lasts is not None:
+        yield "what it lasts for dropped", replace(alert, lasts=None)
+        for what, condition in _conditions(alert.lasts):
+            # What it remembers ends after a day, which is longer than a story.
+            if not what.startswith(_REMEMBERED):
+                yield f"what it lasts for: {what}", replace(alert, lasts=condition)
     if alert.wait:
         yield "for halved", replace(alert, wait=f"{minutes(alert.wait) // 2}m")
         yield "for doubled", replace(alert, wait=f"{minutes(alert.wait) * 2}m")
@@ -52,17 +63,18 @@ def mutants(alert: Alert) -> Iterator[tuple[str, Alert]]:
 def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
     match condition:
         case Compare(left, operator, right):
+            remembered = _REMEMBERED if isinstance(left, Lately) and left.window == "1d" else ""
             # An average of many values meets a number exactly by chance alone.
             is_average = isinstance(left, Over) and left.function == "avg"
             for flipped in _FLIPPED[operator]:
                 if is_average and flipped.strip("=") == operator.strip("="):
                     continue
-                yield f"{operator} became {flipped}", Compare(left, flipped, right)
+                yield f"{remembered}{operator} became {flipped}", Compare(left, flipped, right)
             for what, term in _terms(left):
                 yield what, Compare(term, operator, right)
             if isinstance(right, float):
                 for shifted in _shifted(right):
-                    yield f"{right:g} became {shifted:g}", Compare(left, operator, shifted)
+                    yield f"{remembered}{right:g} became {shifted:g}", Compare(left, operator, shifted)
             else:
                 for what, term in _terms(right):
                     yield what, Compare(left, operator, term)
@@ -115,13 +127,22 @@ def _terms(term: Term) -> Iterator[tuple[str, Term]]:
                     yield what, replace(term, shown=mutant)
             if before:
                 yield "offset dropped", replace(term, before="")
-        case Extreme(function, of, _, before):
+        case Extreme(function, of, _):
             yield _OTHER_END, replace(term, function="min" if function == "max" else "max")
             for what, mutant in _terms(of):
                 if isinstance(mutant, Shown | Own):
                     yield what, replace(term, of=mutant)
+        case Lately(function, of, _, _, before):
+            yield _OTHER_END, replace(term, function="min" if function == "max" else "max")
+            for what, mutant in _terms(of):
+                # How several are made one matters little to whether there is one.
+                if what != _OTHER_END and isinstance(mutant, Extreme | Total | Measured):
+                    yield f"{_REMEMBERED}{what}", replace(term, of=mutant)
             if before:
                 yield "offset dropped", replace(term, before="")
+        case Count(condition):
+            for what, mutated in _conditions(condition):
+                yield what, Count(mutated)
         case Quotient(numerator, denominator):
             yield "not divided", numerator
             for what, mutant in _terms(numerator):

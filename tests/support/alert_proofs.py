@@ -14,17 +14,23 @@ from servescope.contract.bounds import (
     BAD_REQUESTS,
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
+    FAILED_NOTIFICATIONS,
+    FAILING_RULES,
     FAILURES_REPEATED,
     HIT_RATE_KEPT,
     JUDGEMENT_AGE,
     LATE_POSITION,
     LOOP_LAG,
+    MISSED_EVALUATIONS,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     SCALE_CHANGES,
     SCRAPE_AGE,
+    SERVING_AGE,
     SPLIT_MARGIN,
+    STEADY_TRAFFIC,
     STORE_QUEUE_AGE,
+    UNSENT_ALERTS,
     WORSE_ERRORS,
     WORSE_SPEED,
     WORSE_TIMES,
@@ -34,10 +40,13 @@ from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, record_ended
 from servescope.contract.own_metrics import (
     ALERTMANAGER_RELOADED,
+    ALERTS_SENT,
     ALERTS_UNSENT,
     COLLECTOR_JOB,
     NOTIFICATIONS_FAILED,
+    NOTIFICATIONS_TRIED,
     PROMETHEUS_RELOADED,
+    RULE_EVALUATIONS,
     RULE_FAILURES,
     RULES_MISSED,
     SCRAPED_UP,
@@ -83,6 +92,7 @@ _TOKENS = figure("autoscaler_in_flight_tokens")
 _IN_FLIGHT, _OUTPUT, _INPUT = (
     metric(name, replica="r0") for name in ("concurrent_requests", "output_tokens_total", "input_tokens_total")
 )
+_HANGS = {_IN_FLIGHT: 1.0, _OUTPUT: 0.0, _INPUT: 0.0}
 _UP = series("servescope_target_up", TARGET)
 _MISSING = series("servescope_target_missing_metrics", TARGET)
 
@@ -94,12 +104,48 @@ _COLLECTOR = series("servescope_build_info", {"version": "1"})
 _AGES = "servescope_target_scrape_age_seconds"
 _AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
 _SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
+_QUEUE_AGE = own("servescope_store_queue_age_seconds", instance="c")
+_RELOADED = own("servescope_configuration_reload_success", instance="c")
 _JUDGED = "servescope_judgement_age_seconds"
 _JUDGED_AGE = own(_JUDGED, plan="p")
 _CONFIGURED = [
     own("servescope_configured_traffic_ratio", model_name="m", environment="e", inference_stack=stack)
     for stack in (OLD_STACK, NEW_STACK, "v0")
 ]
+
+
+_SHARE = _CONFIGURED[1]
+"""What the deployment's stack is to have of the traffic."""
+_SECOND_ROUTER = {**ROUTER, "replica": "router-1"}
+_SECOND_ROUTER_UP, _SECOND_ROUTER_AGE = series("servescope_target_up", _SECOND_ROUTER), series(_AGES, _SECOND_ROUTER)
+_DIES_THEN_VANISHES = " ".join(["0"] * 8 + ["_"] * 60)
+_VANISHES = " ".join(["15"] * 8 + ["_"] * 60)
+
+
+_OLD_STACK = {"deployment_id": "a", "inference_stack": OLD_STACK}
+_SERVED_OLD, _SERVED_NEW = figure("request_rate", **_OLD_STACK), _REQUESTS
+_BUSY_OLD, _BUSY = figure("concurrent_requests", **_OLD_STACK), _REQUESTS_HERE
+_NONE_SERVED = dict.fromkeys((_SERVED_OLD, _SERVED_NEW, _BUSY_OLD, _BUSY), 0.0)
+_IS_NEW = " ".join(["_"] * 30 + ["5"] * 65)
+_DIPS = " ".join(["5"] * 60 + ["0.01"] + ["5"] * 34)
+
+_FLEET = [
+    series(_AGES, {**TARGET, "deployment_id": f"d{number}", **({"inference_stack": "v0"} if number > 38 else {})})
+    for number in range(41)
+]
+"""The ages of the scrapes of 41 deployments, the last two of a stack of their own."""
+
+
+_ROUTER_ALONE = series(_AGES, {**ROUTER, "deployment_id": "without engines"})
+
+
+def _vanished(count: int) -> dict[str, float | str | None]:
+    return dict.fromkeys(_FLEET[:count])
+
+
+def _scaled_to_zero(*numbers: int) -> dict[str, float | str | None]:
+    name = FIGURES["autoscaler_rounded_desired_scale"].record()
+    return {series(name, {**DEPLOYMENT, "deployment_id": f"d{number}"}): 0.0 for number in numbers}
 
 
 def _judged(verdict: str) -> str:
@@ -190,10 +236,42 @@ def _beside(name: str, worst: float, better: float, *, at: float, beyond: float,
     )  # fmt: skip
 
 
-def _increases(name: str, label: str, value: str, **other: str) -> Proof:
-    """Any increase within ten minutes."""
-    counter = own(name, **{label: value, **other})
-    return Proof({counter: 0.0}, {counter: 1 / 1200}, 0.0, {"none": {}}, labels={label: value}, late=10)
+_LASTS = {"instance": "c"}
+# What happens once is over when the window of ten minutes has passed, before the alert would fire.
+_ONCE = " ".join(["0"] * 22 + ["50"] * 80)
+
+
+def _keeps_increasing(name: str, **labels: str) -> Proof:
+    """A counter that increases within each ten minutes, and one that does so once."""
+    counter = own(name, **_LASTS, **labels)
+    return Proof(
+        {counter: 0.0}, {counter: 1 / 1200}, 0.0, {"none": {}, "a single event": {counter: _ONCE}},
+        labels={**_LASTS, **labels}, late=10,
+    )  # fmt: skip
+
+
+def _fails_too_often(
+    failed: str, tried: str, at: float, foreign: Mapping[str, str] | None = None, **labels: str
+) -> Proof:
+    """A share of what is tried fails, all of it for a while, and in a group of somebody else."""
+    wrong, total = own(failed, **_LASTS, **labels), own(tried, **_LASTS, **labels)
+    silent: dict[str, Mapping[str, Any]] = {
+        "at the boundary": {wrong: 100 * at},
+        "a single event": {wrong: _ONCE},
+        "none is tried": {wrong: None, total: None},
+    }
+    if foreign:
+        others = {**_LASTS, **foreign}
+        silent["of others"] = {own(failed, **others): 1.0, own(tried, **others): 1.0}
+    return Proof(
+        {wrong: 0.0, total: 100.0},
+        {wrong: 100 * at * _HAIR},
+        at * _HAIR,
+        silent,
+        labels={**_LASTS, **labels},
+        lag=9,
+        late=0,
+    )
 
 
 def _refused(name: str) -> Proof:
@@ -374,9 +452,10 @@ PROOFS: Mapping[str, Proof] = {
         labels=_with_status("starting"), lag=5, open_lag=4,
     ),
     "ServescopeNoActiveReplica": Proof(
-        {_ACTIVE: 4.0, _FAILED: 0.0, _SENT: 4.0}, {_ACTIVE: 0.0}, 0.0,
+        {_ACTIVE: 4.0, _FAILED: 0.0, _SENT: 4.0, _SHARE: 0.5}, {_ACTIVE: 0.0}, 0.0,
         {
             "one": {_ACTIVE: ACTIVE_REPLICAS.value},
+            "retired": {_ACTIVE: 0.0, _SHARE: 0.0},
             "given up on purpose": {_ACTIVE: 0.0, _SENT: 0.0},
             "the first one after none starts": {_ACTIVE: 0.0, _SENT: _FROM_NONE},
         },
@@ -387,11 +466,23 @@ PROOFS: Mapping[str, Proof] = {
         labels=_with_status("active"),
     ),
     "ServescopeUpButNotServing": Proof(
-        {_IN_FLIGHT: 3.0, _OUTPUT: 100.0, _INPUT: 400.0}, {_IN_FLIGHT: 1.0, _OUTPUT: 0.0, _INPUT: 0.0}, 1.0,
+        {_IN_FLIGHT: 3.0, _OUTPUT: 100.0, _INPUT: 400.0, _AGE: 15.0}, _HANGS, 1.0,
         {
             "idle": {_IN_FLIGHT: 0.0, _OUTPUT: 0.0, _INPUT: 0.0},
             "reads prompts": {_OUTPUT: 0.0},
             "writes tokens": {_INPUT: 0.0},
+            "counters that were not read": {**_HANGS, _AGE: SERVING_AGE.value + 1},
+            "scraped every eight minutes": {**_HANGS, _AGE: "0 60 120 180 240 300 360 420"},
+            "counters that were not read, with a router of that name": {
+                **_HANGS, _AGE: 9000.0, series(_AGES, {**ROUTER, "replica": "r0"}): 15.0
+            },
+        },
+        also={
+            "counters just read": ({**_HANGS, _AGE: SERVING_AGE.value}, 1.0),
+            "scraped by no collector": ({**_HANGS, _AGE: None}, 1.0),
+            "another of that name was not read": (
+                {**_HANGS, series(_AGES, {**TARGET, "role": "prefill"}): 9000.0}, 1.0
+            ),
         },
         # The last increase leaves a window of five minutes when it is as old.
         labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
@@ -499,61 +590,165 @@ PROOFS: Mapping[str, Proof] = {
         labels=TARGET,
     ),
     "ServescopeDeploymentDown": Proof(
-        {_UP: 1.0, _SECOND_UP: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0}, {_UP: 0.0, _SECOND_UP: 0.0}, 0.0,
-        {"one answers": {_UP: 0.0}, "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0},
-         "the first one after none starts": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: _FROM_NONE}},
+        {
+            _UP: 1.0, _SECOND_UP: 1.0, _ROUTER_UP: 1.0, _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0,
+            _SENT: 4.0, _SHARE: 0.5,
+        },
+        {_UP: 0.0, _SECOND_UP: 0.0}, 0.0,
+        {
+            "one answers": {_UP: 0.0},
+            "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0},
+            "the first one after none starts": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: _FROM_NONE},
+            "retired": {_UP: 0.0, _SECOND_UP: 0.0, _SHARE: 0.0},
+            "gone without having been down": {_UP: None, _SECOND_UP: None, _AGE: None, _SECOND_AGE: None},
+        },
         also={
             "no autoscaler is known": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: 1.0}, 0.0),
+            "no split is configured": ({_UP: 0.0, _SECOND_UP: 0.0, _SHARE: None}, 0.0),
+            "then gone from the lists": (
+                {
+                    _UP: _DIES_THEN_VANISHES, _SECOND_UP: _DIES_THEN_VANISHES, _AGE: _VANISHES, _SECOND_AGE: _VANISHES
+                }, 0.0,
+            ),
         },
+        ends={
+            "one is back": {_SECOND_UP: 0.0},
+            "given up on purpose": {_UP: None, _SECOND_UP: None, _AGE: None, _SECOND_AGE: None, _SENT: 0.0},
+            "retired": {_UP: None, _SECOND_UP: None, _AGE: None, _SECOND_AGE: None, _SHARE: 0.0},
+        },
+    ),
+    "ServescopeRouterDown": Proof(
+        {
+            _ROUTER_UP: 1.0, _SECOND_ROUTER_UP: 1.0, _ROUTER_AGE: 15.0, _SECOND_ROUTER_AGE: 15.0, _UP: 1.0, _AGE: 15.0,
+            _SENT: 4.0, _SHARE: 0.5,
+        },
+        {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0}, 0.0,
+        {
+            "one of two answers": {_ROUTER_UP: 0.0},
+            "an engine is down": {_UP: 0.0},
+            "no router is there": dict.fromkeys(
+                (_ROUTER_UP, _SECOND_ROUTER_UP, _ROUTER_AGE, _SECOND_ROUTER_AGE)
+            ),
+            "given up on purpose": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 0.0},
+            "the first one after none starts": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: _FROM_NONE},
+            "retired": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SHARE: 0.0},
+        },
+        also={
+            "no autoscaler is known": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: None}, 0.0),
+            "one is ordered": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 1.0}, 0.0),
+            "then gone from the lists": (
+                {
+                    _ROUTER_UP: _DIES_THEN_VANISHES, _SECOND_ROUTER_UP: _DIES_THEN_VANISHES, _ROUTER_AGE: _VANISHES,
+                    _SECOND_ROUTER_AGE: _VANISHES,
+                }, 0.0,
+            ),
+        },
+        ends={
+            "one is back": {_SECOND_ROUTER_UP: 0.0},
+            "given up on purpose": {
+                _ROUTER_UP: None, _SECOND_ROUTER_UP: None, _ROUTER_AGE: None, _SECOND_ROUTER_AGE: None, _SENT: 0.0
+            },
+            "retired": {
+                _ROUTER_UP: None, _SECOND_ROUTER_UP: None, _ROUTER_AGE: None, _SECOND_ROUTER_AGE: None, _SHARE: 0.0
+            },
+        },
+    ),
+    "ServescopeTrafficGone": Proof(
+        {_SERVED_OLD: 5.0, _SERVED_NEW: 5.0, _BUSY_OLD: 3.0, _BUSY: 3.0}, _NONE_SERVED, 0.0,
+        {
+            "a cutover drains the old stack": {_SERVED_OLD: 0.0, _BUSY_OLD: 0.0},
+            "hardly any traffic is left": {**_NONE_SERVED, _SERVED_NEW: 0.001},
+            "one long request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
+            "hardly any traffic before": {
+                **_NONE_SERVED, _SERVED_OLD: (STEADY_TRAFFIC.value * 0.49, 0.0),
+                _SERVED_NEW: (STEADY_TRAFFIC.value * 0.5, 0.0),
+            },
+            "new": {**_NONE_SERVED, _SERVED_OLD: (_IS_NEW, 0.0), _SERVED_NEW: (_IS_NEW, 0.0)},
+            "not steady": {**_NONE_SERVED, _SERVED_OLD: (_DIPS, 0.0), _SERVED_NEW: (_DIPS, 0.0)},
+            "no longer scraped": dict.fromkeys(_NONE_SERVED),
+        },
+        also={
+            "traffic at its floor": (
+                {
+                    **_NONE_SERVED, _SERVED_OLD: (STEADY_TRAFFIC.value / 2, 0.0),
+                    _SERVED_NEW: (STEADY_TRAFFIC.value / 2, 0.0),
+                }, 0.0,
+            ),
+        },
+        ends={
+            "requests end between scrapes": {**_NONE_SERVED, _SERVED_NEW: 0.5},
+            "a request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
+        },
+        labels={label: DEPLOYMENT[label] for label in ("model_name", "environment")},
+        lead=95, stays=60,
     ),
     "ServescopeDeploymentGone": Proof(
         {
-            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0,
-            series(_AGES, {**ROUTER, "deployment_id": "without engines"}): 15.0,
+            _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0, _SHARE: 0.5,
+            _ROUTER_ALONE: 15.0,
         },
         {_AGE: None, _SECOND_AGE: None}, 15.0,
         {
             "one is left": {_AGE: None},
             "they are down": {_AGE: 9000.0, _SECOND_AGE: 9000.0},
             "given up on purpose": {_AGE: None, _SECOND_AGE: None, _SENT: 0.0},
+            "retired": {_AGE: None, _SECOND_AGE: None, _SHARE: 0.0},
             "in another phase": {
                 _AGE: None, _SECOND_AGE: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0
             },
             "no collector": {_AGE: None, _SECOND_AGE: None, _COLLECTOR: None},
+            "a router without engines is gone": {_ROUTER_ALONE: None},
         },
         also={
             "no autoscaler is known": ({_AGE: None, _SECOND_AGE: None, _SENT: None}, 15.0),
             "one is ordered": ({_AGE: None, _SECOND_AGE: None, _SENT: 1.0}, 15.0),
+            "no split is configured": ({_AGE: None, _SECOND_AGE: None, _SHARE: None}, 15.0),
         },
-        lead=40, lag=5, open_lag=4,
+        lead=40, lag=5, open_lag=4, stays=120,
+    ),
+    "ServescopeMostDeploymentsGone": Proof(
+        {**dict.fromkeys(_FLEET, 15.0), _ROUTER_ALONE: 15.0, _COLLECTOR: 1.0, _CONFIGURED[1]: 0.9, _CONFIGURED[2]: 0.1},
+        _vanished(21), 21 / 41,
+        {
+            "fewer than half": _vanished(20),
+            "half of those that are wanted": {**_vanished(20), **_scaled_to_zero(30)},
+            "of these one was given up": {**_vanished(21), **_scaled_to_zero(0)},
+            "retired": {**_vanished(19), _FLEET[39]: None, _FLEET[40]: None, _CONFIGURED[2]: 0.0},
+            "no collector": {**_vanished(41), _COLLECTOR: None},
+            "they are down": dict.fromkeys(_FLEET, 9000.0),
+            "of these one had no engines": {**_vanished(20), _ROUTER_ALONE: None},
+        },
+        also={
+            "all": (_vanished(41), 1.0),
+            "a router stayed": ({**_vanished(21), series(_AGES, {**ROUTER, "deployment_id": "d0"}): 15.0}, 21 / 41),
+            "others were given up": ({**_vanished(20), **_scaled_to_zero(30, 31)}, 20 / 39),
+            "others are retired": ({**_vanished(20), _CONFIGURED[2]: 0.0}, 20 / 39),
+        },
+        labels={}, lead=40, lag=5, open_lag=4, stays=60,
     ),
     "ServescopeMetricsMissing": Proof(
         {_MISSING: 0.0}, {_MISSING: 1.0}, 1.0, {"one scrape": {_MISSING: "1 0"}}, labels=TARGET
-    ),
-    "ServescopeScrapesTruncated": Proof(
-        {own("servescope_scrapes_total", outcome="truncated"): 0.0, own("servescope_scrapes_total", outcome="ok"): 1.0},
-        {own("servescope_scrapes_total", outcome="truncated"): 1 / 1200}, 0.0,
-        {"other failures": {own("servescope_scrapes_total", outcome="timeout"): 1.0}},
-        labels={"outcome": "truncated"}, late=10,
     ),
     "ServescopeCollectorGone": Proof(
         {own("servescope_build_info"): 1.0}, {own("servescope_build_info"): None}, 1.0,
         {"it is there": {}}, labels={}, lag=5, open_lag=4,
     ),
-    "ServescopeInternalErrors": Proof(
-        {own("servescope_internal_errors_total", stage="scrape"): 0.0},
-        {own("servescope_internal_errors_total", stage="scrape"): 1 / 1200}, 0.0,
-        {"none": {}}, labels={"stage": "scrape"}, late=10,
+    "ServescopeInternalErrors": _keeps_increasing("servescope_internal_errors_total", stage="scrape"),
+    "ServescopeDiscoveryFails": Proof(
+        {own("servescope_discovery_problems", instance="c"): 0.0},
+        {own("servescope_discovery_problems", instance="c"): 1.0}, 1.0,
+        {"read again at the next look": {own("servescope_discovery_problems", instance="c"): "1 0"}},
+        labels={"instance": "c"},
     ),
     "ServescopeStoreBehind": Proof(
-        {own("servescope_store_queue_age_seconds"): 1.0},
-        {own("servescope_store_queue_age_seconds"): STORE_QUEUE_AGE.value + 1}, STORE_QUEUE_AGE.value + 1,
-        {"at the boundary": {own("servescope_store_queue_age_seconds"): STORE_QUEUE_AGE.value}}, labels={},
+        {_QUEUE_AGE: 1.0},
+        {_QUEUE_AGE: STORE_QUEUE_AGE.value + 1}, STORE_QUEUE_AGE.value + 1,
+        {"at the boundary": {_QUEUE_AGE: STORE_QUEUE_AGE.value}}, labels={"instance": "c"},
     ),
     "ServescopeConfigurationRefused": Proof(
-        {own("servescope_configuration_reload_success"): 1.0}, {own("servescope_configuration_reload_success"): 0.0},
-        0.0, {"reloaded": {}}, labels={},
+        {_RELOADED: 1.0}, {_RELOADED: 0.0},
+        0.0, {"reloaded": {}}, labels={"instance": "c"},
     ),
     "ServescopeCollectorDown": Proof(
         {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 1.0, own(SCRAPED_UP, instance="c", job="other"): 1.0},
@@ -569,17 +764,32 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeSamplesDropped": Proof(
         {
-            **{own(_DROPPED, reason=reason): 0.0 for reason in ("series_limit", "store")},
-            own(_DROPPED, reason="duplicate"): 1.0,
+            **{own(_DROPPED, instance="c", reason=reason): 0.0 for reason in ("series_limit", "store")},
+            own(_DROPPED, instance="c", reason="duplicate"): 1.0,
         },
-        {own(_DROPPED, reason="series_limit"): 1 / 1200}, 0.0, {"left out anyway": {}},
-        elsewhere={"the store": ({own(_DROPPED, reason="store"): 1 / 1200}, 0.0, {"reason": "store"})},
-        labels={"reason": "series_limit"}, late=10,
+        {own(_DROPPED, instance="c", reason="series_limit"): 1 / 1200}, 0.0,
+        {"left out anyway": {}, "once": {own(_DROPPED, instance="c", reason="series_limit"): _ONCE}},
+        elsewhere={
+            "the store": (
+                {own(_DROPPED, instance="c", reason="store"): 1 / 1200}, 0.0, {"instance": "c", "reason": "store"}
+            )
+        },
+        labels={"instance": "c", "reason": "series_limit"}, late=10,
     ),
-    "ServescopeRuleEvaluationFails": _increases(RULE_FAILURES, "rule_group", "r.yml;servescope-figures"),
-    "ServescopeRuleEvaluationMissed": _increases(RULES_MISSED, "rule_group", "r.yml;servescope-figures"),
-    "ServescopeAlertsUnsent": _increases(ALERTS_UNSENT, "alertmanager", "http://one:9093/api/v2/alerts"),
-    "ServescopeNotificationsFail": _increases(NOTIFICATIONS_FAILED, "integration", "webhook", instance="one"),
+    "ServescopeRuleEvaluationFails": _fails_too_often(
+        RULE_FAILURES, RULE_EVALUATIONS, FAILING_RULES.value, {"rule_group": "r.yml;others"},
+        rule_group="r.yml;servescope-figures",
+    ),
+    "ServescopeRuleEvaluationMissed": _fails_too_often(
+        RULES_MISSED, RULE_EVALUATIONS, MISSED_EVALUATIONS.value, {"rule_group": "r.yml;others"},
+        rule_group="r.yml;servescope-figures",
+    ),
+    "ServescopeAlertsUnsent": _fails_too_often(
+        ALERTS_UNSENT, ALERTS_SENT, UNSENT_ALERTS.value, alertmanager="http://one:9093/api/v2/alerts"
+    ),
+    "ServescopeNotificationsFail": _fails_too_often(
+        NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, FAILED_NOTIFICATIONS.value, integration="webhook"
+    ),
     "ServescopePrometheusConfigurationRefused": _refused(PROMETHEUS_RELOADED),
     "ServescopeAlertmanagerConfigurationRefused": _refused(ALERTMANAGER_RELOADED),
     "ServescopeWatchdog": Proof({}, {}, 1.0, {}, labels={}, is_always=True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -22,8 +23,12 @@ DEPLOYMENT = {"model_name": "m", "deployment_id": "d", "inference_stack": "v2", 
 TARGET = {**DEPLOYMENT, "replica": "r0", "role": "aggregated"}
 ROUTER = {**DEPLOYMENT, "replica": "router-0", "role": "router"}
 
+Value = float | str | None
+"""A value that stays, for a counter its increase per second; promtool's own notation of values; None for no series."""
+
 Values = Mapping[str, "float | str"]
-"""By series: a value that stays, for a counter its increase per second, or promtool's own notation of values."""
+Changed = Mapping[str, "Value | tuple[Value, Value]"]
+"""By series; of a pair the first is of the time when all is well."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +38,19 @@ class Proof:
     In `well` it is silent, in `bad` it fires with `value`, which may be a function of the minutes since it was bad;
     `also` are other bad values at which it fires, each with its value; `silent` are values at which it does not, by
     why. `bad` and the others hold only what differs from `well`; None is a series that is not there. `elsewhere` are
-    bad values at which it fires with other labels than `labels`, the alert's own. `lag` and `late` are the minutes
+    bad values at which it fires with other labels than `labels`, the alert's own. `ends` are values that end it, beside
+    those of `well`, by why: what differs from `well` after the bad values. `lag` and `late` are the minutes
     until the condition begins and ceases to hold, `open_lag` and `open_late` those of left-open ranges where they
     differ.
     """
 
     well: Values
-    bad: Mapping[str, float | str | None]
+    bad: Changed
     value: float | Callable[[int], float]
-    silent: Mapping[str, Mapping[str, float | str | None]]
-    also: Mapping[str, tuple[Mapping[str, float | str | None], float | Callable[[int], float]]] = field(
-        default_factory=dict
-    )
-    elsewhere: Mapping[str, tuple[Mapping[str, float | str | None], float, Mapping[str, str]]] = field(
-        default_factory=dict
-    )
+    silent: Mapping[str, Changed]
+    also: Mapping[str, tuple[Changed, float | Callable[[int], float]]] = field(default_factory=dict)
+    elsewhere: Mapping[str, tuple[Changed, float, Mapping[str, str]]] = field(default_factory=dict)
+    ends: Mapping[str, Changed] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=lambda: DEPLOYMENT)
     lead: int = 20
     lag: int = 0
@@ -105,14 +108,14 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
 
     def story(
         name: str,
-        changed: Mapping[str, float | str | None],
+        changed: Changed,
         checks: Mapping[int, float | None],
         labels: Mapping[str, str] = proof.labels,
+        after: Changed = MappingProxyType({}),
     ) -> dict[str, Any]:
-        keys = dict.fromkeys((*proof.well, *changed))
+        keys = dict.fromkeys((*proof.well, *changed, *after))
         by_series = {
-            key: _story(key, proof.well.get(key), changed.get(key, proof.well.get(key)), proof.lead, ended, length)
-            for key in keys
+            key: _story(key, _stages(key, proof.well, changed, after), proof.lead, ended, length) for key in keys
         }
         given = [{"series": key, "values": notation(values)} for key, values in by_series.items()]
         return {
@@ -128,6 +131,9 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
         yield story(f"fires: {name}", changed, {**silence, **{at: value_at(at, value) for at in fires}})
     for name, (changed, value, labels) in proof.elsewhere.items():
         yield story(f"fires: {name}", changed, {**silence, **{at: value_at(at, value) for at in fires}}, labels)
+    for name, after in proof.ends.items():
+        checks = {**silence, **{at: value_at(at, proof.value) for at in fires}}
+        yield story(f"ends: {name}", proof.bad, checks, after=after)
     for name, changed in proof.silent.items():
         yield story(f"silent: {name}", changed, dict.fromkeys(range(proof.lead - 1, length)))
 
@@ -166,19 +172,28 @@ def firing(alert: Alert, labels: Mapping[str, str], value: float) -> dict[str, A
     return {"exp_labels": {**labels, **alert.labels}, "exp_annotations": annotations}
 
 
-def _story(
-    key: str, well: float | str | None, bad: float | str | None, lead: int, ended: int, length: int
-) -> list[float | None]:
-    """A series' values by the minute: well until `lead`, bad until `ended`, then well again; None for no value."""
+def _stages(key: str, well: Values, changed: Changed, after: Changed) -> tuple[Value, Value, Value]:
+    """A series' values before, while and after it is bad."""
+    before: Value = well.get(key)
+    bad = changed.get(key, before)
+    if isinstance(bad, tuple):
+        before, bad = bad
+    end = after.get(key, before)
+    assert not isinstance(end, tuple), key
+    return before, bad, end
+
+
+def _story(key: str, stages: tuple[Value, Value, Value], lead: int, ended: int, length: int) -> list[float | None]:
+    """A series' values by the minute: well until `lead`, bad until `ended`, then what ends it; None for no value."""
     is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
     values: list[float | None] = []
     total = 0.0
-    for value, count in ((well, lead), (bad, ended - lead), (well, length - ended)):
+    for value, count in zip(stages, (lead, ended - lead, length - ended), strict=True):
         if value is None:
             values += [None] * count
         elif isinstance(value, str):
             # Repeated to the length it is to have.
-            words = [float(word) for word in value.split()]
+            words = [None if word == "_" else float(word) for word in value.split()]
             values += (words * (count // len(words) + 1))[:count]
         elif is_counter:
             values += [total + value * 60 * (minute + 1) for minute in range(count)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from servescope.alerting.evaluation import Active, advance, duration_ms, holding
-from servescope.alerting.records import Alert, Badness, Measured, Over, Own, RequestsEnded, Shown
+from servescope.alerting.evaluation import Active, active_now, advance, duration_ms, values_of
+from servescope.alerting.records import Alert, Badness, Lately, Measured, Over, Own, RequestsEnded, Shown, Term
 from servescope.collector.paging.recent_values import reduced
 from servescope.contract.expressions import Expression, Increase, Matchers, Vector, matches
 from servescope.contract.figures import FIGURES
@@ -33,7 +33,7 @@ def first_difference(alert: Alert, stories: Iterable[Mapping[str, Any]]) -> str:
             int(check["eval_time"].removesuffix("m")): check["exp_alerts"] for check in story["alert_rule_test"]
         }
         for view.minute in range(max(expected) + 1):
-            states = advance(alert, states, holding(alert.condition, view), view.minute * _MINUTE_MS)
+            states = advance(alert, states, active_now(alert, states, view), view.minute * _MINUTE_MS)
             if view.minute in expected and (found := _firing(alert, states)) != expected[view.minute]:
                 return f"{story['name']}, minute {view.minute}: {found} instead of {expected[view.minute]}"
     return ""
@@ -59,6 +59,7 @@ class StoryView:
 
     def __init__(self, given: Sequence[Mapping[str, str]]) -> None:
         self._series = {_parsed(each["series"]): _values(each["values"]) for each in given}
+        self._sampled: dict[tuple[Term, int], Vector] = {}
         self.minute = 0
 
     def figure(self, shown: Shown) -> Vector:
@@ -94,6 +95,22 @@ class StoryView:
             seen = [value for value in values[first : self.minute + 1] if value is not None]
             if name == own.name and matches(dict(labels), own.where) and seen:
                 found[labels] = max(seen)
+        return found
+
+    def lately(self, lately: Lately) -> Vector:
+        """The maximum or minimum of a term at the whole multiples of `every` within a past window."""
+        now, every = self.minute, duration_ms(lately.every) // _MINUTE_MS
+        last = now - duration_ms(lately.before) // _MINUTE_MS
+        first = max(last - duration_ms(lately.window) // _MINUTE_MS, 0)
+        reduce = max if lately.function == "max" else min
+        found: Vector = {}
+        for minute in range(-(-first // every) * every, last + 1, every):
+            if (lately.of, minute) not in self._sampled:
+                self.minute = minute
+                self._sampled[lately.of, minute] = values_of(lately.of, self)
+            for labels, value in self._sampled[lately.of, minute].items():
+                found[labels] = reduce(value, found.get(labels, value))
+        self.minute = now
         return found
 
     def measured(self, measured: Measured) -> Vector:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from servescope.contract.bounds import BOUNDS
+from servescope.contract.expressions import Pattern
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.objectives import OBJECTIVES
@@ -106,6 +107,8 @@ def resolve(value: Any, choices: Choices) -> Any:
         return value.sign * choices.number(value.key)
     if isinstance(value, Name):
         return choices.name(value.key)
+    if isinstance(value, Pattern):
+        return value
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda found: _shown(found[1], found[2], choices), value)
     if isinstance(value, tuple):

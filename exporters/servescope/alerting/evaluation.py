@@ -20,9 +20,11 @@ from servescope.alerting.records import (
     Badness,
     Compare,
     Condition,
+    Count,
     Except,
     Extreme,
     Gone,
+    Lately,
     Measured,
     Over,
     Own,
@@ -34,7 +36,9 @@ from servescope.alerting.records import (
     Shifted,
     Shown,
     Term,
+    Total,
     Vanished,
+    conditions_of,
     is_grouped,
     labels_of,
     open_labels,
@@ -62,6 +66,9 @@ class View(Protocol):
     def highest(self, own: Own, window: str) -> Vector:
         """The highest values of one of the collector's own series within a past window."""
 
+    def lately(self, lately: Lately) -> Vector:
+        """The maximum or minimum of a term over a past window."""
+
     def measured(self, measured: Measured) -> Vector:
         """An expression over the default window, by `measured.labels`."""
 
@@ -74,10 +81,19 @@ class View(Protocol):
 
 def is_evaluated_by_collector(alert: Alert) -> bool:
     """Whether a collector has the data for it: not for series of other programs, nor for its own absence."""
-    read = [own_family(term.name) for term in terms(alert.condition) if isinstance(term, Own)]
+    read = [own_family(term.name) for each in conditions_of(alert) for term in terms(each) if isinstance(term, Own)]
     # Of `up`, which Prometheus makes, the catalog says that it is about a collector.
     ours = all(record and record.program == "collector" and record.name not in FOREIGN_SERIES for record in read)
     return ours and not isinstance(alert.condition, Gone)
+
+
+def active_now(alert: Alert, before: Mapping[Labels, Active], view: View) -> Vector:
+    """The labels for which an alert is active now: its condition holds, or it fired `before` and `lasts`."""
+    held = holding(alert.condition, view)
+    fired = {labels for labels, active in before.items() if active.fired_ms is not None}
+    if alert.lasts is None or fired <= held.keys():
+        return held
+    return {**{labels: value for labels, value in holding(alert.lasts, view).items() if labels in fired}, **held}
 
 
 def holding(condition: Condition, view: View) -> Vector:
@@ -86,10 +102,10 @@ def holding(condition: Condition, view: View) -> Vector:
         case Compare(left, operator, right):
             compare = _OPERATORS[operator]
             if isinstance(right, float):
-                return {labels: value for labels, value in _values(left, view).items() if compare(value, right)}
+                return {labels: value for labels, value in values_of(left, view).items() if compare(value, right)}
             return {labels: value for labels, value, other in _paired(left, right, view) if compare(value, other)}
         case Present(term):
-            return dict(_values(term, view))
+            return dict(values_of(term, view))
         case All((first, *others)):
             held = holding(first, view)
             for other in others:
@@ -120,7 +136,8 @@ def holding(condition: Condition, view: View) -> Vector:
             assert_never(condition)
 
 
-def _values(term: Term, view: View) -> Vector:
+def values_of(term: Term, view: View) -> Vector:
+    """The values of a term now."""
     match term:
         case Shown():
             return view.figure(term)
@@ -134,12 +151,23 @@ def _values(term: Term, view: View) -> Vector:
             return view.ended(term)
         case Over():
             return view.over(term)
-        case Extreme(function, of, by, before):
+        case Extreme(function, of, by):
             extremes: Vector = {}
-            for labels, value in (view.figure(of) if isinstance(of, Shown) else view.own(of, before)).items():
+            for labels, value in (view.figure(of) if isinstance(of, Shown) else view.own(of)).items():
                 group = _restrict(labels, by)
                 extremes[group] = _EXTREMES[function](value, extremes.get(group, value))
             return extremes
+        case Total(shown, by):
+            totals: Vector = {}
+            for labels, value in view.figure(shown).items():
+                group = _restrict(labels, by)
+                totals[group] = totals.get(group, 0.0) + value
+            return totals
+        case Lately():
+            return view.lately(term)
+        case Count(condition):
+            count = len(holding(condition, view))
+            return {(): float(count)} if count else {}
         case Quotient(numerator, denominator):
             return {
                 labels: value / below for labels, value, below in _paired(numerator, denominator, view) if below > 0
@@ -147,9 +175,9 @@ def _values(term: Term, view: View) -> Vector:
         case Product(left, right):
             return {labels: value * other for labels, value, other in _paired(left, right, view)}
         case Scaled(scaled, factor):
-            return {labels: factor * value for labels, value in _values(scaled, view).items()}
+            return {labels: factor * value for labels, value in values_of(scaled, view).items()}
         case Shifted(shifted, by_number):
-            return {labels: value + by_number for labels, value in _values(shifted, view).items()}
+            return {labels: value + by_number for labels, value in values_of(shifted, view).items()}
         case _:
             assert_never(term)
 
@@ -157,9 +185,9 @@ def _values(term: Term, view: View) -> Vector:
 def _paired(left: Term, right: Term, view: View) -> Iterable[tuple[Labels, float, float]]:
     """The matching values of two terms, with the labels of the result."""
     on = open_labels(right)
-    others = {_restrict(labels, on): value for labels, value in _values(right, view).items()}
+    others = {_restrict(labels, on): value for labels, value in values_of(right, view).items()}
     kept = labels_of(left) if is_grouped(left, right) else open_labels(left)
-    for labels, value in _values(left, view).items():
+    for labels, value in values_of(left, view).items():
         other = others.get(_restrict(labels, on))
         if other is not None:
             yield _restrict(labels, kept), value, other

@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import Name, bound
-from servescope.alerting.records import Alert, Always, Compare, Gone, Own, Quotient, Runbook
-from servescope.contract.bounds import LOOP_LAG, STORE_QUEUE_AGE
+from servescope.alerting.records import NUMBER, PERCENT, Alert, Always, Compare, Gone, Own, Quotient, Runbook
+from servescope.contract.bounds import (
+    FAILED_NOTIFICATIONS,
+    FAILING_RULES,
+    LOOP_LAG,
+    MISSED_EVALUATIONS,
+    STORE_QUEUE_AGE,
+    UNSENT_ALERTS,
+)
+from servescope.contract.expressions import Matchers, Pattern
 from servescope.contract.own_metrics import (
     ALERTMANAGER_RELOADED,
+    ALERTS_SENT,
     ALERTS_UNSENT,
     NOTIFICATIONS_FAILED,
+    NOTIFICATIONS_TRIED,
     PROMETHEUS_RELOADED,
+    RULE_EVALUATIONS,
     RULE_FAILURES,
     RULES_MISSED,
     SCRAPED_UP,
@@ -36,21 +47,40 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeInternalErrors", "warning", "collector", "servescope",
-        Compare(Own("servescope_internal_errors_total", ("stage",), increase_over="10m"), ">", 0.0),
-        "The collector has internal errors.",
-        "The stage {{ $labels.stage }} of the collector failed within the last 10 minutes.",
+        Compare(Own("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"), ">", 0.0),
+        "The collector has internal errors again and again.",
+        "The stage {{ $labels.stage }} of the collector keeps failing: within each 10 minutes of the last 15 minutes.",
         Runbook(
-            "A bug in the collector. Each error lost one scrape, one evaluation or one refresh of the target lists.",
+            "A bug in the collector that shows again and again: a single error, which the log has, fires no alert. "
+            "Each error lost one scrape, one evaluation or one refresh of the target lists.",
             "Figures have gaps.",
-            "The collector's log has a traceback for each error.",
-            "Report it with the log; the previous version may not be affected.",
+            "Open this panel first: the stage whose line stays above 0 fails. The collector's log has a traceback for "
+            "each error.",
+            "Report it with the log; the previous version may not be affected. It is over when 10 minutes pass without "
+            "an error.",
             "None known.",
         ),
-        "health", "servescope_internal_errors_total", wait="5m",
+        "health", "servescope_internal_errors_total", wait="15m",
+    ),
+    Alert(
+        "ServescopeDiscoveryFails", "warning", "collector", "servescope",
+        Compare(Own("servescope_discovery_problems", ("instance",)), ">", 0.0),
+        "The collector cannot use a list of targets.",
+        f"Number of problems with the lists of targets: {NUMBER}. Such a list keeps the targets that it named last.",
+        Runbook(
+            "A file or URL of targets cannot be read, has an invalid entry, lists a target twice, or no file matches "
+            "the pattern. The collector goes on with the targets that the list named when it was last usable.",
+            "None yet: known targets are scraped. New replicas are not monitored, and removed ones look like failures.",
+            "`/api/v1/targets` and the Sources page of the console name each list, its problem and what was expected.",
+            "Fix the list: the job that writes it, the URL, the credentials. Do not empty it: a list that is valid and "
+            "empty removes the targets. It is over when the problem is no longer shown.",
+            "A file that is replaced while it is read: that is over after the next look.",
+        ),
+        "health", "servescope_discovery_problems", wait="10m", keep="5m",
     ),
     Alert(
         "ServescopeStoreBehind", "warning", "collector", "servescope",
-        Compare(Own("servescope_store_queue_age_seconds"), ">", bound(STORE_QUEUE_AGE)),
+        Compare(Own("servescope_store_queue_age_seconds", ("instance",)), ">", bound(STORE_QUEUE_AGE)),
         "Scrapes wait to be written to the store.",
         "The oldest scrape that is not written to the store has waited for {{ $value | humanizeDuration }}.",
         Runbook(
@@ -64,7 +94,7 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeConfigurationRefused", "warning", "collector", "servescope",
-        Compare(Own("servescope_configuration_reload_success"), "==", 0.0),
+        Compare(Own("servescope_configuration_reload_success", ("instance",)), "==", 0.0),
         "The collector failed to reload its configuration.",
         "The last reload of the collector's configuration failed; the previous configuration stays active.",
         Runbook(
@@ -116,82 +146,103 @@ _COLLECTOR_ALERTS: Final = (
         "ServescopeSamplesDropped", "warning", "collector", "servescope",
         Compare(
             Own(
-                "servescope_dropped_samples_total", ("reason",), (("reason", ("series_limit", "store")),),
+                "servescope_dropped_samples_total", ("instance", "reason"), (("reason", ("series_limit", "store")),),
                 increase_over="10m",
             ),
             ">", 0.0,
         ),
-        "The collector drops samples.",
-        "The collector dropped samples within the last 10 minutes, for the reason {{ $labels.reason }}.",
+        "The collector keeps dropping samples.",
+        "The collector dropped samples within each 10 minutes of the last 15 minutes, for the reason "
+        "{{ $labels.reason }}.",
         Runbook(
-            "Samples of targets were dropped: `series_limit` if a target has more series than the limit, `store` if "
-            "the store failed for so long that the oldest samples had to be dropped.",
+            "Samples of targets are dropped again and again: `series_limit` if a target has more series than the "
+            "limit, `store` if the store failed for so long that the oldest samples had to be dropped.",
             "Figures lack the dropped samples; with `store` only the past does.",
-            "The Sources page names the targets with too many series; the log shows the store's error.",
-            "Raise max_held_series or drop labels at the target; free the store's disk.",
-            "A rollout that replaces all series within one window.",
+            "Open this panel first: the reason whose line stays above 0. For `series_limit` the Sources page names the "
+            "targets with too many series; for `store` the log shows the error.",
+            "Raise max_held_series or drop labels at the target; free the store's disk. It is over when 10 minutes "
+            "pass without a dropped sample.",
+            "None known: what a rollout drops once, when it replaces all series, fires no alert.",
         ),
-        "health", "servescope_dropped_samples_total", wait="5m",
+        "health", "servescope_dropped_samples_total", wait="15m",
     ),
 )  # fmt: skip
+
+# Of the rule files of this project; their groups have this prefix.
+_OWN_GROUPS: Final[Matchers] = (("rule_group", (Pattern(".+;servescope-.+"),)),)
+
+
+def _share(part: str, whole: str, by: tuple[str, ...], where: Matchers = ()) -> Quotient:
+    """The increase of a counter for each increase of another, over ten minutes."""
+    labels = ("instance", *by)
+    return Quotient(Own(part, labels, where, increase_over="10m"), Own(whole, labels, increase_over="10m"))
+
 
 _PROMETHEUS_ALERTS: Final = (
     Alert(
         "ServescopeRuleEvaluationFails", "warning", "prometheus", "servescope",
-        Compare(Own(RULE_FAILURES, ("rule_group",), increase_over="10m"), ">", 0.0),
+        Compare(_share(RULE_FAILURES, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS), ">", bound(FAILING_RULES)),
         "Prometheus fails to evaluate rules.",
-        "Rules of the group {{ $labels.rule_group }} failed within the last 10 minutes.",
+        f"{NUMBER} rules fail at each evaluation of the group {{{{ $labels.rule_group }}}} in Prometheus "
+        "{{ $labels.instance }}.",
         Runbook(
-            "A rule's query returned an error: many-to-many matching, or a query limit was exceeded.",
+            "Rules of servescope's own groups return an error at most evaluations of the last 10 minutes: many-to-many "
+            "matching, or a query limit was exceeded. Groups of others in the same Prometheus are not looked at.",
             "Figures that the rule records are missing, and alerts of the group do not fire.",
             "The rules page of Prometheus shows the last error of each rule.",
             "Fix what the error names. The usual cause is two collectors that expose the same deployment with the same "
-            "labels.",
-            "Failing rules of others in the same Prometheus; they are counted as well.",
+            "labels. It is over when the rules page shows no error.",
+            "None known: an evaluation that fails once fires no alert.",
         ),
-        "health", RULE_FAILURES, wait="5m",
+        "health", RULE_FAILURES, wait="15m",
     ),
     Alert(
         "ServescopeRuleEvaluationMissed", "warning", "prometheus", "servescope",
-        Compare(Own(RULES_MISSED, ("rule_group",), increase_over="10m"), ">", 0.0),
+        Compare(_share(RULES_MISSED, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS), ">", bound(MISSED_EVALUATIONS)),
         "Prometheus misses rule evaluations.",
-        "Evaluations of the rule group {{ $labels.rule_group }} were missed within the last 10 minutes.",
+        f"Prometheus {{{{ $labels.instance }}}} missed {PERCENT} of the evaluations of the group "
+        "{{ $labels.rule_group }} within the last 10 minutes.",
         Runbook(
-            "Evaluating the group takes longer than its interval, so that the next evaluation is skipped.",
+            "Evaluating the group takes longer than its interval, so that the next evaluation is skipped. Only "
+            "servescope's own groups are looked at.",
             "Figures have gaps, and alerts fire later than their `for`.",
             "Compare the duration of the group's last evaluation with its interval; check the CPU usage of Prometheus.",
-            "Give Prometheus more CPU, or increase the evaluation interval.",
-            "A machine that was suspended.",
+            "Give Prometheus more CPU, or increase the evaluation interval. It is over when no evaluation is missed.",
+            "None known: a machine that was suspended once fires no alert.",
         ),
-        "health", RULES_MISSED, wait="5m",
+        "health", RULES_MISSED, wait="15m",
     ),
     Alert(
         "ServescopeAlertsUnsent", "warning", "prometheus", "servescope",
-        Compare(Own(ALERTS_UNSENT, ("alertmanager",), increase_over="10m"), ">", 0.0),
+        Compare(_share(ALERTS_UNSENT, ALERTS_SENT, ("alertmanager",)), ">", bound(UNSENT_ALERTS)),
         "Prometheus fails to send alerts to an Alertmanager.",
-        "Sending alerts to {{ $labels.alertmanager }} failed within the last 10 minutes.",
+        f"For each alert that Prometheus {{{{ $labels.instance }}}} sent to {{{{ $labels.alertmanager }}}} within the "
+        f"last 10 minutes {NUMBER} requests failed.",
         Runbook(
-            "Requests from Prometheus to this Alertmanager failed.",
+            "Requests from Prometheus to this Alertmanager keep failing.",
             "None with a second Alertmanager; without one nobody is notified of anything.",
             "Check whether the Alertmanager runs and answers, and the log of Prometheus.",
-            "Start it, or fix its address.",
-            "An Alertmanager that restarts.",
+            "Start it, or fix its address. It is over when no request fails any more.",
+            "None known: an Alertmanager that restarts fires no alert.",
         ),
-        "health", ALERTS_UNSENT, wait="5m",
+        "health", ALERTS_UNSENT, wait="15m",
     ),
     Alert(
         "ServescopeNotificationsFail", "warning", "alertmanager", "servescope",
-        Compare(Own(NOTIFICATIONS_FAILED, ("integration",), increase_over="10m"), ">", 0.0),
+        Compare(
+            _share(NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, ("integration",)), ">", bound(FAILED_NOTIFICATIONS)
+        ),
         "Alertmanager fails to send notifications.",
-        "Notifications through {{ $labels.integration }} failed within the last 10 minutes.",
+        f"{PERCENT} of the notifications of Alertmanager {{{{ $labels.instance }}}} through "
+        "{{ $labels.integration }} failed within the last 10 minutes.",
         Runbook(
-            "A receiver rejected notifications, or was not reachable.",
+            "A receiver rejects notifications, or is not reachable, again and again.",
             "People who are notified through this integration get no notifications.",
             "Alertmanager's log has the receiver's response: an expired key, a deleted channel, a rate limit.",
-            "Fix the receiver or its secret; check that the Watchdog arrives again.",
-            "A short outage of the receiver, after which Alertmanager retries.",
+            "Fix the receiver or its secret. It is over when the Watchdog arrives again.",
+            "None known: a short outage of the receiver, after which Alertmanager retries, fires no alert.",
         ),
-        "health", NOTIFICATIONS_FAILED, wait="5m",
+        "health", NOTIFICATIONS_FAILED, wait="15m",
     ),
     Alert(
         "ServescopePrometheusConfigurationRefused", "warning", "prometheus", "servescope",

@@ -5,18 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from servescope.alerting.records import (
+    Alert,
     All,
     Always,
     Any,
     Badness,
     Compare,
     Condition,
+    Count,
     Except,
     Extreme,
     Gone,
+    Lately,
     Measured,
     Over,
     Own,
@@ -28,8 +31,10 @@ from servescope.alerting.records import (
     Shifted,
     Shown,
     Term,
+    Total,
     Vanished,
     is_grouped,
+    labels_of,
     open_labels,
 )
 from servescope.contract.expressions import COLLECTOR_LABELS, Increase, matchers_promql, once_promql, promql
@@ -37,6 +42,9 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
 from servescope.contract.own_metrics import FOREIGN_SERIES
 from servescope.contract.types import DEFAULT_WINDOW
+
+_REMEMBERED: Final = "15m"
+"""How long ago an alert fired last that `lasts`: longer than a restart of Prometheus takes."""
 
 
 def condition_promql(
@@ -53,6 +61,24 @@ def condition_promql(
     The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
     """
     return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).condition(condition)
+
+
+def alert_promql(
+    alert: Alert,
+    window: str = DEFAULT_WINDOW,
+    scope: str = "",
+    *,
+    extra: Sequence[str] = (),
+    collectors: Sequence[str] = COLLECTOR_LABELS,
+) -> str:
+    """When an alert is active as PromQL: its condition and what it `lasts` for, as `condition_promql` has them."""
+    compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors))
+    condition = compiler.condition(alert.condition)
+    if alert.lasts is None:
+        return condition
+    on = f"on ({compiler._names(labels_of(alert.condition))})"
+    fired = f'max_over_time(ALERTS{{alertname="{alert.name}",alertstate="firing"}}[{_REMEMBERED}])'
+    return f"({condition}) or (({compiler.condition(alert.lasts)}) and {on} {fired})"
 
 
 def term_promql(
@@ -110,10 +136,16 @@ class ConditionCompiler(ABC):
             case Over(function, shown, window, before):
                 name = "changes" if function == "changes" else f"{function}_over_time"
                 return f"{name}({self._past(shown, window)}{_offset(before)})"
-            case Extreme(function, of, by, before):
+            case Extreme(function, of, by):
                 # An extreme is the same however many collectors there are.
-                series = self._own_series(of) if isinstance(of, Own) else self._shown(of)
-                return f"{function} by ({self._names(by)}) ({series}{_offset(before)})"
+                return self._across(function, by, self._own_series(of) if isinstance(of, Own) else self._shown(of))
+            case Total(shown, by):
+                return self._across("sum", by, self._shown(shown))
+            case Lately(function, of, window, every, before):
+                return f"{function}_over_time(({self.term(of)})[{window}:{every}]{_offset(before)})"
+            case Count(condition):
+                by_names = self._names(())
+                return f"count{f' by ({by_names})' if by_names else ''} ({self.condition(condition)})"
             case Quotient(numerator, denominator):
                 below = f"({self._operand(denominator)} > 0)"
                 return f"{self._operand(numerator)} / {self._on(numerator, denominator)} {below}"
@@ -126,6 +158,9 @@ class ConditionCompiler(ABC):
                 return f"{self._operand(shifted)} {sign} {self._number(abs(by_number))}"
             case _:
                 assert_never(term)
+
+    def _across(self, function: str, by: Sequence[str], values: str) -> str:
+        return f"{function} by ({self._names(by)}) ({values})"
 
     def _joined(self, word: str, conditions: Sequence[Condition]) -> str:
         first, *others = conditions

@@ -10,6 +10,9 @@ Badness               the bad share of an objective over one of its windows
 RequestsEnded         how many requests ended over a window of objectives
 Over                  the average, maximum, minimum or number of changes of a figure over a past window
 Extreme               the maximum or minimum of the values of several deployments or targets
+Total                 the sum of a figure over several deployments
+Lately                the maximum or minimum of one of these over a past window
+Count                 for how many a condition holds
 Quotient, Product     a term ÷ another, a term × another
 Scaled, Shifted       a term × a number, a term + a number
 Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
@@ -22,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from servescope.contract.expressions import Expression, Matchers
+from servescope.contract.expressions import Expression, Matchers, Pattern
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.types import Objective
@@ -101,19 +104,40 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """The maximum or minimum by the labels `by`, for example over the deployments of a model.
-
-    With `before` it is the value at that time ago, which only the collector's own series support.
-    """
+    """The maximum or minimum by the labels `by`, for example over the deployments of a model."""
 
     function: Literal["max", "min"]
     of: Shown | Own
     by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The sum of a figure by the labels `by`, for example over the stacks of a model."""
+
+    shown: Shown
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """The maximum or minimum of a term over a `window` that ended `before` ago, sampled at each `every`.
+
+    What was absent at a sample is left out of it, and what was absent at all samples has no value.
+    """
+
+    function: Literal["max", "min"]
+    of: Extreme | Total | Measured
+    window: str
+    every: str = "5m"
     before: str = ""
 
-    def __post_init__(self) -> None:
-        if self.before and isinstance(self.of, Shown):
-            raise UsageError(f"extreme of figure {self.of.figure!r} {self.before} ago: only an `Own` has a `before`")
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """For how many label sets a condition holds, over all deployments; absent where it holds for none."""
+
+    condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +172,10 @@ class Shifted:
     by: float
 
 
-Term = Shown | Own | Measured | Badness | RequestsEnded | Over | Extreme | Quotient | Product | Scaled | Shifted
+Term = (
+    Shown | Own | Measured | Badness | RequestsEnded | Over | Extreme | Total | Lately | Count | Quotient | Product
+    | Scaled | Shifted
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +267,8 @@ class Alert:
     `wait` and `keep` are Prometheus' `for` and `keep_firing_for`, "" for none. `summary` is a sentence about the
     condition; `description` may use `{{ $labels.… }}` of the condition's labels and `{{ $value }}`. A critical alert
     inhibits the warnings of its `family`. `figure` is shown by a panel of `dashboard`, that with the title `panel` if
-    given (see `servescope.alerting.links`). `waits_less` is the reason for a `wait` below five minutes.
+    given (see `servescope.alerting.links`). `waits_less` is the reason for a `wait` below five minutes. An alert that
+    fires stays active while `lasts` holds, even if its `condition` no longer does; both have the same labels.
     """
 
     name: str
@@ -257,6 +285,7 @@ class Alert:
     keep: str = ""
     waits_less: str = ""
     panel: str = ""
+    lasts: Condition | None = None
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -283,7 +312,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
     match value:
         case Shown(figure, _):
             return (*DEPLOYMENT_LABELS, *FIGURES[figure].by)
-        case Own(_, by, _, _) | Extreme(_, _, by, _):
+        case Own(_, by, _, _) | Extreme(_, _, by) | Total(_, by):
             return by
         case Measured():
             return value.labels
@@ -304,7 +333,9 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return labels_of(condition)
         case Vanished(own):
             return labels_of(own)
-        case Gone() | Always():
+        case Lately(_, of):
+            return labels_of(of)
+        case Count() | Gone() | Always():
             return ()
         case _:
             assert_never(value)
@@ -314,7 +345,7 @@ def open_labels(value: Term | Condition) -> tuple[str, ...]:
     """The labels that identify values: all but those with a single value by a matcher."""
     match value:
         case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
-            settled = {label for label, values in where if len(values) == 1}
+            settled = {label for label, values in where if len(values) == 1 and not isinstance(values[0], Pattern)}
             return tuple(label for label in labels_of(value) if label not in settled)
         case _:
             return labels_of(value)
@@ -323,6 +354,11 @@ def open_labels(value: Term | Condition) -> tuple[str, ...]:
 def is_grouped(left: Term, right: Term) -> bool:
     """Whether several values on the left match one on the right."""
     return open_labels(left) != open_labels(right)
+
+
+def conditions_of(alert: Alert) -> tuple[Condition, ...]:
+    """An alert's condition, and what it `lasts` for."""
+    return (alert.condition,) if alert.lasts is None else (alert.condition, alert.lasts)
 
 
 def terms(condition: Condition) -> Iterator[Term]:
@@ -353,8 +389,12 @@ def terms(condition: Condition) -> Iterator[Term]:
 def _within(term: Term) -> Iterator[Term]:
     yield term
     match term:
-        case Over(_, shown, _, _) | Extreme(_, shown, _, _):
+        case Over(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
             yield shown
+        case Lately(_, of):
+            yield from _within(of)
+        case Count(condition):
+            yield from terms(condition)
         case Quotient(left, right) | Product(left, right):
             yield from _within(left)
             yield from _within(right)

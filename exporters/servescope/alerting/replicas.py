@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound
+from servescope.alerting.listing import NONE_WANTED_LATELY, RETIRED
 from servescope.alerting.records import NUMBER, WHO, Alert, Compare, Except, Over, Runbook, Shown
 from servescope.contract.bounds import ACTIVE_REPLICAS, FAILURES_REPEATED
 
@@ -12,10 +13,6 @@ _ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
 _STARTING: Final = Shown("replica_count_by_status", (("status", ("starting",)),))
 _FAILED: Final = Shown("replica_count_by_status", (("status", ("failed",)),))
 _FAILURES: Final = bound(FAILURES_REPEATED)
-
-# A deployment scaled to zero has no replica until the first one that is requested again has started.
-NONE_WANTED_LATELY: Final = Compare(Over("min", Shown("autoscaler_rounded_desired_scale"), "20m"), "==", 0.0)
-"""The autoscaler requests no replica, or did not at some time within the 20 minutes of a cold start."""
 
 REPLICA_ALERTS: Final = (
     Alert(
@@ -63,7 +60,7 @@ REPLICA_ALERTS: Final = (
     ),
     Alert(
         "ServescopeNoActiveReplica", "critical", "autoscaler", "replicas",
-        Except(Compare(_ACTIVE, "<", bound(ACTIVE_REPLICAS)), NONE_WANTED_LATELY),
+        Except(Except(Compare(_ACTIVE, "<", bound(ACTIVE_REPLICAS)), NONE_WANTED_LATELY), RETIRED),
         "A deployment has no active replica.",
         f"{WHO} has no active replica, and its autoscaler did not scale it to zero.",
         Runbook(

@@ -5,29 +5,56 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound
-from servescope.alerting.records import NUMBER, WHO, Alert, All, Compare, Measured, Over, Runbook, Shown
-from servescope.contract.bounds import QUEUE_FLOOR
+from servescope.alerting.listing import ENGINES, scrape_age
+from servescope.alerting.records import (
+    NUMBER,
+    WHO,
+    Alert,
+    All,
+    Compare,
+    Except,
+    Extreme,
+    Measured,
+    Over,
+    Runbook,
+    Shown,
+)
+from servescope.contract.bounds import QUEUE_FLOOR, SERVING_AGE
 from servescope.contract.expressions import level, rate
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 _QUEUED: Final = Shown("queued_requests")
 _FLOOR: Final = bound(QUEUE_FLOOR)
+_FRESH: Final = bound(SERVING_AGE)
 
 SERVING_ALERTS: Final = (
     Alert(
         "ServescopeUpButNotServing", "critical", "engine", "serving",
-        All((
-            Compare(Measured(level("concurrent_requests"), ("replica",)), ">", 0.0),
-            Compare(Measured(rate("output_tokens_total"), ("replica",)), "==", 0.0),
-            Compare(Measured(rate("input_tokens_total"), ("replica",)), "==", 0.0),
-        )),
+        Except(
+            All((
+                Compare(Measured(level("concurrent_requests"), ("replica",)), ">", 0.0),
+                Compare(Measured(rate("output_tokens_total"), ("replica",)), "==", 0.0),
+                Compare(Measured(rate("input_tokens_total"), ("replica",)), "==", 0.0),
+            )),
+            # Counters that are not read do not move either.
+            Compare(Extreme("min", scrape_age(ENGINES), (*DEPLOYMENT_LABELS, "replica")), ">", _FRESH),
+        ),
         "A replica accepts requests but processes no tokens.",
         f"Replica {{{{ $labels.replica }}}} of {WHO} has {NUMBER} requests in flight and processes no tokens.",
         Runbook(
             "The replica answers scrapes and health checks and has requests in flight, but reads no prompt tokens and "
-            "writes no output tokens.",
+            f"writes no output tokens. It is judged only by scrapes of the last {_FRESH:g} seconds: a target that is "
+            "scraped more seldom, as by a limit of scrapes per minute, cannot fire it.",
             "Its requests hang until they time out, and the router keeps sending more.",
-            "Check its log and its GPU for a blocked collective operation, a lost device or a deadlock.",
-            "Remove it from routing and restart it; save a dump of its stacks first.",
+            "Open this panel first, by deployment; each line is a replica that hangs, with its requests "
+            "in flight; no line is good. Check the replica's log and its GPU (`nvidia-smi`, `dmesg | grep -i xid`) for "
+            "a lost device, a blocked collective operation or a deadlock. vLLM logs `EngineDeadError` or a watchdog "
+            "of NCCL, SGLang a `Watchdog timeout`, TensorRT-LLM a hang detector of its executor, a Dynamo worker "
+            "lost leases.",
+            "Remove the replica from routing first, then save a dump of its stacks (`py-spy dump --pid`), then "
+            "restart it. Leave the other replicas alone, they serve. If several replicas hang at "
+            "once, call whoever owns the GPUs and the network. It is over when the replica's output tokens per second "
+            "are above 0.",
             "An engine that reports its tokens only at the end of a request, on requests longer than 10 minutes.",
         ),
         "requests", "concurrent_requests", wait="5m", keep="5m", panel="Up but not serving",

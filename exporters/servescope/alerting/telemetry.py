@@ -5,50 +5,52 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound
+from servescope.alerting.listing import (
+    ANY_PHASE,
+    COLLECTED,
+    ENGINES,
+    EXPECTED,
+    GONE,
+    NONE_WANTED_LATELY,
+    PHASE,
+    RETIRED,
+    SENT,
+    lately_listed,
+    scrape_age,
+    target_up,
+    unless_unused,
+)
 from servescope.alerting.records import (
     NUMBER,
+    PERCENT,
     WHO,
     Alert,
     All,
     Any,
     Compare,
+    Count,
     Except,
     Extreme,
     Over,
     Own,
-    Present,
+    Quotient,
     Runbook,
-    Shown,
     Vanished,
 )
-from servescope.alerting.replicas import NONE_WANTED_LATELY
-from servescope.contract.bounds import SCRAPE_AGE
-from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS, ROLES
+from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE
+from servescope.contract.identity import ENGINE_ROLES, IDENTITY_LABELS, ROLES
 
-_ENGINES: Final = (("role", ENGINE_ROLES),)
 _OTHERS: Final = (("role", tuple(role for role in ROLES if role not in ENGINE_ROLES)),)
-_TARGET_UP: Final = Own("servescope_target_up", IDENTITY_LABELS)
-_ENGINES_UP: Final = Own("servescope_target_up", IDENTITY_LABELS, _ENGINES)
-# Whether a target is up is unknown until it was scraped; the age of its last scrape is known while it is listed.
-_AGE: Final = Own("servescope_target_scrape_age_seconds", IDENTITY_LABELS)
-_ENGINES_AGE: Final = Own("servescope_target_scrape_age_seconds", IDENTITY_LABELS, _ENGINES)
-_OTHERS_AGE: Final = Own("servescope_target_scrape_age_seconds", IDENTITY_LABELS, _OTHERS)
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
-
-_SENT: Final = Shown("autoscaler_rounded_desired_scale")
-# A rollout that enters another phase is the same deployment, though its series have other labels.
-_PHASE: Final = "rollout_phase"
-_DEPLOYMENT_IN_ANY_PHASE: Final = tuple(label for label in DEPLOYMENT_LABELS if label != _PHASE)
-# Without a collector nothing is listed: one alert says so, and not one for each deployment.
-_COLLECTED: Final = Present(Own("servescope_build_info"))
-_SCALED_DOWN: Final = Compare(_SENT, "<", Over("max", _SENT, "1h"))
-_SCALED_TO_ZERO: Final = Compare(_SENT, "==", 0.0)
+_ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
+_SCALED_DOWN: Final = Compare(SENT, "<", Over("max", SENT, "1h"))
 _AGE_LIMIT: Final = bound(SCRAPE_AGE)
+_MOST: Final = bound(MOST_GONE)
 
 TELEMETRY_ALERTS: Final = (
     Alert(
         "ServescopeTargetDown", "warning", "telemetry", "telemetry",
-        Compare(_TARGET_UP, "==", 0.0),
+        Compare(target_up(), "==", 0.0),
         "A target cannot be scraped.",
         f"Scrapes of {_TARGET} fail: the target does not answer, answers too late, or its response is incomplete.",
         Runbook(
@@ -64,10 +66,10 @@ TELEMETRY_ALERTS: Final = (
         "ServescopeTargetGone", "info", "telemetry", "telemetry",
         All((
             Any((
-                Except(Vanished(_AGE, "30m", (_PHASE,)), _SCALED_DOWN),
-                Vanished(_OTHERS_AGE, "30m", (_PHASE,)),
+                Except(Vanished(scrape_age(), "30m", (PHASE,)), _SCALED_DOWN),
+                Vanished(scrape_age(_OTHERS), "30m", (PHASE,)),
             )),
-            _COLLECTED,
+            COLLECTED,
         )),
         "A target is no longer listed.",
         f"{_TARGET} was scraped 30 minutes ago and is no longer discovered.",
@@ -83,7 +85,7 @@ TELEMETRY_ALERTS: Final = (
     ),
     Alert(
         "ServescopeTelemetryStale", "warning", "telemetry", "telemetry",
-        Except(Compare(_AGE, ">", _AGE_LIMIT), Compare(_TARGET_UP, "==", 0.0)),
+        Except(Compare(scrape_age(), ">", _AGE_LIMIT), Compare(target_up(), "==", 0.0)),
         "A target has not been scraped for too long.",
         f"The last scrape of {_TARGET} was {{{{ $value | humanizeDuration }}}} ago, and no scrape has failed since.",
         Runbook(
@@ -99,43 +101,64 @@ TELEMETRY_ALERTS: Final = (
     ),
     Alert(
         "ServescopeDeploymentDown", "critical", "telemetry", "telemetry",
-        Except(Compare(Extreme("max", _ENGINES_UP, DEPLOYMENT_LABELS), "==", 0.0), NONE_WANTED_LATELY),
+        Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED),
         "No engine of a deployment can be scraped.",
         f"The scrapes of all engines of {WHO} fail.",
         Runbook(
             "The scrapes of every listed engine of the deployment fail. Either no engine serves, or none is reachable "
-            "from the collector. The alerts on what users notice cannot fire meanwhile.",
+            "from the collector. The alerts on what users notice cannot fire meanwhile. The alert stays active for up "
+            "to a day if the engines then vanish from the lists of targets: a list without engines is no recovery.",
             "Most likely every request fails. If not, nobody would be notified when requests fail.",
-            "Send a request yourself. Then check one engine: is it running, and does its port answer, also from the "
-            "collector's machine?",
+            "Send a request yourself. Open this panel, by deployment; 0 for every engine is bad, 1 for "
+            "any is good. Then check one engine: is it running, and does its port answer, also from the collector's "
+            "machine? vLLM, SGLang and TensorRT-LLM answer `GET /health`; of Dynamo the frontend does. The last lines "
+            "of the log name a lack of GPU memory, a missing file, or a lost GPU.",
             "Roll back to the last working version; route the traffic to the other stack; fix the network if only the "
-            "scrapes fail.",
+            "scrapes fail. Do not remove the engines from the list to silence it. It is over when one engine answers.",
             "A network policy, a certificate or credentials that affect only the collector; a new deployment that is "
             "listed and takes longer than 5 minutes to start. After scaling to zero the first replica has 20 minutes "
-            "to start before the alert can fire.",
+            "to start before the alert can fire. A stack whose configured share of the traffic is 0 is left out.",
         ),
         "health", "servescope_target_up", wait="5m", keep="5m",
+        lasts=Except(unless_unused(lately_listed(ENGINES)), Compare(_ENGINES_UP, "==", 1.0)),
     ),
     Alert(
         "ServescopeDeploymentGone", "warning", "telemetry", "telemetry",
-        All((
-            Except(
-                Except(
-                    Present(Extreme("min", _ENGINES_AGE, DEPLOYMENT_LABELS, before="30m")),
-                    Present(Extreme("min", _ENGINES_AGE, _DEPLOYMENT_IN_ANY_PHASE)),
-                ),
-                _SCALED_TO_ZERO,
-            ),
-            _COLLECTED,
-        )),
+        All((GONE, COLLECTED)),
         "No engine of a deployment is listed any more.",
-        f"{WHO} had engines 30 minutes ago, and none of them is discovered now.",
+        f"{WHO} had engines within the last day, and none of them is listed now.",
         Runbook(
-            "All engines of the deployment have disappeared from the lists of targets.",
+            "All engines of the deployment have disappeared from the lists of targets. The alert stays active for a "
+            "day, or until an engine is listed again.",
             "None if the deployment was removed. Otherwise it is not monitored, and nobody is notified when it fails.",
-            "Check whether the deployment still runs, and the discovery problems on the Sources page.",
-            "Fix the list, or the relabelling that drops its targets; start the deployment if it should run.",
-            "A deployment that was removed on purpose.",
+            "Check first whether the deployment still runs: send it a request. Then open the Sources page of the "
+            "console: a list with a problem keeps its former targets, so an empty list without a problem is what the "
+            "orchestrator reported. Good: the deployment was removed on purpose. Bad: it serves, and nobody watches.",
+            "Fix the list, or the relabelling that drops its targets; start the deployment if it should run. If it "
+            "was removed on purpose, set its stack's share to 0 in `[[traffic_split]]`, or silence the alert for a "
+            "day. It is over when an engine is listed.",
+            "A deployment that was removed on purpose. Deployments that are scaled to zero, or whose configured share "
+            "of the traffic is 0, are left out.",
+        ),
+        "health", "servescope_target_up", wait="5m",
+    ),
+    Alert(
+        "ServescopeMostDeploymentsGone", "critical", "telemetry", "telemetry",
+        All((Compare(Quotient(Count(GONE), Count(EXPECTED)), ">", _MOST), COLLECTED)),
+        "Most deployments are no longer listed.",
+        f"{PERCENT} of the deployments that were listed within the last day have no engine in the lists of targets.",
+        Runbook(
+            f"More than {_MOST:%} of the deployments of the last day have disappeared from the lists of targets: "
+            "usually the source of the lists failed, and seldom the deployments. One page replaces the tickets of "
+            "ServescopeDeploymentGone.",
+            "These deployments are not monitored: whatever happens to their users, nobody is notified.",
+            "Send a request to one of the deployments. If it answers, only the lists are wrong: the Sources page of "
+            "the console names each list, its number of targets and its problem. If it does not, the cluster or its "
+            "network failed. This panel shows which deployments still have targets.",
+            "Restore the source of the lists: the orchestrator's API, the job that writes the files, the credentials. "
+            "Do not restart the collector: it keeps what it knows, and a restart shortens it. Until then watch the "
+            "gateway's own monitoring. It is over when the deployments are listed again.",
+            "Several deployments that were removed within a day: set the shares of their stacks to 0, or silence it.",
         ),
         "health", "servescope_target_up", wait="5m",
     ),
@@ -154,22 +177,5 @@ TELEMETRY_ALERTS: Final = (
             "request since, and exposes some metrics only from its first request on.",
         ),
         "health", "servescope_target_missing_metrics", keep="5m",
-    ),
-    Alert(
-        "ServescopeScrapesTruncated", "warning", "telemetry", "telemetry",
-        Compare(
-            Own("servescope_scrapes_total", ("outcome",), (("outcome", ("truncated",)),), increase_over="10m"),
-            ">", 0.0,
-        ),
-        "Responses of targets are truncated.",
-        "Scrapes ended before the response was complete within the last 10 minutes.",
-        Runbook(
-            "Connections end before the response is complete. Truncated responses are discarded.",
-            "Figures of those targets are missing.",
-            "The Sources page names the targets; look for a proxy with a limit on size or time.",
-            "Raise that limit, or scrape the target without the proxy.",
-            "A target that is killed while it answers.",
-        ),
-        "health", "servescope_scrapes_total", wait="5m",
     ),
 )  # fmt: skip

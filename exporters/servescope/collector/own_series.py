@@ -12,9 +12,9 @@ from servescope.collector.fleet import Fleet
 from servescope.collector.telemetry import Telemetry
 from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.contract.expressions import Vector
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
 from servescope.contract.samples import make_labels
 
-SCRAPE_AGE: Final = "servescope_target_scrape_age_seconds"
 CONFIGURED_TRAFFIC: Final = "servescope_configured_traffic_ratio"
 
 
@@ -35,7 +35,7 @@ class OwnSeries:
         ]
         return [
             Gauges("servescope_targets", targets),
-            Gauges(SCRAPE_AGE, list(fleet.scrape_ages())),
+            Gauges(SCRAPE_AGE_SERIES, list(fleet.scrape_ages())),
             Gauges(CONFIGURED_TRAFFIC, list(self._configured_traffic().items())),
             Gauges("servescope_alerts", fleet.alerts.counts()),
             Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
@@ -52,7 +52,7 @@ class OwnSeries:
         for name, value in TARGET_GAUGES.items():
             if name in names:
                 found[name] = {each.labels: value(each.status) for each in scraped}
-        found[SCRAPE_AGE] = dict(fleet.scrape_ages())
+        found[SCRAPE_AGE_SERIES] = dict(fleet.scrape_ages())
         found[CONFIGURED_TRAFFIC] = self._configured_traffic()
         return found
 

@@ -45,6 +45,29 @@ ALL_BAD_REQUESTS = Bound(
 )
 ALL_BAD = 0.99
 """From this share of requests on, all of them are bad; extrapolated counts are no whole numbers."""
+STEADY_TRAFFIC = Bound(
+    "steady_traffic", 0.1, "requests/s", "traffic that never fell below this for an hour does not end by chance"
+)
+SERVING_AGE = Bound(
+    "serving_age", 150.0, "seconds", "counters of an older scrape stay the same for most of a rate's window"
+)
+MOST_GONE = Bound(
+    "most_gone", 0.5, "ratio", "if a larger share of the deployments is gone the lists of targets are wrong", most=1.0
+)
+FAILING_RULES = Bound("failing_rules", 0.5, "events", "if more rules fail at most evaluations, one of them always does")
+MISSED_EVALUATIONS = Bound(
+    "missed_evaluations", 0.1, "ratio", "if a larger share is missed, alerts fire late and figures have gaps", most=1.0
+)
+UNSENT_ALERTS = Bound(
+    "unsent_alerts",
+    0.01,
+    "ratio",
+    "requests that fail for each alert sent; a request has up to 64 alerts, so a few in a hundred are most requests",
+    most=1.0,
+)
+FAILED_NOTIFICATIONS = Bound(
+    "failed_notifications", 0.1, "ratio", "if a larger share of notifications fails, people miss some", most=1.0
+)
 STORE_QUEUE_AGE = Bound(
     "store_queue_age", 60.0, "seconds", "scrapes that wait longer for the store would be lost with the process"
 )
@@ -98,6 +121,13 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             QUEUE_FLOOR,
             BAD_REQUESTS,
             ALL_BAD_REQUESTS,
+            STEADY_TRAFFIC,
+            SERVING_AGE,
+            MOST_GONE,
+            FAILING_RULES,
+            MISSED_EVALUATIONS,
+            UNSENT_ALERTS,
+            FAILED_NOTIFICATIONS,
             STORE_QUEUE_AGE,
             WORSE_TIMES,
             WORSE_ERRORS,

@@ -30,6 +30,12 @@ Matchers = tuple[tuple[str, tuple[str, ...]], ...]
 """Pairs of a label and the values it may have."""
 
 
+class Pattern(str):
+    """A value of a matcher that is a regular expression, which all of a label's value has to match."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """Increase of a counter per second, summed over the group."""
@@ -233,9 +239,10 @@ def _selector(name: str, where: Matchers, scope: str) -> str:
 
 
 def _matcher(label: str, values: tuple[str, ...]) -> str:
-    if len(values) == 1:
+    if len(values) == 1 and not isinstance(values[0], Pattern):
         return f'{label}="{escape_label_value(values[0])}"'
-    return f'{label}=~"{"|".join(escape_label_value(re.escape(value)) for value in values)}"'
+    patterns = (value if isinstance(value, Pattern) else re.escape(value) for value in values)
+    return f'{label}=~"{"|".join(map(escape_label_value, patterns))}"'
 
 
 def is_per_second(expression: Expression) -> bool:
@@ -255,4 +262,8 @@ def is_per_second(expression: Expression) -> bool:
 
 def matches(labels: Mapping[str, str], where: Matchers) -> bool:
     """Whether every label has one of its values; one that is absent has the empty value, as in Prometheus."""
-    return all(labels.get(label, "") in values for label, values in where)
+    return all(_is_one_of(labels.get(label, ""), values) for label, values in where)
+
+
+def _is_one_of(text: str, values: tuple[str, ...]) -> bool:
+    return text in values or any(isinstance(value, Pattern) and re.fullmatch(value, text) for value in values)

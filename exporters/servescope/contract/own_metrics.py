@@ -32,16 +32,22 @@ JUDGE_JOB = "servescope-judge"
 JUDGEMENT_AGE_SECONDS = 300.0
 """An older judgement does not say whether the cutover is healthy."""
 
+SCRAPE_AGE_SERIES = "servescope_target_scrape_age_seconds"
+"""Its series are there while the target is listed, whether its scrapes succeed or not."""
+
 RULE_FAILURES = "prometheus_rule_evaluation_failures_total"
+RULE_EVALUATIONS = "prometheus_rule_group_iterations_total"
 RULES_MISSED = "prometheus_rule_group_iterations_missed_total"
+ALERTS_SENT = "prometheus_notifications_sent_total"
 ALERTS_UNSENT = "prometheus_notifications_errors_total"
 PROMETHEUS_RELOADED = "prometheus_config_last_reload_successful"
+NOTIFICATIONS_TRIED = "alertmanager_notifications_total"
 NOTIFICATIONS_FAILED = "alertmanager_notifications_failed_total"
 ALERTMANAGER_RELOADED = "alertmanager_config_last_reload_successful"
 SCRAPED_UP = "up"
 FOREIGN_SERIES = frozenset({
-    RULE_FAILURES, RULES_MISSED, ALERTS_UNSENT, PROMETHEUS_RELOADED, NOTIFICATIONS_FAILED, ALERTMANAGER_RELOADED,
-    SCRAPED_UP,
+    RULE_FAILURES, RULE_EVALUATIONS, RULES_MISSED, ALERTS_SENT, ALERTS_UNSENT, PROMETHEUS_RELOADED,
+    NOTIFICATIONS_TRIED, NOTIFICATIONS_FAILED, ALERTMANAGER_RELOADED, SCRAPED_UP,
 })  # fmt: skip
 """Series that Prometheus and Alertmanager expose about themselves; a Prometheus that scrapes both has them."""
 
@@ -186,7 +192,7 @@ _COLLECTOR = (
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(
-        "servescope_target_scrape_age_seconds", "gauge", "seconds",
+        SCRAPE_AGE_SERIES, "gauge", "seconds",
         "Time since the target's last scrape that succeeded; exposed while the target is listed.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
@@ -311,6 +317,10 @@ _OTHERS = (
         ("rule_group",), "Prometheus does not scrape itself, or has no rules",
     ),
     _of_prometheus(
+        RULE_EVALUATIONS, "counter", "events", "Evaluations of a group that were due, missed ones included.",
+        ("rule_group",), "Prometheus does not scrape itself, or has no rules",
+    ),
+    _of_prometheus(
         RULES_MISSED, "counter", "errors",
         "Evaluations of a group skipped because the one before was not over.",
         ("rule_group",), "Prometheus does not scrape itself, or has no rules",
@@ -324,7 +334,7 @@ _OTHERS = (
         ("rule_group",), "Prometheus does not scrape itself, or has no rules",
     ),
     _of_prometheus(
-        "prometheus_notifications_sent_total", "counter", "events", "Alerts sent to each Alertmanager.",
+        ALERTS_SENT, "counter", "events", "Alerts sent to each Alertmanager.",
         ("alertmanager",), "Prometheus does not scrape itself, or knows no Alertmanager",
     ),
     _of_prometheus(
@@ -344,7 +354,7 @@ _OTHERS = (
     ),
     _of_alertmanager("alertmanager_build_info", "gauge", "state", "1, with the version as label.", ("version",)),
     _of_alertmanager(
-        "alertmanager_notifications_total", "counter", "events", "Notifications Alertmanager sent or tried to.",
+        NOTIFICATIONS_TRIED, "counter", "events", "Notifications Alertmanager sent or tried to.",
         ("integration",),
     ),
     _of_alertmanager(

@@ -64,6 +64,7 @@ def _engine(first: EngineEffects, second: EngineEffects) -> EngineEffects:
         error_share=_shares(first.error_share, second.error_share),
         frozen=first.frozen or second.frozen,
         churn_share=_shares(first.churn_share, second.churn_share),
+        gpu_lost=first.gpu_lost or second.gpu_lost,
     )
 
 
@@ -88,6 +89,7 @@ def _deployment(first: DeploymentEffects, second: DeploymentEffects) -> Deployme
         autoscaler_frozen=first.autoscaler_frozen or second.autoscaler_frozen,
         scaling_ignored=first.scaling_ignored or second.scaling_ignored,
         transfer_factor=first.transfer_factor * second.transfer_factor,
+        unreachable=first.unreachable or second.unreachable,
     )
 
 

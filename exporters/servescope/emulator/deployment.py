@@ -99,10 +99,13 @@ class EmulatedDeployment:
         """Serve one request; `finished` is called with its outcome. What is returned hangs up.
 
         Without an active replica it waits in the router; what the router does not take either is rejected, which only
-        its own figures show.
+        its own figures show. What cannot reach the router fails at once.
         """
         flight = RequestInFlight(request, finished)
         self._flights[flight] = None
+        if self.effects.unreachable:
+            self._clock.schedule(0.0, partial(self._end, flight, "error"))
+            return lambda: self._hang_up(flight)
         flight.take_back = self.router.submit(request, lambda placement: self._serve(flight, placement))
         if request.patience_seconds is not None:
             self._clock.schedule(request.patience_seconds, lambda: self._hang_up(flight))

@@ -18,7 +18,7 @@ class EngineEffects:
     largest batch. `acceptance_factors` (0 to 1) lower the chance of each draft position, the last of them that of all
     positions after it. `error_share` of the requests fail beside those that do anyway. While `frozen` no step begins:
     requests are accepted and none progresses, and the engine exposes the same values all the time. `churn_share` of the
-    idle cached blocks are lost each second.
+    idle cached blocks are lost each second. With `gpu_lost` nothing reads a GPU.
     """
 
     prefill_factor: float = 1.0
@@ -28,6 +28,7 @@ class EngineEffects:
     error_share: float = 0.0
     frozen: bool = False
     churn_share: float = 0.0
+    gpu_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class DeploymentEffects:
     `cold_start_factor` stretches a start. Of `crashing_replicas` replicas, each fails `crash_after_seconds` after it
     became active, and is started again. `max_replica` replaces the configured bound. While `autoscaler_frozen`, it
     reads no load and orders nothing new; while `scaling_ignored`, replicas are neither started nor stopped,
-    whatever it orders. `transfer_factor` stretches the transfer of KV between phases.
+    whatever it orders. `transfer_factor` stretches the transfer of KV between phases. While `unreachable`, requests
+    fail before they arrive, and no part of the deployment knows of them.
     """
 
     cold_start_factor: float = 1.0
@@ -64,6 +66,7 @@ class DeploymentEffects:
     autoscaler_frozen: bool = False
     scaling_ignored: bool = False
     transfer_factor: float = 1.0
+    unreachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

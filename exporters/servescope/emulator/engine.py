@@ -243,6 +243,7 @@ class Engine:
 
     def _follow_effects(self) -> None:
         effects, speculation = self._effects, self.parameters.speculation
+        self._gpu.is_lost = effects.gpu_lost
         age_seconds = self._clock.now - self._born_at
         self._reach = speculation.reach(effects.acceptance_factors, age_seconds=age_seconds) if speculation else []
         self._scheduler.largest_batch = max(int(self.parameters.max_batch_size * effects.batch_factor), 1)

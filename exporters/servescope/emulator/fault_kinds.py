@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
+from servescope.contract.identity import Role
 from servescope.emulator.composition import Effects
 from servescope.emulator.effects import (
     DeploymentEffects,
@@ -29,6 +30,7 @@ DRAFT: Final = "speculation"
 KV_ROUTER: Final = "KV-aware router"
 SCALES_BY_TOKENS: Final = "token-based autoscaler"
 KV_TRANSFER: Final = "KV transfer between prefill and decode workers"
+_UNREACHED: Final = Effects(deployment=DeploymentEffects(unreachable=True))
 _WEIGHT: Final = KvRouterParameters().router_overlap_score_weight
 # Edges of the catalog's bands, which alerts and panels have too.
 _TUNE_FROM: Final = SPECULATION_BAND.steps[0].start
@@ -64,8 +66,9 @@ class FaultKind:
     """One kind of fault.
 
     `summary` says what is wrong. `effects` and `truths` are functions of the intensity, which is 1 for a kind that has
-    none. `part` is what a deployment must have for the fault to be in it, "" when all have it. In a scope of several
-    replicas a fault with `one_replica` is in the oldest active one of each deployment.
+    none. `part` is what a deployment must have for the fault to be in it, "" when all have it. Only the expositions of
+    targets with the `role` are wrong, where one is given. In a scope of several replicas a fault with `one_replica` is
+    in the oldest active one of each deployment.
     `needs` are the circumstances in which its truths show, "" when the demo's traffic is enough, and
     `shows_after_seconds` how long the emulated stack and a window of one minute take to show them.
     """
@@ -78,6 +81,7 @@ class FaultKind:
     scopes: tuple[Scope, ...] = _ANYWHERE
     one_replica: bool = False
     part: str = ""
+    role: Role | Literal[""] = ""
     needs: str = ""
     shows_after_seconds: float = 90.0
 
@@ -231,6 +235,15 @@ _ROUTING: Final = (
         scopes=_DEPLOYMENTS,
         part=KV_ROUTER,
     ),
+    FaultKind(
+        "router-down",
+        "The router no longer answers, neither clients nor scrapes; the engines behind it are healthy and idle.",
+        None,
+        lambda _: replace(_UNREACHED, exposition=ExpositionEffects(unreachable=True)),
+        lambda _: (Truth("request_rate", below_times=0.2), Truth(TARGETS_UP, above=0.01, below=0.99)),
+        scopes=_DEPLOYMENTS,
+        role="router",
+    ),
 )  # fmt: skip
 
 _SCALING: Final = (
@@ -305,6 +318,16 @@ _SERVING: Final = (
         "A replica accepts requests and answers health checks and scrapes, but computes nothing: up, not serving.",
         None,
         lambda _: Effects(engine=EngineEffects(frozen=True)),
+        lambda _: (Truth("concurrent_requests", above_times=1.3), Truth(TARGETS_UP, above=0.99, unmoved=True)),
+        one_replica=True,
+        needs="traffic that leaves the deployment room",
+        shows_after_seconds=180.0,
+    ),
+    FaultKind(
+        "gpu-lost",
+        "A replica's GPU has fallen off the bus: nothing can read it, and the engine waits for it for ever.",
+        None,
+        lambda _: Effects(engine=EngineEffects(frozen=True, gpu_lost=True)),
         lambda _: (Truth("concurrent_requests", above_times=1.3), Truth(TARGETS_UP, above=0.99, unmoved=True)),
         one_replica=True,
         needs="traffic that leaves the deployment room",
@@ -393,6 +416,15 @@ _TRAFFIC: Final = (
         lambda factor: (Truth("request_rate", above_times=1 + 0.4 * (factor - 1)),) if factor >= 1.5 else (),
         scopes=_STACK,
         shows_after_seconds=120.0,
+    ),
+    FaultKind(
+        "traffic-stopped",
+        "Requests no longer reach a deployment, as when the gateway in front of it fails; all of its parts are "
+        "healthy and idle.",
+        None,
+        lambda _: _UNREACHED,
+        lambda _: (Truth("request_rate", below_times=0.2), Truth(TARGETS_UP, above=0.99, unmoved=True)),
+        scopes=_DEPLOYMENTS,
     ),
 )
 

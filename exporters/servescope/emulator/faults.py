@@ -246,7 +246,11 @@ class Faults:
     def exposition(self, target: EmulatedTarget) -> ExpositionEffects:
         """What is wrong with the `/metrics` of a target now."""
         deployment, name = target.identity.deployment_id, target.identity.replica
-        return compose(each.fault.effects for each in self._in(deployment, name)).exposition
+        return compose(
+            each.fault.effects
+            for each in self._in(deployment, name)
+            if each.fault.kind.role in ("", target.identity.role)
+        ).exposition
 
     # --- what is on ---------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ class EmulatedGpu:
         self._worked_at_read = 0.0
         self._busy_ratio = 0.0
         self._before_reading: Callable[[], object] = lambda: None
+        self.is_lost = False
 
     def watch_reading(self, before: Callable[[], object]) -> None:
         """Have `before` called before each reading, so that the engine can record its work so far."""
@@ -34,8 +35,13 @@ class EmulatedGpu:
         self._works_until = self._clock.now + seconds
 
     def read(self) -> Resources:
-        """Share of the time since the last reading in which it was busy; a reading just taken is given again."""
+        """Share of the time since the last reading in which it was busy; a reading just taken is given again.
+
+        Of a GPU that is lost nothing is read.
+        """
         self._before_reading()
+        if self.is_lost:
+            return Resources()
         now = self._clock.now
         if now - self._read_at >= LEAST_SECONDS:
             worked = self._worked - max(self._works_until - now, 0.0)

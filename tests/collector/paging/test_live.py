@@ -23,7 +23,7 @@ from alerts.recording import recording_group
 from alerts.rules import objective_group
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
-from servescope.alerting.promql import condition_promql
+from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, Own, terms
 from servescope.collector.collector import Collector
 from servescope.contract.samples import Labels, Series, Window, make_labels
@@ -187,7 +187,7 @@ def _write_rules(path: Path, group: str) -> None:
     """All rules in one group, so that an alert sees what was recorded at the very same instant."""
     rules = [*recording_group(WINDOW, "1s")["rules"], *objective_group()["rules"]]
     for alert in COMPARED:
-        rule = {"alert": alert.name, "expr": condition_promql(alert.condition, WINDOW), "labels": {"of": "rule"}}
+        rule = {"alert": alert.name, "expr": alert_promql(alert, WINDOW), "labels": {"of": "rule"}}
         rule |= {"for": alert.wait} if alert.wait else {}
         rule |= {"keep_firing_for": alert.keep} if alert.keep else {}
         rules.append(rule)

@@ -175,7 +175,7 @@ def test_an_alert_whose_evaluation_fails_stops_no_other(
         return real(condition, view)
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr("servescope.collector.paging.states.holding", fails)
+        monkeypatch.setattr("servescope.alerting.evaluation.holding", fails)
         scene.failed = 1
         await scene.steps(21)
         assert scene.states()["ServescopeReplicasFailed"] == "firing"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, duration_ms
-from servescope.alerting.records import Alert, Badness, Measured, Over, Own, RequestsEnded, Shown
+from servescope.alerting.records import Alert, Badness, Lately, Measured, Over, Own, RequestsEnded, Shown
 from servescope.collector.paging.states import (
     GRACE_MS,
     KEPT_FREE,
@@ -49,6 +49,9 @@ class OneFigure:
         return {}
 
     def highest(self, _: Own, window: str) -> Vector:
+        return {}
+
+    def lately(self, _: Lately) -> Vector:
         return {}
 
     def badness(self, _: Badness) -> Vector:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, is_evaluated_by_collector
-from servescope.alerting.records import Alert, Shown
+from servescope.alerting.evaluation import Active, duration_ms, is_evaluated_by_collector
+from servescope.alerting.records import Alert, Extreme, Lately, Own, Shown, Total
 from servescope.collector.derive import Derivation
 from servescope.collector.paging.annotations import annotate, list_others
 from servescope.collector.paging.notifier import Batch, LastSent, Notifier, Post
@@ -20,13 +20,14 @@ from servescope.collector.paging.payloads import AlertPayload
 from servescope.collector.paging.requirements import requirements_of
 from servescope.collector.paging.settings import AlertingSettings
 from servescope.collector.paging.states import AlertInstance, AlertStates, Key, State
-from servescope.collector.paging.view import CollectorView
+from servescope.collector.paging.view import CollectorView, span_ms_of
 from servescope.collector.telemetry import Telemetry
 from servescope.contract.events import Event
 from servescope.contract.expressions import Vector
 from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.figures import FIGURES, figure_key
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import ENGINE_ROLES, Deployment
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
 from servescope.contract.samples import Labels, Snapshot, make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
@@ -250,6 +251,22 @@ class AlertManager:
             deployment: history.read_figures(deployment, now_ms - longest_ms, now_ms, names=keys)
             for deployment in history.deployments()
         })  # fmt: skip
+        self._restore_samples(history, now_ms)
+
+    def _restore_samples(self, history: Store, now_ms: int) -> None:
+        """Restore what conditions have sampled: an alert on what is gone must not be resolved by a restart."""
+        for lately in self.view.requirements.lately:
+            figure = _witness(lately)
+            if figure:
+                span_ms = span_ms_of(lately)
+                points = span_ms // duration_ms(lately.every)
+                tables = {
+                    deployment: history.read_figures(
+                        deployment, now_ms - span_ms, now_ms, names=[figure], max_points=points
+                    )
+                    for deployment in history.deployments()
+                }  # fmt: skip
+                self.view.restore_samples(lately, figure, tables)
 
     def _restore_instances(self, stored: Iterable[KeptAlert], *, down_ms: int, at_ms: int, settle_ms: int) -> None:
         # Another release may have stored alerts that do not exist here.
@@ -273,6 +290,18 @@ def _firing(instances: Iterable[AlertInstance]) -> frozenset[tuple[Key, int | No
         for each in instances
         if each.state == "firing" and ALERTS[each.alert].severity != "none"
     )
+
+
+def _witness(lately: Lately) -> str:
+    """The figure whose stored past says what was sampled, "" where none does."""
+    match lately.of:
+        case Total(shown):
+            return shown.figure
+        case Extreme(_, Own(name, _, where)) if name == SCRAPE_AGE_SERIES and where == (("role", ENGINE_ROLES),):
+            # Which deployments had engines among the targets; of targets themselves only the present is stored.
+            return "concurrent_requests"
+        case _:
+            return ""
 
 
 def _keys(pasts: Iterable[Shown]) -> list[str] | None:

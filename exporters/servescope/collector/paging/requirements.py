@@ -15,13 +15,14 @@ from servescope.alerting.records import (
     Badness,
     Condition,
     Except,
-    Extreme,
+    Lately,
     Measured,
     Over,
     Own,
     RequestsEnded,
     Shown,
     Vanished,
+    conditions_of,
     terms,
 )
 from servescope.collector.derive import Asked
@@ -40,7 +41,8 @@ class Requirements:
     `figures` are read by name, `pasts` over a span of time. `measured` and `badness` name the expressions of `asked`,
     which are derived beside the figures. `budgets` are the windows of objectives that are longer than scrapes are kept,
     and of the requests that ended. `own` are the collector's own series with how long ago they are read, `counters`
-    those whose increase is read.
+    those whose increase is read. `lately` are the terms that are sampled now and then, for their maximum or minimum
+    over a past window.
     """
 
     figures: frozenset[str]
@@ -51,11 +53,13 @@ class Requirements:
     budgets: Mapping[Badness | RequestsEnded, int]
     own: Mapping[str, int]
     counters: Mapping[str, int]
+    lately: tuple[Lately, ...]
 
 
 def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
     """The requirements of these alerts, for figures over `window_ms`."""
-    found = [term for alert in alerts for term in (*terms(alert.condition), *_earlier(alert.condition))]
+    conditions = [condition for alert in alerts for condition in conditions_of(alert)]
+    found = [term for condition in conditions for term in terms(condition)]
     pasts: dict[Shown, int] = {}
     own: dict[str, int] = {}
     counters: dict[str, int] = {}
@@ -65,8 +69,10 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
                 _raise_to(pasts, shown, duration_ms(window) + duration_ms(before))
             case Own(name, _, _, increase_over) if name not in FOREIGN_SERIES:
                 _raise_to(counters if increase_over else own, name, duration_ms(increase_over))
-            case Extreme(_, Own(name), _, before) if name not in FOREIGN_SERIES:
-                _raise_to(own, name, duration_ms(before))
+    for condition in conditions:
+        for vanished in _vanished(condition):
+            if vanished.own.name not in FOREIGN_SERIES:
+                _raise_to(own, vanished.own.name, duration_ms(vanished.before))
     measured = {term: f"measured {number}" for number, term in enumerate(_each(found, Measured))}
     badness = {term: duration_ms(term.window) for term in _each(found, Badness)}
     held_ms = max(window_ms, LOOKBACK_MS)
@@ -89,6 +95,7 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
         ),
         MappingProxyType(own),
         MappingProxyType(counters),
+        tuple(_each(found, Lately)),
     )
 
 
@@ -97,16 +104,16 @@ def objectives_of(requirements: Requirements) -> tuple[Objective, ...]:
     return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, Badness)))
 
 
-def _earlier(condition: Condition) -> Iterable[Extreme]:
-    """How long ago a condition reads the series that it compares with now."""
+def _vanished(condition: Condition) -> Iterable[Vanished]:
+    """The conditions within one that compare series with earlier ones."""
     match condition:
-        case Vanished(own, before):
-            yield Extreme("max", own, own.by, before)
+        case Vanished():
+            yield condition
         case All(conditions) | Any(conditions):
             for each in conditions:
-                yield from _earlier(each)
+                yield from _vanished(each)
         case Except(each, unless):
-            yield from (*_earlier(each), *_earlier(unless))
+            yield from (*_vanished(each), *_vanished(unless))
         case _:
             return
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from servescope.alerting.evaluation import Active, View, advance, duration_ms, holding
+from servescope.alerting.evaluation import Active, View, active_now, advance, duration_ms
 from servescope.alerting.records import Alert
 from servescope.contract.expressions import Vector
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
@@ -105,7 +105,7 @@ class AlertStates:
         for name, alert in self._alerts.items():
             try:
                 before = self._active.get(name, {})
-                held = self._bounded(alert, self._believed(name, holding(alert.condition, view), at_ms))
+                held = self._bounded(alert, self._believed(name, active_now(alert, before, view), at_ms))
                 if held or before:
                     self._settle(name, advance(alert, before, held, at_ms), at_ms)
             except Exception:

@@ -9,8 +9,8 @@ from itertools import chain
 
 import numpy as np
 
-from servescope.alerting.evaluation import duration_ms
-from servescope.alerting.records import Badness, Measured, Over, Own, RequestsEnded, Shown
+from servescope.alerting.evaluation import duration_ms, values_of
+from servescope.alerting.records import Badness, Lately, Measured, Over, Own, RequestsEnded, Shown, labels_of
 from servescope.collector.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
@@ -38,6 +38,9 @@ class CollectorView:
             name: RecentValues(span_ms + LOOKBACK_MS) for name, span_ms in requirements.own.items() if span_ms
         }
         self._counters: RecentValues[Series] = RecentValues(max(requirements.counters.values(), default=0))
+        self._samples: dict[Lately, RecentValues[Labels]] = {
+            lately: RecentValues(span_ms_of(lately)) for lately in requirements.lately
+        }
         self._labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
         self.at_ms = 0
         self._figures: dict[str, Vector] = {}
@@ -64,6 +67,9 @@ class CollectorView:
             for labels, value in own.get(name, {}).items()
         }
         self._counters.append(at_ms, counted)
+        for lately, samples in self._samples.items():
+            if _is_due(lately, samples, at_ms):
+                samples.append(at_ms, values_of(lately.of, self))
 
     def _vectors(self, deployments: Mapping[Deployment, Derivation]) -> dict[str, Vector]:
         vectors: dict[str, Vector] = {name: {} for name in self.requirements.figures}
@@ -99,6 +105,19 @@ class CollectorView:
             past = self._pasts[shown] = RecentValues(span_ms)
             for at_ms in sorted(instants):
                 past.append(at_ms, instants[at_ms])
+
+    def restore_samples(self, lately: Lately, figure: str, tables: Mapping[Deployment, FigureTable]) -> None:
+        """Restore what is sampled for a term, as the sums of a figure by the term's labels, at about each `every`."""
+        by, every_ms = labels_of(lately), duration_ms(lately.every)
+        instants: dict[int, Vector] = {}
+        for deployment, table in tables.items():
+            group = tuple(pair for pair in deployment.labels() if pair[0] in by)
+            for at_ms, value in zip(table.times.tolist(), table.values[figure].tolist(), strict=True):
+                if value == value:
+                    sums = instants.setdefault(at_ms // every_ms * every_ms, {})
+                    sums[group] = sums.get(group, 0.0) + value
+        for at_ms in sorted(instants):
+            self._samples[lately].append(at_ms, instants[at_ms])
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -139,6 +158,12 @@ class CollectorView:
         within = Range(self.at_ms, duration_ms(window), self._bounds)
         found = track.by_key(reduced("max", track.between(within.first_ms, self.at_ms)[1]))
         return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
+
+    def lately(self, lately: Lately) -> Vector:
+        """The maximum or minimum of a term at the samples of a past window."""
+        samples, end_ms = self._samples[lately], self.at_ms - duration_ms(lately.before)
+        within = Range(end_ms, duration_ms(lately.window), self._bounds)
+        return samples.by_key(reduced(lately.function, samples.between(within.first_ms, end_ms)[1]))
 
     def measured(self, measured: Measured) -> Vector:
         """An expression over the figures' window, summed where it spans several deployments."""
@@ -198,6 +223,17 @@ class CollectorView:
             if series.name == own.name and _is_meant(series.labels, own.where)
         )
         return _summed(meant, own.by)
+
+
+def span_ms_of(lately: Lately) -> int:
+    """How far back a term is read, in milliseconds."""
+    return duration_ms(lately.window) + duration_ms(lately.before)
+
+
+def _is_due(lately: Lately, samples: RecentValues[Labels], at_ms: int) -> bool:
+    """Whether a step of `every` began since the last sample; one that is later than now was of another clock."""
+    every_ms, times = duration_ms(lately.every), samples.times
+    return not len(times) or int(times[-1]) // every_ms != at_ms // every_ms
 
 
 def _summed(values: Iterable[tuple[Labels, float]], by: Sequence[str]) -> Vector:

@@ -1,0 +1,74 @@
+"""Which deployments are listed, were listed within the last day, and ought to be: conditions of several alerts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from servescope.alerting.records import (
+    Compare,
+    Condition,
+    Except,
+    Extreme,
+    Lately,
+    Over,
+    Own,
+    Present,
+    Shown,
+)
+from servescope.contract.expressions import Matchers
+from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
+
+PHASE: Final = "rollout_phase"
+ANY_PHASE: Final = tuple(label for label in DEPLOYMENT_LABELS if label != PHASE)
+"""The labels of a deployment: one that enters another phase of its rollout is the same, though its series differ."""
+
+ENGINES: Final[Matchers] = (("role", ENGINE_ROLES),)
+ROUTERS: Final[Matchers] = (("role", ("router",)),)
+
+REMEMBERED: Final = "1d"
+"""How long a deployment that is no longer listed is missed."""
+
+SENT: Final = Shown("autoscaler_rounded_desired_scale")
+SCALED_TO_ZERO: Final = Compare(SENT, "==", 0.0)
+NONE_WANTED_LATELY: Final = Compare(Over("min", SENT, "20m"), "==", 0.0)
+"""The autoscaler requests no replica, or did not at some time within the 20 minutes of a cold start."""
+
+RETIRED: Final = Compare(
+    Own("servescope_configured_traffic_ratio", ("model_name", "environment", "inference_stack")), "==", 0.0
+)
+"""The configured traffic split sends a stack no requests: no user is affected by what becomes of it."""
+
+COLLECTED: Final = Present(Own("servescope_build_info"))
+"""Without a collector nothing is listed: one alert reports that, and not one for each deployment."""
+
+
+def scrape_age(where: Matchers = ()) -> Own:
+    """The series of targets that are there while a target is listed, whether or not its scrapes succeed."""
+    return Own(SCRAPE_AGE_SERIES, IDENTITY_LABELS, where)
+
+
+def target_up(where: Matchers = ()) -> Own:
+    """Whether the last scrape of each target succeeded; absent until it was scraped."""
+    return Own("servescope_target_up", IDENTITY_LABELS, where)
+
+
+def listed(where: Matchers) -> Condition:
+    """A deployment with such targets."""
+    return Present(Extreme("min", scrape_age(where), ANY_PHASE))
+
+
+def lately_listed(where: Matchers) -> Condition:
+    """A deployment that has, or within a day had, such targets."""
+    return Present(Lately("max", Extreme("min", scrape_age(where), ANY_PHASE), REMEMBERED))
+
+
+def unless_unused(condition: Condition) -> Condition:
+    """The condition, without deployments that are scaled to zero or retired."""
+    return Except(Except(condition, SCALED_TO_ZERO), RETIRED)
+
+
+EXPECTED: Final = unless_unused(lately_listed(ENGINES))
+"""A deployment that ought to be listed."""
+
+GONE: Final = Except(EXPECTED, listed(ENGINES))

@@ -1,0 +1,105 @@
+"""The alerts on requests that no longer arrive: no router is left, or a model's traffic stopped."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from servescope.alerting.choices import bound
+from servescope.alerting.listing import (
+    ANY_PHASE,
+    NONE_WANTED_LATELY,
+    REMEMBERED,
+    RETIRED,
+    ROUTERS,
+    lately_listed,
+    target_up,
+    unless_unused,
+)
+from servescope.alerting.records import (
+    WHO,
+    Alert,
+    All,
+    Compare,
+    Except,
+    Extreme,
+    Lately,
+    Present,
+    Runbook,
+    Shown,
+    Total,
+)
+from servescope.contract.bounds import STEADY_TRAFFIC
+
+MODEL_LABELS: Final = ("model_name", "environment")
+_FLOOR: Final = bound(STEADY_TRAFFIC)
+_SERVED: Final = Total(Shown("request_rate"), MODEL_LABELS)
+_IN_FLIGHT: Final = Total(Shown("concurrent_requests"), MODEL_LABELS)
+# Without the minutes in which the rate fell to 0.
+_HOUR_BEFORE: Final = Lately("min", _SERVED, "1h", every="1m", before="15m")
+_KNOWN_FOR_AN_HOUR: Final = Present(Lately("max", _SERVED, "5m", every="1m", before="75m"))
+_ROUTERS_UP: Final = Extreme("max", target_up(ROUTERS), ANY_PHASE)
+
+TRAFFIC_ALERTS: Final = (
+    Alert(
+        "ServescopeRouterDown", "critical", "telemetry", "telemetry",
+        Except(Except(Compare(_ROUTERS_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED),
+        "No router of a deployment can be scraped.",
+        f"The scrapes of all routers of {WHO} fail.",
+        Runbook(
+            "The scrapes of every listed router of the deployment fail. Engines behind a dead router are healthy and "
+            "idle: no alert on engines fires. One router of several that fails is a ticket of ServescopeTargetDown. "
+            "The alert stays active for up to a day if the routers then vanish from the lists of targets.",
+            "Requests are refused or time out before they reach an engine. None of them is in any figure of the "
+            "engines.",
+            "Open this panel first, by deployment; 0 for each `router` target is bad, 1 for any is good. "
+            "Then compare with the request rate of its engines: if that is 0 the router is dead, if it is as before "
+            "only the scrapes fail. On the router's machine: does the process run, and does its port answer? vLLM "
+            "router and SGLang router (`sglang_router`): the log ends with a panic or an OOM kill. Dynamo: "
+            "`python -m dynamo.frontend` logs lost etcd or NATS leases. TensorRT-LLM: the `trtllm-serve` "
+            "disaggregated server logs unreachable workers.",
+            "Restart the router, or start a second one; roll back its last change; route the traffic to the other "
+            "stack of the model. Do not restart the engines: they are healthy, and their caches would be lost. If the "
+            "router does not stay up, call whoever owns the gateway. It is over when the request rate of the engines "
+            "is as before.",
+            "A network policy, a certificate or credentials that affect only the collector: then requests are served "
+            "as before. A router that was removed on purpose and is still listed. A stack whose configured share of "
+            "the traffic is 0, or that is scaled to zero, is left out.",
+        ),
+        "health", "servescope_target_up", wait="5m", keep="5m",
+        lasts=Except(unless_unused(lately_listed(ROUTERS)), Compare(_ROUTERS_UP, "==", 1.0)),
+    ),
+    Alert(
+        "ServescopeTrafficGone", "critical", "traffic", "traffic",
+        All((
+            Except(Compare(_SERVED, "==", 0.0), Compare(_IN_FLIGHT, ">", 0.0)),
+            Compare(_HOUR_BEFORE, ">=", _FLOOR),
+            _KNOWN_FOR_AN_HOUR,
+        )),
+        "A model gets no requests any more.",
+        f"No stack of {{{{ $labels.model_name }}}} has served a request for 10 minutes. In the hour before there were "
+        f"at least {_FLOOR:g} requests per second at all times.",
+        Runbook(
+            "The engines of the model can be scraped, no request ended within 5 minutes on any of its stacks, none is "
+            f"in flight, and in the whole hour before there were at least {_FLOOR:g} requests per second. A stack that "
+            "a cutover drains does not count: the requests of all stacks are summed. The alert stays active until "
+            "requests are served again, for at most a day.",
+            "Most likely every request fails before it reaches an engine: in the gateway, in DNS, in the load "
+            "balancer, or in the router.",
+            "Send a request through the public address. Then open this panel without a filter by stack: a fall to 0 "
+            "within a minute is a failure, a slow decline over an hour is not. A refused connection or a bad gateway "
+            "points to the gateway or the router, a refused key to the keys, an unknown model to a renamed one. A good "
+            "answer means that clients stopped: ask the largest one. vLLM, SGLang, TensorRT-LLM and Dynamo: send one "
+            "request to an engine directly (`/v1/completions`); if it answers, the engines are not the cause.",
+            "Roll back the last change of the gateway or the router; restore the route to the model. Do not restart "
+            "engines and do not scale down: the traffic comes back at once when the route does. It is over when the "
+            "request rate is as before.",
+            "A batch job of more than an hour that ended; a model whose clients moved to another model: silence it "
+            "until the model is removed.",
+        ),
+        "requests", "request_rate", wait="5m", keep="5m", panel="Requests",
+        lasts=Except(
+            Except(Compare(Lately("max", _SERVED, REMEMBERED), ">", 0.0), Compare(_SERVED, ">", 0.0)),
+            Compare(_IN_FLIGHT, ">", 0.0),
+        ),
+    ),
+)  # fmt: skip

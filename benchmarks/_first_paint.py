@@ -123,6 +123,9 @@ def estimate_samples(asked: Asked, fleet: Fleet, *, scrape_seconds: int) -> int:
 def _read(node: Node, fleet: Fleet, scrape_seconds: int) -> int:
     """The samples read at one moment."""
     match node:
+        case Selector(name, _, window) if ":" in window:
+            over, every = map(_seconds, window.split(":"))
+            return _count(node, fleet) * (over // every + 1)
         case Selector(name, _, window):
             interval = fleet.interval_seconds(name, scrape_seconds)
             return _count(node, fleet) * (_seconds(window) // interval + 1 if window else 1)

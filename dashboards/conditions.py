@@ -21,6 +21,7 @@ _FIGURE_OF: Mapping[Expression, str] = {
     if isinstance(figure.expression, Rate) and not figure.by
 }
 """The figure of a rate, where there is one: rates of deployments add up."""
+_LONG_PASTS = ("1d",)
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class Compiler(ConditionCompiler):
         raise UsageError(f"no panel shows the condition {condition!r}, which has no series")
 
     def _past(self, shown: Shown, window: str) -> str:
+        if window in _LONG_PASTS and not self._is_raw:
+            # Drawn for every point of a panel, each value of a day would be read hundreds of times.
+            return f"{self._shown(shown)}[{window}:5m]"
         # Expressions that are not recorded need a subquery for their past.
         return (
             f"({self._shown(shown)})[{window}:{self.options.scrape_interval}]"

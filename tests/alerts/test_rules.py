@@ -22,7 +22,14 @@ from servescope.alerting.links import panel_title
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, Badness, Shown, labels_of, terms
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
-from servescope.contract.bounds import BAD_REQUESTS, COMPARED_TRAFFIC, DRAFT_TRAFFIC, PROMPT_TRAFFIC
+from servescope.contract.bounds import (
+    ABORTS_TRAFFIC,
+    BAD_REQUESTS,
+    COMPARED_TRAFFIC,
+    DRAFT_TRAFFIC,
+    HANGING_FLOOR,
+    PROMPT_TRAFFIC,
+)
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import OWN_METRICS
@@ -143,6 +150,8 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
         f"rate(spec_decode_num_draft_tokens_total[5m])))) >= {DRAFT_TRAFFIC.value:g}",
         f"rate(kv_cache_eligible_tokens_total[5m])))) >= {PROMPT_TRAFFIC.value:g}",
         f"deployment:requests:rate5m >= {COMPARED_TRAFFIC.value:g}",
+        f"deployment:requests:rate5m >= {ABORTS_TRAFFIC.value:g}",
+        f"deployment:concurrent_requests:sum >= {HANGING_FLOOR.value:g}",
         f"deployment:requests:increase1h) >= {BAD_REQUESTS.value:g}",
         f"deployment:requests:increase1d) >= {BAD_REQUESTS.value:g}",
     )

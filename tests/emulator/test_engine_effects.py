@@ -60,6 +60,22 @@ def test_smaller_batch_serves_fewer_at_once() -> None:
     assert seconds[1] == seconds[2] > 1.9 * seconds[0]
 
 
+def test_requests_that_hang_are_in_flight_until_their_clients_leave() -> None:
+    """Half of them are served as ever, the others are in no queue; when the fault is over, their clients hang up."""
+    bench = Bench(replace(PLAIN, max_queue=100))
+    bench.engine.apply_effects(EngineEffects(hang_share=0.5))
+    for _ in range(40):
+        bench.submit(16, 2)
+    bench.clock.run_until(60.0)
+    hanging = bench.engine.in_flight
+    assert 10 <= hanging <= 30
+    assert (set(bench.outcomes.values()), len(bench.outcomes)) == ({"ok"}, 40 - hanging)
+    assert bench.engine.queued == 0
+    bench.engine.apply_effects(EngineEffects())
+    assert bench.engine.in_flight == 0
+    assert list(bench.outcomes.values()).count("client_abort") == hanging
+
+
 def test_misaligned_draft_is_accepted_less() -> None:
     """Factors lower the share accepted, of all positions or of late ones only, and the answer takes more steps."""
     plain, all_, late = (

@@ -129,6 +129,8 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("few-errors", share=4.0, tables={"autoscaling": _ROOMY}),
         Deployed("late"),
         Deployed("briefly-late"),
+        Deployed("hung-up"),
+        Deployed("hanging"),
     )),
     "pair": Emulated((
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),

@@ -172,6 +172,8 @@ _USERS: Final = (
         "errors", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
         muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
     ),
+    _of_faults("hung-up", "client-aborts:0.7", "ServescopeClientAbortsHigh"),
+    _of_faults("hanging", "requests-hang:0.3", "ServescopeRequestsHang", fires_within="75m"),
     Episode(
         "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
@@ -320,6 +322,11 @@ LISTED_BY_HAND: Final = ("gone", "unlisted")
 """Deployments whose list of targets nobody writes but an episode."""
 
 NOT_SHOWN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("ServescopeInterTokenLatencyBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurns"),
+        "only engines that report no time per output token have this objective, and none of them is emulated; "
+        "`tests/alerts/test_objectives.py` has a Dynamo frontend's counters",
+    ),
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
 }

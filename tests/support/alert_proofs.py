@@ -8,6 +8,9 @@ from typing import Any
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import (
+    ABORTS_MORE,
+    ABORTS_MOST,
+    ABORTS_TRAFFIC,
     ACTIVE_REPLICAS,
     ALL_BAD,
     ALL_BAD_REQUESTS,
@@ -17,6 +20,10 @@ from servescope.contract.bounds import (
     FAILED_NOTIFICATIONS,
     FAILING_RULES,
     FAILURES_REPEATED,
+    GROWN_TIMES,
+    HANGING_FLOOR,
+    HANGING_SHARE,
+    HANGING_TIMES,
     HIT_RATE_KEPT,
     JUDGEMENT_AGE,
     LATE_POSITION,
@@ -24,6 +31,7 @@ from servescope.contract.bounds import (
     MISSED_EVALUATIONS,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
+    QUEUE_SHARE,
     SCALE_CHANGES,
     SCRAPE_AGE,
     SERVING_AGE,
@@ -89,6 +97,9 @@ _QUEUED = figure("queued_requests")
 _REQUESTS = figure("request_rate")
 _REQUESTS_HERE, _WRITTEN = figure("concurrent_requests"), figure("output_tokens_per_second")
 _TOKENS = figure("autoscaler_in_flight_tokens")
+_ABORTED, _UNENDED, _DURATION = map(figure, ("client_abort_share", "request_unended_share", "request_duration_mean"))
+_USUAL, _YOUNG = (figure("client_abort_share", deployment_id=each) for each in ("usual", "young"))
+_USUAL_REQUESTS, _YOUNG_REQUESTS = (figure("request_rate", deployment_id=each) for each in ("usual", "young"))
 _IN_FLIGHT, _OUTPUT, _INPUT = (
     metric(name, replica="r0") for name in ("concurrent_requests", "output_tokens_total", "input_tokens_total")
 )
@@ -488,14 +499,59 @@ PROOFS: Mapping[str, Proof] = {
         labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
     ),
     "ServescopeQueueGrowing": Proof(
-        {_QUEUED: 0.0}, {_QUEUED: " ".join(str(length) for length in range(10, 60))}, lambda since: 10.0 + since,
+        {_QUEUED: 0.0, _REQUESTS_HERE: 1000.0}, {_QUEUED: " ".join(str(length) for length in range(10, 60))},
+        lambda since: 10.0 + since,
         {
-            "as long as before": {_QUEUED: 500.0},
+            "as long as before, beside as many that are served": {_QUEUED: 500.0, _REQUESTS_HERE: 1000.0},
+            "as long as before, and nobody knows beside how many": {_QUEUED: 500.0, _REQUESTS_HERE: None},
+            "few, and nobody else": {_QUEUED: QUEUE_FLOOR.value - 1, _REQUESTS_HERE: 0.0},
             "short": {_QUEUED: " ".join(f"{QUEUE_FLOOR.value - 1 + place / 100:g}" for place in range(50))},
         },
         also={
-            "by steps": ({_QUEUED: " ".join(str(20 + at // 8) for at in range(60))}, lambda since: 20.0 + since // 8)
+            "by steps": ({_QUEUED: " ".join(str(20 + at // 8) for at in range(60))}, lambda since: 20.0 + since // 8),
+            "as long all the time": ({_QUEUED: 800.0, _REQUESTS_HERE: 800.0 / QUEUE_SHARE.value / _HAIR}, 800.0),
         },
+    ),
+    "ServescopeClientAbortsHigh": Proof(
+        {_ABORTED: 0.0, _REQUESTS: 5.0, _USUAL: 0.45, _YOUNG_REQUESTS: 0.0, _USUAL_REQUESTS: 5.0},
+        {_ABORTED: ABORTS_MORE.value * _HAIR}, ABORTS_MORE.value * _HAIR,
+        {
+            "at the boundary": {_ABORTED: ABORTS_MORE.value},
+            "hardly any requests": {_ABORTED: 0.9, _REQUESTS: ABORTS_TRAFFIC.value * 0.99},
+            "many as always": {_USUAL: 0.6},
+            "a young one, at the boundary": {_YOUNG: ABORTS_MOST.value, _YOUNG_REQUESTS: 5.0},
+        },
+        also={"traffic at its floor": ({_ABORTED: 0.9, _REQUESTS: ABORTS_TRAFFIC.value}, 0.9)},
+        elsewhere={
+            "a young one": (
+                {_YOUNG: ABORTS_MOST.value * _HAIR, _YOUNG_REQUESTS: 5.0}, ABORTS_MOST.value * _HAIR,
+                {**DEPLOYMENT, "deployment_id": "young"},
+            ),
+        },
+        lead=100,
+    ),
+    "ServescopeRequestsHang": Proof(
+        # Ten are in flight on average if all end: five a second, each for two seconds.
+        {_REQUESTS_HERE: 20.0, _UNENDED: 0.0, _REQUESTS: 5.0, _DURATION: 2.0},
+        {_REQUESTS_HERE: 10 * HANGING_TIMES.value * _HAIR, _UNENDED: HANGING_SHARE.value * _HAIR},
+        10 * HANGING_TIMES.value * _HAIR,
+        {
+            "as many as those that end account for": {_REQUESTS_HERE: 10 * HANGING_TIMES.value, _UNENDED: 0.5},
+            "all end": {_REQUESTS_HERE: 10 * HANGING_TIMES.value * _HAIR},
+            "nearly all end": {_REQUESTS_HERE: 10 * HANGING_TIMES.value * _HAIR, _UNENDED: HANGING_SHARE.value},
+            "few": {_REQUESTS_HERE: HANGING_FLOOR.value * 0.99, _UNENDED: 0.5, _REQUESTS: 1.0},
+            "not many times those of before": {_REQUESTS_HERE: 20 * GROWN_TIMES.value},
+        },
+        also={
+            "as few as suffice": (
+                {_REQUESTS_HERE: HANGING_FLOOR.value, _UNENDED: 0.5, _REQUESTS: 1.0}, HANGING_FLOOR.value
+            ),
+            "many times those of before": (
+                {_REQUESTS_HERE: 20 * GROWN_TIMES.value * _HAIR, _UNENDED: None}, 20 * GROWN_TIMES.value * _HAIR
+            ),
+            "none ends": ({_REQUESTS_HERE: 15.0, _UNENDED: 1.0, _REQUESTS: 0.0, _DURATION: None}, 15.0),
+        },
+        lead=100, lag=15, open_lag=14,
     ),
     **{
         f"Servescope{camel}Budget{'BurnsFast' if severity == 'critical' else 'Burns'}": _burning(name, severity)

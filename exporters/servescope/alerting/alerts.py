@@ -23,12 +23,14 @@ from servescope.alerting.serving import SERVING_ALERTS
 from servescope.alerting.speculation import SPECULATION_ALERTS
 from servescope.alerting.telemetry import TELEMETRY_ALERTS
 from servescope.alerting.traffic import TRAFFIC_ALERTS
+from servescope.alerting.unanswered import UNANSWERED_ALERTS
 
 
 def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
     """Every alert by name, with the chosen values."""
     alerts: tuple[Alert, ...] = (
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *TRAFFIC_ALERTS,
+        *UNANSWERED_ALERTS,
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *TELEMETRY_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
     return MappingProxyType({alert.name: resolve(alert, choices) for alert in alerts})

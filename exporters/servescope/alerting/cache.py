@@ -30,7 +30,7 @@ _HIT_RATE: Final = Shown("kv_cache_hit_rate")
 _KEPT: Final = bound(HIT_RATE_KEPT)
 _ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
 _PROMPTS: Final = Compare(Measured(rate("kv_cache_eligible_tokens_total")), ">=", bound(PROMPT_TRAFFIC))
-_DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(Over("avg", _HIT_RATE, "1h", before="30m"), _KEPT))
+_DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(Over("avg", _HIT_RATE, "1d", before="30m"), _KEPT))
 
 CACHE_ALERTS: Final = (
     Alert(
@@ -119,15 +119,16 @@ CACHE_ALERTS: Final = (
         "ServescopeCacheHitRateDropped", "warning", "router", "cache",
         All((_DROPPED, _PROMPTS)),
         "The KV cache hit rate dropped.",
-        f"The hit rate of {WHO} is {PERCENT}, less than {_KEPT:%} of its average an hour ago.",
+        f"The hit rate of {WHO} is {PERCENT}, less than {_KEPT:%} of its average over the last day.",
         Runbook(
-            f"The hit rate is below {_KEPT:%} of its own average over the hour that ended 30 minutes ago. The alert is "
-            "on the change, because a normal level depends on the traffic.",
+            f"The hit rate is below {_KEPT:%} of its own average over the day that ended 30 minutes ago. The alert is "
+            "on the change, because a normal level depends on the traffic. While a drop lasts it becomes part of that "
+            "average: after half a day at half the rate, the alert takes it as normal.",
             "The time to first token grows, and the same load needs more replicas.",
             "Check the best possible hit rate: if it dropped too, the traffic changed; if not, routing or the caches "
             "did. Look for restarts and scale-downs at that time.",
             "Nothing for new traffic. Otherwise follow the alerts on skew and efficiency, and slow down scale-downs.",
-            "Another mix of prompts, as between day and night.",
+            "Another mix of prompts, as of a batch at night.",
         ),
         "cache", "kv_cache_hit_rate", wait="15m",
     ),
@@ -135,8 +136,8 @@ CACHE_ALERTS: Final = (
         "ServescopeScaleDownLosesCache", "warning", "autoscaler", "cache",
         All((Compare(_ACTIVE, "<", Over("max", _ACTIVE, "30m")), _DROPPED, _PROMPTS)),
         "A scale-down lowered the KV cache hit rate.",
-        f"{WHO} has {NUMBER} active replicas, fewer than 30 minutes ago, and its hit rate is below {_KEPT:%} of what "
-        "it was.",
+        f"{WHO} has {NUMBER} active replicas, fewer than 30 minutes ago, and its hit rate is below {_KEPT:%} of its "
+        "average over the last day.",
         Runbook(
             "Replicas were removed and the hit rate dropped with them: their caches held prefixes that are still in "
             "use.",

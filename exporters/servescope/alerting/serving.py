@@ -11,21 +11,24 @@ from servescope.alerting.records import (
     WHO,
     Alert,
     All,
+    Any,
     Compare,
     Except,
     Extreme,
     Measured,
     Over,
     Runbook,
+    Scaled,
     Shown,
 )
-from servescope.contract.bounds import QUEUE_FLOOR, SERVING_AGE
+from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, SERVING_AGE
 from servescope.contract.expressions import level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
 _QUEUED: Final = Shown("queued_requests")
 _FLOOR: Final = bound(QUEUE_FLOOR)
 _FRESH: Final = bound(SERVING_AGE)
+_SHARE: Final = bound(QUEUE_SHARE)
 
 SERVING_ALERTS: Final = (
     Alert(
@@ -62,18 +65,24 @@ SERVING_ALERTS: Final = (
     Alert(
         "ServescopeQueueGrowing", "warning", "engine", "serving",
         All((
-            Compare(_QUEUED, ">", Over("avg", _QUEUED, "5m", before="10m")),
             Compare(_QUEUED, ">=", _FLOOR),
+            Any((
+                Compare(_QUEUED, ">", Over("avg", _QUEUED, "5m", before="10m")),
+                # A queue that has stopped growing is as long as before, and everybody waits for all of it.
+                Compare(_QUEUED, ">", Scaled(Shown("concurrent_requests"), _SHARE)),
+            )),
         )),
         "Requests arrive faster than they are served.",
-        f"{WHO} has {NUMBER} queued requests, more than 10 minutes ago.",
+        f"{WHO} has {NUMBER} queued requests: more than 10 minutes ago, or more than {_SHARE:%} of all in flight.",
         Runbook(
-            f"The queue has {_FLOOR:g} requests or more and keeps growing.",
+            f"The queue has {_FLOOR:g} requests or more, and it keeps growing or is more than {_SHARE:%} of all "
+            "requests in flight, so that it does not drain.",
             "The time to first token grows until requests are rejected or time out.",
             "Compare the request rate, batch size and KV cache usage with earlier: is there more traffic, or do the "
             "engines serve less?",
             "Add replicas; follow the alerts on the autoscaler if it does not.",
-            "A batch of offline requests sent at once.",
+            "A batch of offline requests sent at once. Dynamo's frontend counts a request as queued until its first "
+            "token: prompts that take longer than their answers look like a queue there; raise queue_share.",
         ),
         "requests", "queued_requests", wait="15m", keep="5m",
     ),

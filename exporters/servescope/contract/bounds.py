@@ -37,6 +37,36 @@ FAILURES_REPEATED = Bound(
 )
 ACTIVE_REPLICAS = Bound("active_replicas", 1.0, "replicas", "fewer active replicas serve no requests", least=1.0)
 QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is harmless")
+QUEUE_SHARE = Bound(
+    "queue_share", 0.5, "ratio", "a queue of more than this share of the requests in flight does not drain", most=1.0
+)
+ABORTS_MORE = Bound(
+    "aborts_more",
+    0.2,
+    "ratio",
+    "a share of aborts higher by this than that of the day before is not the clients' usual behavior",
+    most=1.0,
+)
+ABORTS_MOST = Bound(
+    "aborts_most", 0.5, "ratio", "so many aborts are too many where there is no day before to compare with", most=1.0
+)
+ABORTS_TRAFFIC = Bound(
+    "aborts_traffic", 0.05, "requests/s", "fewer requests do not suffice to judge how many clients hang up"
+)
+HANGING_FLOOR = Bound("hanging_floor", 10.0, "requests", "fewer requests in flight need not be a pattern", least=1.0)
+HANGING_TIMES = Bound(
+    "hanging_times",
+    3.0,
+    "ratio",
+    "as many times the requests in flight that those that end account for: some do not end",
+    least=1.0,
+)
+HANGING_SHARE = Bound(
+    "hanging_share", 0.05, "ratio", "if more than this share of the started requests does not end, some hang", most=1.0
+)
+GROWN_TIMES = Bound(
+    "grown_times", 2.0, "ratio", "as many times the requests in flight of the day before are unusual", least=1.0
+)
 BAD_REQUESTS = Bound(
     "bad_requests", 10.0, "requests", "fewer requests that violate an objective do not suffice to alert", least=1.0
 )
@@ -119,6 +149,14 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             FAILURES_REPEATED,
             ACTIVE_REPLICAS,
             QUEUE_FLOOR,
+            QUEUE_SHARE,
+            ABORTS_MORE,
+            ABORTS_MOST,
+            ABORTS_TRAFFIC,
+            HANGING_FLOOR,
+            HANGING_TIMES,
+            HANGING_SHARE,
+            GROWN_TIMES,
             BAD_REQUESTS,
             ALL_BAD_REQUESTS,
             STEADY_TRAFFIC,

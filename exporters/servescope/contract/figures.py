@@ -92,6 +92,14 @@ _FIGURES = (
         "client_abort_share", "Aborted by clients", "client_abort", "Share of requests whose client went away.",
         better=None,
     ),
+    Figure(
+        "request_unended_share", "Started and not ended", "Requests", "ratio",
+        Ratio(Difference(rate("requests_started_total"), _ALL_REQUESTS), rate("requests_started_total")),
+        "Requests that started minus those that ended, as a share of those that started; 0 on average, and negative "
+        "while more end than start.",
+        better="lower", idle="absent", exposed="request_unended_share",
+        recorded=("request_unended_share", "ratio_rate"),
+    ),
     _gauge("concurrent_requests", "In flight", "Requests"),
     _gauge("queued_requests", "Queued", "Requests", better="lower"),
     *(

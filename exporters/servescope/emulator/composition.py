@@ -62,6 +62,7 @@ def _engine(first: EngineEffects, second: EngineEffects) -> EngineEffects:
         batch_factor=first.batch_factor * second.batch_factor,
         acceptance_factors=_positions(first.acceptance_factors, second.acceptance_factors),
         error_share=_shares(first.error_share, second.error_share),
+        hang_share=_shares(first.hang_share, second.hang_share),
         frozen=first.frozen or second.frozen,
         churn_share=_shares(first.churn_share, second.churn_share),
         gpu_lost=first.gpu_lost or second.gpu_lost,

@@ -16,7 +16,8 @@ class EngineEffects:
 
     `prefill_factor` and `decode_factor` stretch those parts of a step, `batch_factor` (above 0, at most 1) shrinks the
     largest batch. `acceptance_factors` (0 to 1) lower the chance of each draft position, the last of them that of all
-    positions after it. `error_share` of the requests fail beside those that do anyway. While `frozen` no step begins:
+    positions after it. `error_share` of the requests fail beside those that do anyway. `hang_share` of those that
+    arrive are accepted and never queued; their clients hang up when it is 0 again. While `frozen` no step begins:
     requests are accepted and none progresses, and the engine exposes the same values all the time. `churn_share` of the
     idle cached blocks are lost each second. With `gpu_lost` nothing reads a GPU.
     """
@@ -26,6 +27,7 @@ class EngineEffects:
     batch_factor: float = 1.0
     acceptance_factors: tuple[float, ...] = ()
     error_share: float = 0.0
+    hang_share: float = 0.0
     frozen: bool = False
     churn_share: float = 0.0
     gpu_lost: bool = False

@@ -63,6 +63,9 @@ class Engine:
         self._gpu = gpu
         self._seed = seed
         self._churn_random = random.Random(f"churn-{seed}")
+        self._hang_random = random.Random(f"hang-{seed}")
+        # Accepted, and lost before the queue.
+        self._hanging: list[Serving] = []
         self._publish = publish
         self._pace = pace
         self._leaps = leaps
@@ -87,7 +90,7 @@ class Engine:
     @property
     def in_flight(self) -> int:
         """Requests that have arrived and neither ended nor left."""
-        return self._scheduler.in_flight
+        return self._scheduler.in_flight + len(self._hanging)
 
     @property
     def queued(self) -> int:
@@ -220,7 +223,7 @@ class Engine:
         self._stretch = None
         self._stepping = False
         scheduler = self._scheduler
-        for serving in (*scheduler.running, *scheduler.waiting, *scheduler.handed_over):
+        for serving in (*scheduler.running, *scheduler.waiting, *scheduler.handed_over, *self._hanging):
             if not serving.ended:
                 self._end(serving, "error")
 
@@ -235,6 +238,10 @@ class Engine:
         self._interrupt()
         self._effects = effects
         self._follow_effects()
+        if not effects.hang_share:
+            # Nobody waits for them any more.
+            for serving in tuple(self._hanging):
+                self._end(serving, "client_abort")
         if effects.churn_share > 0 and not self._churning:
             self._churning = True
             self._clock.schedule(_CHURN_SECONDS, self._churn)
@@ -286,6 +293,8 @@ class Engine:
             self._end(serving, "client_error")
         elif is_full:
             self._end(serving, "rejected")
+        elif self._effects.hang_share and self._hang_random.random() < self._effects.hang_share:
+            self._hanging.append(serving)
         else:
             self._scheduler.enqueue(serving)
             self._go_on()
@@ -466,6 +475,8 @@ class Engine:
     def _end(self, serving: Serving, outcome: str) -> None:
         serving.ended = True
         self._scheduler.remove(serving)
+        if serving in self._hanging:
+            self._hanging.remove(serving)
         serving.observed.finish(outcome, serving.generated)
         for watch in self._watchers:
             watch(serving, outcome)

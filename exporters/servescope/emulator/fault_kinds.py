@@ -365,6 +365,17 @@ _SERVING: Final = (
         lambda share: _from(share, 0.02, Truth("request_error_share", above=0.5 * share)),
     ),
     FaultKind(
+        "requests-hang",
+        "Some requests are accepted and never answered, as when a transfer of KV is never finished; their clients hang "
+        "up when the fault is over.",
+        _share("share of the requests that hang", 0.2),
+        lambda share: Effects(engine=EngineEffects(hang_share=share)),
+        lambda share: _from(
+            share, 0.1, Truth("concurrent_requests", above_times=1.3), Truth("request_unended_share", above=0.3 * share)
+        ),
+        shows_after_seconds=180.0,
+    ),
+    FaultKind(
         "bad-replica",
         "One replica of several is much slower than the others, as on a throttled GPU.",
         Intensity("times as long as the others it takes for a step", 4, 1.1, 100),

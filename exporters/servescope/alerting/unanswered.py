@@ -1,0 +1,113 @@
+"""The alerts on requests that no histogram of latencies counts: their clients leave, or they do not end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from servescope.alerting.choices import bound
+from servescope.alerting.records import (
+    NUMBER,
+    PERCENT,
+    WHO,
+    Alert,
+    All,
+    Any,
+    Compare,
+    Except,
+    Over,
+    Present,
+    Product,
+    Runbook,
+    Scaled,
+    Shifted,
+    Shown,
+)
+from servescope.contract.bounds import (
+    ABORTS_MORE,
+    ABORTS_MOST,
+    ABORTS_TRAFFIC,
+    GROWN_TIMES,
+    HANGING_FLOOR,
+    HANGING_SHARE,
+    HANGING_TIMES,
+)
+
+_ABORTED: Final = Shown("client_abort_share")
+_ABORTED_BEFORE: Final = Over("avg", _ABORTED, "1d", before="1h")
+_MORE: Final = bound(ABORTS_MORE)
+_MOST: Final = bound(ABORTS_MOST)
+
+_IN_FLIGHT: Final = Shown("concurrent_requests")
+_TIMES: Final = bound(HANGING_TIMES)
+_SHARE: Final = bound(HANGING_SHARE)
+_FLOOR: Final = bound(HANGING_FLOOR)
+_GROWN: Final = bound(GROWN_TIMES)
+_ACCOUNTED_FOR: Final = Product(
+    Over("avg", Shown("request_rate"), "15m"), Over("avg", Shown("request_duration_mean"), "15m")
+)
+"""As many are in flight on average if each ends: the rate at which they end, times how long they took."""
+
+UNANSWERED_ALERTS: Final = (
+    Alert(
+        "ServescopeClientAbortsHigh", "warning", "engine", "serving",
+        All((
+            Any((
+                Compare(_ABORTED, ">", Shifted(_ABORTED_BEFORE, _MORE)),
+                Except(
+                    Compare(Over("avg", _ABORTED, "15m"), ">", _MOST), Present(_ABORTED_BEFORE)
+                ),
+            )),
+            Compare(Shown("request_rate"), ">=", bound(ABORTS_TRAFFIC)),
+        )),
+        "Many clients hang up before they are answered.",
+        f"{PERCENT} of the requests of {WHO} end because their client goes away, far more than over the day before.",
+        Runbook(
+            f"The share of requests whose client went away is more than {_MORE:%} of all requests above its average "
+            f"over the day before; of a deployment without a day before, more than {_MOST:%}. Such requests are in no "
+            "histogram of latencies and are no errors of the stack.",
+            "Users, or the applications they use, give up: their requests take longer than they wait, or answer in "
+            "vain. The work for them is lost.",
+            "Compare the time to first token and the request duration with the time limits of the clients and of the "
+            "gateway before them. Find out whether all clients leave or those of one application or replica.",
+            "If requests became slow, follow the alerts on latency and on the queue. If a client or a gateway got a "
+            "shorter time limit, raise it. Do not restart engines for it: an engine ends these requests in order.",
+            "An application that stops answers on purpose, as a completion while somebody types: after a day it is the "
+            "usual share. vLLM does not count a client that leaves before its answer is whole in every version.",
+        ),
+        "requests", "client_abort_share", keep="10m",
+    ),
+    Alert(
+        "ServescopeRequestsHang", "warning", "engine", "serving",
+        Except(
+            All((
+                Compare(_IN_FLIGHT, ">=", _FLOOR),
+                Any((
+                    Compare(Over("min", Shown("request_unended_share"), "15m"), ">", _SHARE),
+                    Compare(
+                        Over("min", _IN_FLIGHT, "15m"), ">", Scaled(Over("avg", _IN_FLIGHT, "1d", before="1h"), _GROWN)
+                    ),
+                )),
+            )),
+            Compare(_IN_FLIGHT, "<=", Scaled(_ACCOUNTED_FOR, _TIMES)),
+        ),
+        "Requests are started and do not end.",
+        f"{WHO} has {NUMBER} requests in flight, many more than end: some of them hang.",
+        Runbook(
+            f"For longer than 15 minutes more than {_SHARE:%} of the requests that started did not end, or the "
+            f"requests in flight are more than {_GROWN:g} times as many as over the day before; and they are more "
+            f"than {_TIMES:g} times as many as the rate at which requests end and their duration account for. A "
+            "request that hangs is in no histogram of latencies and is no error.",
+            "Its user waits until a time limit ends it. The requests that hang also hold their part of the batch and "
+            "of the KV cache.",
+            "Compare the requests in flight by replica: is it one that holds them, or all? Then its tokens per second "
+            "and its queue. Look in its log for a blocked transfer of KV, a lost worker or a client that reads "
+            "nothing.",
+            "Remove the replica that holds them from routing and restart it: vLLM and SGLang end what hangs with the "
+            "process; of Dynamo restart the worker, not the frontend. Do not add replicas: new requests would hang "
+            "there, too, if their cause is shared.",
+            "A batch of requests that take far longer than all others, until the first of them end; a load of many "
+            "times what the engines serve, which ServescopeQueueGrowing reports.",
+        ),
+        "requests", "concurrent_requests", wait="15m", keep="5m",
+    ),
+)  # fmt: skip

@@ -15,13 +15,15 @@ from alerts.__main__ import FILES, GENERATED
 from alerts.options import DEFAULTS
 from docs.generate import (
     DESCRIPTION,
-    EMULATOR_TABLES,
     JUDGEMENT_SCHEMA,
+    MIGRATION_SCHEMA,
     PAGE,
+    TABLES,
     fill_tables,
     render_description,
     render_judgement_schema,
     render_metrics,
+    render_migration_schema,
 )
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
@@ -61,9 +63,16 @@ def test_the_committed_schema_of_a_judgement_is_that_of_the_code() -> None:
     assert committed == render_judgement_schema(), f"{JUDGEMENT_SCHEMA} is out of date: run `python -m docs.generate`"
 
 
+def test_the_committed_schema_of_a_migration_is_that_of_the_code() -> None:
+    """`python -m docs.generate` would change nothing."""
+    committed = MIGRATION_SCHEMA.read_text(encoding="utf-8")
+
+    assert committed == render_migration_schema(), f"{MIGRATION_SCHEMA} is out of date: run `python -m docs.generate`"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EMULATOR_TABLES, ids=lambda path: path.name)
-def test_the_committed_tables_of_the_emulator_are_those_of_the_code(path: Path) -> None:
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_the_committed_tables_within_pages_are_those_of_the_code(path: Path) -> None:
     """`python -m docs.generate` would change nothing."""
     assert path.read_text(encoding="utf-8") == fill_tables(path), (
         f"{path} is out of date: run `python -m docs.generate`"

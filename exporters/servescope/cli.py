@@ -18,6 +18,10 @@ COMMANDS = {
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
     "judge": ("servescope.judge.command", "judge whether a cutover is healthy: plan, start, run, watch, decide"),
+    "migrate": (
+        "servescope.migration.command",
+        "move configurations from v1 to v2: what changes, what is asked, and why",
+    ),
     "inspect": (
         "servescope.collector.inspecting",
         "show what an exposition is and which metrics of the contract it has",

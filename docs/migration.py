@@ -1,0 +1,104 @@
+"""The tables of fields on the page of migration: every field of both stacks, of `config.yaml` and of `llm_config`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from servescope.migration.body import BODY
+from servescope.migration.config_yaml import CONFIG
+from servescope.migration.fates import FATES, MEANINGS, FieldFate
+from servescope.migration.llm_config import AUTOSCALING_SETTINGS, LLM_CONFIG
+from servescope.migration.shapes import FieldShape, ListShape, NamedShape, TableShape, ValueShape
+from servescope.migration.trt_llm import TRT_LLM
+
+
+def list_fields(table: TableShape, prefix: str = "") -> Iterator[tuple[str, FieldShape]]:
+    """Every field of a table by its path, those within it included; `[]` is an item of a list, `*` any name."""
+    for name, field in table.keys.items():
+        if field.elsewhere:
+            continue
+        yield f"{prefix}{name}", field
+        yield from _list_within(field.shape, f"{prefix}{name}")
+
+
+def _list_within(shape: ValueShape, path: str) -> Iterator[tuple[str, FieldShape]]:
+    if isinstance(shape, TableShape):
+        yield from list_fields(shape, f"{path}.")
+    elif isinstance(shape, ListShape):
+        yield from _list_within(shape.item, f"{path}[]")
+    elif isinstance(shape, NamedShape):
+        yield from _list_within(shape.item, f"{path}.*")
+
+
+def _render_moved() -> Iterator[str]:
+    fields = {**dict(list_fields(TRT_LLM["v1"])), **{path: field for path, field in list_fields(TRT_LLM["v2"])
+                                                    if path.startswith("runtime.")}}  # fmt: skip
+    fates = {fate.v1: fate for fate in FATES}
+    sources = {fate.v2: fate for fate in FATES}
+    yield from _head("v1", "v2", "value", "default", "what happens", "source")
+    for path, field in fields.items():
+        if path in ("build", "runtime"):
+            continue
+        fate = _find(fates, path)
+        if fate is None:
+            before = sources.get(path)
+            came = f"is `{before.v1}` of v1" if before is not None else "new in v2"
+            yield _row("–", f"`{path}`", field.shape.text, _default(field), came, field.source)
+            continue
+        onto = f"`{fate.v2}{path.removeprefix(fate.v1)}`" if fate.v2 else "–"
+        is_within = path != fate.v1
+        happens = f"as `{fate.v1}`" if is_within else f"{MEANINGS[fate.kind]}. {fate.why} {fate.todo}".strip()
+        source = fate.source if fate.source == field.source else f"{fate.source}, {field.source}"
+        yield _row(f"`{path}`", onto, field.shape.text, _default(field), happens, source)
+
+
+def _render_kept() -> Iterator[str]:
+    yield from _head("field", "value", "default", "what happens", "source")
+    for path, field in list_fields(CONFIG):
+        if path == "trt_llm":
+            continue
+        happens = f"kept; a warning: {field.note}" if field.note else "kept as it is"
+        yield _row(f"`{path}`", field.shape.text, _default(field), happens, field.source)
+
+
+def _render_body() -> Iterator[str]:
+    yield from _head("field", "value", "default", "v1", "source")
+    named = {"decoding_type": "lookahead, nearest to NGram", "target_in_flight_tokens": "`concurrency_target`"}
+    tables = {"llm_config.": LLM_CONFIG, "autoscaling_settings.": AUTOSCALING_SETTINGS}
+    beside = [(path, field) for path, field in list_fields(BODY) if f"{path}." not in tables]
+    for path, field in (*(each for prefix, table in tables.items() for each in list_fields(table, prefix)), *beside):
+        v1 = named.get(path.rpartition(".")[2], "–")
+        yield _row(f"`{path}`", field.shape.text, _default(field), v1, field.source)
+
+
+def _find(fates: Mapping[str, FieldFate], path: str) -> FieldFate | None:
+    """The fate of a field, or of the one it is within."""
+    while path and path not in fates:
+        path = path.rpartition(".")[0]
+    return fates.get(path)
+
+
+def _default(field: FieldShape) -> str:
+    if field.is_required:
+        return "required"
+    if field.default is None:
+        return "–"
+    default = field.default
+    return f"`{str(default).lower() if isinstance(default, bool) else list(default) if default == () else default}`"
+
+
+def _head(*titles: str) -> Iterator[str]:
+    yield _row(*titles)
+    yield f"|{'---|' * len(titles)}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+FIELD_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "fields": _render_moved,
+    "config": _render_kept,
+    "body": _render_body,
+}
+"""The tables of docs/migration.md by their names there."""

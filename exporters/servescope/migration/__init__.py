@@ -1,0 +1,1 @@
+"""A configuration moved between inference stacks: read with positions, validated, translated, edited; pure."""

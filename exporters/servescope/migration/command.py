@@ -1,0 +1,76 @@
+"""`servescope migrate`: configurations moved from v1 to v2, or back: a report, a diff, and what is to be decided."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from servescope.errors import ServescopeError, UsageError, require_extra
+
+FORMATS: Final = ("text", "diff", "json")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = (
+        "exit codes: 0 done, or nothing to do; 1 with --check when a file would change; 2 on any error; "
+        "3 when an answer is needed or a file has to stay on v1"
+    )
+    parser.add_argument(
+        "configs", nargs="+", type=Path, metavar="CONFIG",
+        help="a configuration, or a folder in which every config.yaml is migrated",
+    )  # fmt: skip
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--write", action="store_true", help="write the files, and keep each old one as FILE.v1")
+    what.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a file would change")
+    parser.add_argument("--back", action="store_true", help="make the v1 file of a v2 one, for a rollback")
+    parser.add_argument("--strict", action="store_true", help="take warnings as errors")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+    answers = parser.add_argument_group("answers")
+    answers.add_argument(
+        "--max-num-tokens", type=int, metavar="N", help="max_num_tokens of v2 for files whose value is above v2's limit"
+    )
+    answers.add_argument(
+        "--n-gram", action="store_true", help="put speculation by n-grams in the Management API's body"
+    )
+    answers.add_argument(
+        "--llm-config", type=Path, metavar="FILE", help="the llm_config of the Management API (JSON or YAML), checked"
+    )
+    answers.add_argument("--target-in-flight-tokens", type=int, metavar="N", help="v2's target of the token autoscaler")
+    answers.add_argument("--concurrency-target", type=float, metavar="N", help="v1's target, to compute v2's with")
+    answers.add_argument(
+        "--tokens-per-request", type=float, metavar="N", help="average tokens of a request, in and out"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Migrate every file; returns the exit code."""
+    require_extra("migrate", "yaml")
+    from servescope.migration import report
+    from servescope.migration.files import find_configs, migrate_file, read_options
+
+    try:
+        options = read_options(arguments)
+        found = [migrate_file(path, options) for path in find_configs(arguments.configs)]
+    except ServescopeError as error:
+        raise UsageError(str(error)) from error
+    if arguments.format == "json":
+        json.dump(report.to_json(found), sys.stdout, allow_nan=False, ensure_ascii=False, indent=1)
+        sys.stdout.write("\n")
+    elif arguments.format == "diff":
+        for each in found:
+            sys.stdout.write(report.diff(each))
+            if each.status in ("asked", "error"):
+                sys.stderr.write(report.describe(each))
+    else:
+        sys.stdout.write("\n".join(f"{report.describe(each)}{_indented(report.diff(each))}" for each in found))
+        if len(found) != 1:
+            sys.stdout.write(f"\n{report.describe_summary(found)}\n")
+    return report.exit_code(found, check=arguments.check)
+
+
+def _indented(diff: str) -> str:
+    return f"\n{diff}" if diff else ""

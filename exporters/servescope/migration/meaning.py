@@ -1,0 +1,152 @@
+"""What a move to v2 changes beyond the fields: for clients, memory, GPUs, autoscaling, speculation, and the tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from servescope.migration.document import DocumentNode
+from servescope.migration.trt_llm import LOOKAHEAD_SIZES
+
+Topic = Literal[
+    "clients", "memory", "gpus", "autoscaling", "speculation", "routing", "disaggregation", "tier", "ignored"
+]
+
+TITLES: Final[dict[Topic, str]] = {
+    "clients": "Clients",
+    "memory": "Memory",
+    "gpus": "GPUs",
+    "autoscaling": "Autoscaling",
+    "speculation": "Speculation",
+    "routing": "Routing",
+    "disaggregation": "Disaggregation",
+    "tier": "Tier",
+    "ignored": "Ignored by v2",
+}
+_LEGACY_TAG: Final = "force-legacy-api-non-openai-compatible"
+_V1_VERSIONS: Final = ("engine_builder_version", "briton_version", "bei_version", "bei_bert_version")
+
+
+@dataclass(frozen=True, slots=True)
+class MeaningChange:
+    """One thing that behaves differently after the move, for this configuration, and where that is documented."""
+
+    topic: Topic
+    text: str
+    source: str
+
+
+def token_target(concurrency_target: float, tokens_per_request: float) -> int:
+    """v2's `target_in_flight_tokens` for a v1 `concurrency_target`, by the documented formula (S1)."""
+    return round(concurrency_target * tokens_per_request)
+
+
+def describe_meaning(root: DocumentNode) -> tuple[MeaningChange, ...]:
+    """What changes for a v1 configuration, which has a `trt_llm` block, when it is moved to v2."""
+    trt_llm = root.find("trt_llm")
+    if trt_llm is None:
+        return ()
+    return (
+        *_clients(root, trt_llm),
+        *_memory(trt_llm),
+        *_gpus(trt_llm),
+        *_autoscaling(),
+        *_speculation(trt_llm),
+        *_new_features(),
+        *_ignored(trt_llm),
+    )
+
+
+def _value(node: DocumentNode, *keys: str) -> object:
+    found = node.find(*keys)
+    return None if found is None else found.value
+
+
+def _clients(root: DocumentNode, trt_llm: DocumentNode) -> Iterator[MeaningChange]:
+    tokens = _value(trt_llm, "runtime", "request_default_max_tokens")
+    if tokens is not None:
+        text = (f"Requests without max_tokens no longer stop at {tokens} tokens: answers may become longer, and take "
+                "more of the KV cache. Have clients send max_tokens.")  # fmt: skip
+        yield MeaningChange("clients", text, "S4")
+    route = _value(trt_llm, "runtime", "webserver_default_route")
+    if route is not None:
+        text = f"No default route: requests without a path no longer reach {route}. Have clients send the path."
+        yield MeaningChange("clients", text, "S4")
+    tags = _value(root, "model_metadata", "tags")
+    if isinstance(tags, list) and _LEGACY_TAG in tags:
+        text = f"v2 serves OpenAI's API only: the tag {_LEGACY_TAG} has no effect, and clients of the old API fail."
+        yield MeaningChange("clients", text, "S2")
+    yield MeaningChange("clients", (
+        "Stop sequences, tool calls and structured outputs come from another server. The documents name no difference: "
+        "send both deployments the requests that your clients send, before traffic is moved."
+    ), "S2")  # fmt: skip
+
+
+def _memory(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
+    share = _value(trt_llm, "runtime", "kv_cache_free_gpu_mem_fraction")
+    taken = f"{share:g}" if isinstance(share, int | float) else "0.9, v1's default"
+    text = f"v2 sizes the KV cache itself; v1 took {taken} of the free GPU memory. Watch kv_cache_usage."
+    yield MeaningChange("memory", text, "S1")
+    host = _value(trt_llm, "runtime", "kv_cache_host_memory_bytes")
+    if isinstance(host, int):
+        text = f"No KV cache in host memory: {host / 2**30:.1f} GiB of blocks that were offloaded are computed again."
+        yield MeaningChange("memory", text, "S4")
+    if _value(trt_llm, "runtime", "batch_scheduler_policy") == "max_utilization":
+        text = "v1 paused requests when memory ran out (max_utilization); v2 has no such choice. Watch preemptions."
+        yield MeaningChange("memory", text, "S4")
+
+
+def _gpus(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
+    builders = _value(trt_llm, "build", "num_builder_gpus")
+    if builders is not None:
+        text = f"num_builder_gpus {builders} is kept: v2 has it under build (S4 lists three fields there, S1 five)."
+        yield MeaningChange("gpus", text, "S1")
+    for name in ("pipeline_parallel_count", "sequence_parallel_count"):
+        count = _value(trt_llm, "build", name)
+        if isinstance(count, int) and count > 1:
+            text = f"{name} {count} is gone: a replica uses tensor_parallel_size GPUs, so {count} times fewer."
+            yield MeaningChange("gpus", text, "S4")
+
+
+def _autoscaling() -> Iterator[MeaningChange]:
+    yield MeaningChange("autoscaling", (
+        "v2 scales on tokens: the deployment API rejects concurrency_target and target_utilization_percentage, and "
+        "wants target_in_flight_tokens = concurrency_target × average tokens per request "
+        "(--concurrency-target and --tokens-per-request compute it); sensible is 50 000 to 150 000."
+    ), "S1")  # fmt: skip
+    yield MeaningChange("autoscaling", (
+        "Replicas decay with a half-life of 900 s instead of in steps, and min_replica is 1 or more: v2 does not scale "
+        "to zero."
+    ), "D")  # fmt: skip
+
+
+def _speculation(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
+    speculator = trt_llm.find("build", "speculator")
+    if speculator is None or speculator.value is None:
+        return
+    sizes = ", ".join(str(_value(speculator, name)) for name in LOOKAHEAD_SIZES)
+    yield MeaningChange("speculation", (
+        f"Lookahead ({sizes}) is gone: without speculation tokens come slower. N-gram is the nearest (--n-gram); Eagle "
+        "needs a trained head, MTP a model with such layers, and both the Enterprise tier."
+    ), "S1")  # fmt: skip
+
+
+def _new_features() -> Iterator[MeaningChange]:
+    yield MeaningChange("routing", (
+        "KV-aware routing becomes available (S3 has it on by default): prompts that share prefixes get their first "
+        "token sooner. The level of kv_cache_hit_rate depends on model and traffic: watch its change."
+    ), "S1")  # fmt: skip
+    yield MeaningChange("disaggregation", (
+        "Disaggregated serving becomes available, for long or mixed prompts and strict times to first token."
+    ), "S1")  # fmt: skip
+    yield MeaningChange("tier", (
+        "Eagle, MTP, KV-aware routing and disaggregated serving need the vendor's Enterprise tier."
+    ), "S1")  # fmt: skip
+
+
+def _ignored(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
+    for name in _V1_VERSIONS:
+        version = _value(trt_llm, "version_overrides", name)
+        if version is not None:
+            yield MeaningChange("ignored", f"version_overrides.{name} {version} is of an image of v1.", "truss 0.18.36")

@@ -1,0 +1,283 @@
+"""The report on files that are migrated: for a person, and as JSON by a published schema."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from servescope.migration.body import ManagementBody
+from servescope.migration.document import BREAK
+from servescope.migration.fates import MEANINGS
+from servescope.migration.meaning import TITLES, MeaningChange
+from servescope.migration.shapes import ConfigurationFinding, show
+from servescope.migration.translation import FieldChange, Migration, Question
+
+Status = Literal["unchanged", "changed", "asked", "error"]
+
+SCHEMA_ID: Final = "urn:servescope:migration:1"
+"""What the schema is called; the number changes when a program that reads reports has to."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What becomes of one file; `error` is why it could not be read or written, empty where it could.
+
+    `note` is what somebody reads who wonders why nothing changes.
+    """
+
+    name: str
+    status: Status
+    translation: Migration | None = None
+    findings: tuple[ConfigurationFinding, ...] = ()
+    meaning: tuple[MeaningChange, ...] = ()
+    body: ManagementBody | None = None
+    error: str = ""
+    note: str = ""
+    written: str = ""
+    kept: str = ""
+
+    @property
+    def changes(self) -> tuple[FieldChange, ...]:
+        """The fields that change."""
+        return self.translation.changes if self.translation is not None else ()
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What has to be decided first."""
+        return self.translation.questions if self.translation is not None else ()
+
+
+def describe(report: FileReport) -> str:
+    """The report of one file for a person."""
+    return "\n".join(_describe(report)) + "\n"
+
+
+def describe_summary(reports: Sequence[FileReport]) -> str:
+    """One line on all files."""
+    counts = summarise(reports)
+    shown = ", ".join(f"{count} {_COUNTED[status]}" for status, count in counts.items() if count)
+    return f"{len(reports)} {'file' if len(reports) == 1 else 'files'}: {shown or 'none to migrate'}"
+
+
+def summarise(reports: Sequence[FileReport]) -> dict[Status, int]:
+    """How many files have each status."""
+    return {status: sum(each.status == status for each in reports) for status in _COUNTED}
+
+
+def diff(report: FileReport) -> str:
+    """The unified diff of one file; empty where nothing changes."""
+    found = report.translation
+    if found is None or found.text is None or not found.is_changed:
+        return ""
+    before, after = _split(found.document.text), _split(found.text)
+    names = (report.name, report.name) if report.name.startswith("/") else (f"a/{report.name}", f"b/{report.name}")
+    lines = difflib.unified_diff(before, after, *names)
+    return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def exit_code(reports: Sequence[FileReport], *, check: bool) -> int:
+    """2 on an error, 3 where something is asked or stays on v1, 1 where a check finds changes, else 0."""
+    there = {each.status for each in reports}
+    if "error" in there:
+        return 2
+    if "asked" in there:
+        return 3
+    return 1 if check and "changed" in there else 0
+
+
+def to_json(reports: Sequence[FileReport]) -> dict[str, Any]:
+    """All reports as `migration_schema` describes them."""
+    return {"files": [_file_json(each) for each in reports], "summary": summarise(reports)}
+
+
+SOURCES: Final[Mapping[str, str]] = {
+    "S1": "the vendor's migration guide",
+    "S2": "its BIS-LLM overview",
+    "S3": "its advanced features",
+    "S4": "its config.yaml reference",
+    "S5": "its backend server's options",
+    "D": "its public documentation",
+}
+"""What the marks of sources mean."""
+
+_COUNTED: Final[Mapping[Status, str]] = {
+    "changed": "to change",
+    "unchanged": "with nothing to do",
+    "asked": "waiting for an answer",
+    "error": "with errors",
+}
+
+
+def _describe(report: FileReport) -> Iterator[str]:
+    yield f"{report.name}: {report.note or _headline(report)}"
+    if report.error:
+        return
+    for finding in report.findings:
+        place = f"{report.name}:{finding.line}:{finding.column}" if finding.line else report.name
+        yield f"  {finding.severity}: {place}: {finding.path} {finding.message}"
+    if report.changes and report.status != "error":
+        yield ""
+        for change in report.changes:
+            yield from _describe_change(change)
+    if report.questions:
+        yield ""
+        yield "  To be decided first:"
+        for question in report.questions:
+            answer = f"; answer with {question.flag}" if question.flag else ""
+            yield f"    {question.path} (line {question.line}) {question.message}{answer}"
+    if report.meaning:
+        yield ""
+        yield "  What changes beside the fields:"
+        for each in report.meaning:
+            yield f"    {TITLES[each.topic]}: {each.text} [{each.source}]"
+    if report.body is not None and report.body.call:
+        yield ""
+        needs = f" (needs the Enterprise tier: {', '.join(report.body.enterprise)})" if report.body.enterprise else ""
+        yield f"  The call of the Management API{needs}:"
+        yield from (f"    {line}" for line in report.body.call.splitlines())
+    marks = {change.source for change in report.changes} | {each.source for each in report.meaning}
+    marks &= SOURCES.keys()
+    if marks:
+        yield ""
+        yield f"  Sources: {', '.join(f'{mark} {SOURCES[mark]}' for mark in sorted(marks))}"
+    if report.written:
+        yield ""
+        yield f"  written: {report.written}; the old file is {report.kept}"
+
+
+def _headline(report: FileReport) -> str:
+    if report.error:
+        return report.error.removeprefix(f"{report.name}: ")
+    found = report.translation
+    if report.status == "error":
+        count = sum(each.severity == "error" for each in report.findings)
+        return f"{count} {'error' if count == 1 else 'errors'}: nothing was translated"
+    if found is None or found.stack is None:
+        return "no trt_llm block: nothing to migrate"
+    if report.status == "unchanged":
+        return f"declares {found.stack} already: nothing to do"
+    if report.status == "asked":
+        stays = any(each.kind == "blocking" for each in report.questions)
+        return f"{found.stack} → {found.to}: {'cannot be moved as it is' if stays else 'an answer is needed'}"
+    return f"{found.stack} → {found.to}"
+
+
+def _describe_change(change: FieldChange) -> Iterator[str]:
+    before = f"{change.before}: {show(change.value)}" if change.before else ""
+    after = f"{change.after}: {show(change.new_value)}" if change.after else ""
+    arrow = " → ".join(part for part in (before, after) if part)
+    yield f"  line {change.line}  {arrow}  ({MEANINGS[change.kind]})"
+    yield f"      {change.why} [{change.source}]" + (f" {change.todo}" if change.todo else "")
+    for comment in change.comments:
+        yield f"      removed with it, line {comment.line}: {comment.text}"
+
+
+def _split(text: str) -> list[str]:
+    """Lines with their ends, as a diff shows them; `\\r` alone ends none there."""
+    parts = []
+    at = 0
+    for match in BREAK.finditer(text):
+        if match.group() in ("\n", "\r\n"):
+            parts.append(text[at : match.end()])
+            at = match.end()
+    return [*parts, text[at:]] if at < len(text) else parts
+
+
+def _file_json(report: FileReport) -> dict[str, Any]:
+    found = report.translation
+    body = report.body
+    return {
+        "file": report.name,
+        "status": report.status,
+        "from": found.stack if found is not None else None,
+        "to": found.to if found is not None else None,
+        "error": report.error or None,
+        "findings": [asdict(each) for each in report.findings],
+        "changes": [_plain(asdict(each)) for each in report.changes],
+        "questions": [asdict(each) for each in report.questions],
+        "meaning": [asdict(each) for each in report.meaning],
+        "management_api": None if body is None or not body.call else {
+            "body": _plain(body.body), "call": body.call, "enterprise": list(body.enterprise),
+        },
+        "diff": diff(report),
+        "written": report.written or None,
+        "kept": report.kept or None,
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: what YAML has beyond (dates, bytes, infinity) as its text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return str(value)
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+# --- The schema -------------------------------------------------------------------------------------------------------
+
+
+def migration_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of `to_json`."""
+    text, number, maybe = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": ["string", "null"]}
+    stack = {"enum": ["v1", "v2", None]}
+    comment = _object({"line": number, "text": text})
+    finding = _object({
+        "severity": {"enum": ["error", "warning"]}, "path": text, "line": number, "column": number, "message": text,
+    })  # fmt: skip
+    change = _object({
+        "kind": {"enum": list(MEANINGS), "description": "What happens to the field."},
+        "before": {**text, "description": "Its path below `trt_llm` before, empty where it was not there."},
+        "after": {**text, "description": "Its path below `trt_llm` after, empty where it has no place."},
+        "value": {"description": "Its value before."},
+        "new_value": {"description": "Its value after, null where it has no place."},
+        "why": text,
+        "todo": {**text, "description": "What somebody does about it; empty without."},
+        "source": {**text, "description": "S1 to S5 and D: the vendor's documents; or its tool."},
+        "line": number,
+        "comments": {"type": "array", "items": comment, "description": "Comments that were removed with the field."},
+    })  # fmt: skip
+    question = _object({
+        "kind": {"enum": ["asked", "blocking"]}, "path": text, "line": number, "column": number, "message": text,
+        "flag": {**text, "description": "The option that answers it, empty where none can."},
+    })  # fmt: skip
+    meaning = _object({"topic": {"enum": list(TITLES)}, "text": text, "source": text})
+    management = _object({
+        "body": {"type": "object", "description": "The body of POST /v1/llm_models."},
+        "call": {**text, "description": "The call, to paste into a shell."},
+        "enterprise": {"type": "array", "items": text, "description": "What in it needs the Enterprise tier."},
+    })  # fmt: skip
+    file = _object({
+        "file": text,
+        "status": {"enum": list(_COUNTED)},
+        "from": {**stack, "description": "The stack it declares; null without a `trt_llm` block."},
+        "to": stack,
+        "error": {**maybe, "description": "Why it could not be read, edited or written."},
+        "findings": {"type": "array", "items": finding},
+        "changes": {"type": "array", "items": change},
+        "questions": {"type": "array", "items": question},
+        "meaning": {"type": "array", "items": meaning, "description": "What changes beside the fields."},
+        "management_api": {"anyOf": [management, {"type": "null"}]},
+        "diff": {**text, "description": "Unified; empty where nothing changes."},
+        "written": {**maybe, "description": "The file that was written."},
+        "kept": {**maybe, "description": "The copy of the old file."},
+    })  # fmt: skip
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "A migration of configurations by servescope",
+        **_object({
+            "files": {"type": "array", "items": file},
+            "summary": _object(dict.fromkeys(_COUNTED, number)),
+        }),
+    }  # fmt: skip
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False,
+    }  # fmt: skip

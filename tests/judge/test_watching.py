@@ -120,6 +120,35 @@ def test_a_run_of_days_is_read_in_parts(
     assert max(end_ms - start_ms for _, start_ms, end_ms in past.reads) <= 3_600_000 + BLOCK_MS
 
 
+def test_what_is_wrong_with_a_target_is_known_after_it_ended(
+    past: MadePast, journal: CutoverJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a run is read in parts or watched: two targets of one name are no evidence."""
+    run = current_run(journal, "chat")
+    assert run is not None
+    one = past.evidence.targets[-1]
+    ended = one.at(one.blocks < STORY.started_ms + 1_200_000)
+    doubtful = MadePast(replace(past.evidence, targets=(*past.evidence.targets, ended)), STORY.end_ms)
+    monkeypatch.setattr("servescope.judge.case._READ_MS", 1_200_000)
+    at_ms = STORY.started_ms + 3_000_000
+    case = WatchedCase(doubtful)
+    case.judge(run.frozen, run.decisions, STORY.started_ms + 1_500_000)
+    for judgement in (
+        judge_case(doubtful, run.frozen, run.decisions, at_ms), case.judge(run.frozen, run.decisions, at_ms),
+    ):  # fmt: skip
+        assert f"target {one.target_id!r} is there twice" in judgement.notes
+        assert judgement.metrics[0].cause == "query error"
+
+
+@pytest.mark.parametrize("late_ms", [0, 20_000, 100_000])
+def test_a_day_calibrates(past: MadePast, late_ms: int) -> None:
+    """Though its last block is not closed when the plan is frozen."""
+    past.now_ms = STORY.started_ms + late_ms
+    frozen = freeze_plan(past, replace(plan_of(0.25), calibration_hours=24.0), past.now_ms)
+
+    assert all(noise.calibrated for noise in frozen.noise.values())
+
+
 def test_a_decision_counts_at_the_next_judgement(past: MadePast, journal: CutoverJournal) -> None:
     """The journal is read each time."""
     watcher = watcher_of(past, journal)

@@ -21,8 +21,9 @@ from servescope.cutover.sequences import EffectPath, Floats, accumulate
 BLOCKS_PER_HOUR = 12
 LAG_BLOCKS = 36
 """Autocorrelation counts up to three hours."""
-LEAST_BLOCKS = 24 * BLOCKS_PER_HOUR
-"""A day of past is the least that shows the noise."""
+LEAST_BLOCKS = 24 * BLOCKS_PER_HOUR - 3
+"""A day of past is the least that shows the noise. It need not begin with a block, and when a plan is frozen its last
+blocks are not closed yet."""
 _MOST_SPLITS = 12
 _MOST_TURNS = 50
 _LEAST_SPLIT = 3 * LAG_BLOCKS

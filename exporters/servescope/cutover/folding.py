@@ -119,11 +119,12 @@ class ArmFold:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """Both arms over the same blocks."""
+    """Both arms over the same blocks; `faults` are sentences, of targets that could not be folded as they were."""
 
     v1: ArmFold
     v2: ArmFold
     edges: Mapping[str, tuple[float, ...]]
+    faults: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> NDArray[np.int64]:

@@ -70,17 +70,28 @@ def fold_evidence(
     """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
     end_ms = min(course.end_ms, evidence.observed_until_ms)
-    return fold(
-        frozen.plan, _distinct(evidence), course.since_ms - _BEFORE_MS, end_ms,
+    targets, faults = _distinct(evidence)
+    folded = fold(
+        frozen.plan, targets, course.since_ms - _BEFORE_MS, end_ms,
         places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,
     )  # fmt: skip
+    known = () if former is None else former.faults
+    return replace(folded, faults=tuple(dict.fromkeys((*known, *faults))))
 
 
-def _distinct(evidence: Evidence) -> list[TargetIncrements]:
-    """One of the targets of each name, of those whose blocks can be read."""
-    ordered = (target for target in evidence.targets if not (np.diff(target.blocks) <= 0).any())
-    return list({target.target_id: target for target in ordered}.values())
+def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
+    """One of the targets of each name, of those whose blocks can be read, and what is wrong with others."""
+    counted = Counter(target.target_id for target in evidence.targets)
+    faults = [f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1]
+    distinct = {}
+    for target in evidence.targets:
+        is_ordered = bool((target.blocks[1:] > target.blocks[:-1]).all())
+        if not is_ordered or (target.blocks % BLOCK_MS).any():
+            faults.append(f"the blocks of target {target.target_id!r} are not in order")
+        if is_ordered:
+            distinct[target.target_id] = target
+    return list(distinct.values()), faults
 
 
 def judge_folded(
@@ -88,7 +99,7 @@ def judge_folded(
 ) -> Judgement:
     """The judgement from evidence that is folded already (`fold_evidence`)."""
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
-    evidence = replace(evidence, problems=(*evidence.problems, *_problems(frozen, folded, evidence)))
+    evidence = replace(evidence, problems=(*evidence.problems, *_problems(folded)))
     run = _judge_run(frozen, folded, evidence, course)
     stage = run.stages[-1]
     stale = find_stale(frozen, folded, evidence, course, at_ms)
@@ -130,22 +141,12 @@ def judge_folded(
     )
 
 
-def _problems(frozen: FrozenPlan, folded: Folded, evidence: Evidence) -> list[str]:
+def _problems(folded: Folded) -> list[str]:
     """What makes the evidence itself unusable."""
-    counted = Counter(target.target_id for target in evidence.targets)
     return [
-        *(f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1),
+        *folded.faults,
         *(f"target {name!r} has a series twice" for name in sorted(folded.v1.doubled | folded.v2.doubled)),
-        *(
-            f"the blocks of target {target.target_id!r} are not in order"
-            for target in evidence.targets
-            if (np.diff(target.blocks) <= 0).any() or (target.blocks % BLOCK_MS).any()
-        ),
-        *(
-            f"target {target.target_id!r} is in both arms"
-            for target in evidence.targets
-            if frozen.plan.v1.selects(target.identity) and frozen.plan.v2.selects(target.identity)
-        ),
+        *(f"target {name!r} is in both arms" for name in sorted({*folded.v1.pods} & {*folded.v2.pods})),
     ]
 
 

@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.calibration import LEAST_BLOCKS
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.freezing import freeze_from
 from servescope.cutover.judging import judge
@@ -88,7 +87,7 @@ def run_self_test(
     began_ms = min(int(target.blocks[0]) for target in targets)
     past_ms = evidence.observed_until_ms - began_ms
     calibrated_ms = min(past_ms // 2, round(plan.calibration_hours * _HOUR_MS)) // BLOCK_MS * BLOCK_MS
-    calibrated_ms = max(calibrated_ms, LEAST_BLOCKS * BLOCK_MS)
+    calibrated_ms = max(calibrated_ms, 24 * _HOUR_MS)
     watched_ms = min(past_ms - calibrated_ms, 24 * _HOUR_MS) // BLOCK_MS * BLOCK_MS
     if watched_ms < _LEAST_WATCHED_MS:
         return SelfTest(0.0, (), "it needs 26 hours, of which the first day calibrates and the rest is watched")

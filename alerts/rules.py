@@ -9,17 +9,14 @@ import yaml
 
 from alerts.also_firing import also_firing
 from alerts.histograms import histogram_group
+from alerts.objectives import objective_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import Alert
-from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.objectives import BURN_WINDOWS, ENDED, record_ended
 
 Format = Literal["prometheus", "prometheusrule", "mimir"]
 Group = dict[str, Any]
-
-OBJECTIVES_INTERVAL = "1m"
 
 
 def render_figure_rules(options: Options = DEFAULTS) -> str:
@@ -51,21 +48,6 @@ def render_bundle(form: Format, options: Options = DEFAULTS) -> str:
     else:
         document = {"namespace": "servescope", "groups": groups} if form == "mimir" else {"groups": groups}
     return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
-
-
-def objective_group(options: Options = DEFAULTS) -> Group:
-    """The group of the objectives' bad shares, and of the requests that ended."""
-    windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
-    expressions = {
-        objective.record(window): options.compile(objective.bad, window=window, by=DEPLOYMENT_LABELS)
-        for objective in options.choices.objectives.values()
-        for window in windows
-    }
-    expressions |= {
-        record_ended(row.long): options.compile(ENDED, window=row.long, by=DEPLOYMENT_LABELS) for row in BURN_WINDOWS
-    }
-    rules = [{"record": name, "expr": expression} for name, expression in expressions.items()]
-    return {"name": "servescope-objectives", "interval": OBJECTIVES_INTERVAL, "rules": rules}
 
 
 def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAULTS) -> list[Group]:

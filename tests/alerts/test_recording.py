@@ -30,7 +30,7 @@ from servescope.contract.expressions import (
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, record_ended
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, OBJECTIVES, record_ended
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
 from tests.support.alert_stories import DEPLOYMENT, series
@@ -192,20 +192,21 @@ def _checks(rule: Rule, expected: Mapping[Key, float], ats: Sequence[int]) -> li
 
 
 _DIGITS = 100_000
-_SHORT = [rule for rule in RULES.values() if rule.window <= 60]
+_RAW = [rule for rule in RULES.values() if rule.window == 5]
+_SUMMED = [rule for rule in RULES.values() if 5 < rule.window <= 60]
 # The rules are evaluated no oftener than they are looked at: as soon as an hour is full, and twice after.
 _EVERY_MINUTES = 33
 _LOOKS = (66, 99, 132)
+_EVALUATED_EVERY_MINUTE = ("objectives.rules.yml",)
 
 
 def test_a_long_window_is_as_a_short_one_but_for_its_length() -> None:
     """So that what is tried below over an hour at most holds for days."""
     expressions = {rule["record"]: rule["expr"] for rule in _recorded()}
     for name, rule in RULES.items():
-        if rule not in _SHORT:
-            base, window = re.fullmatch(r"(.+(?:rate|increase))(\w+)", name).groups()  # type: ignore[union-attr]
-            short = next(each for each in ("5m", "1h") if f"{base}{each}" in expressions)
-            assert expressions[name].replace(f"[{window}]", f"[{short}]") == expressions[f"{base}{short}"]
+        if rule.window > 60:
+            base, operation, window = re.split(r"(rate|increase)(?=\d+[hd]$)", name)
+            assert expressions[name].replace(f"[{window}]", "[1h]") == expressions[f"{base}{operation}1h"]
 
 
 @pytest.mark.slow
@@ -216,14 +217,45 @@ def test_every_rule_records_what_is_counted_by_hand(
 ) -> None:
     """While all goes on evenly, and over the restart of one of two replicas: within every window, and just now."""
     counted = Counted()
-    checks = []
-    for rule in _SHORT:
-        expected = counted.expected(rule.expression, rule.window, rule.by)
-        assert expected, rule.name
-        checks += _checks(rule, expected, _LOOKS)
-    given = counted.given(_LOOKS[-1], restart=restart)
+    checks = _checks_of(counted, _RAW)
+    given = list(counted.given(_LOOKS[-1], restart=restart))
 
     assert _failures(request.getfixturevalue(version), tmp_path, given, checks, minutes=_EVERY_MINUTES) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [None, 97])
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_windows_of_objectives_sum_what_is_recorded_by_the_minute(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str, restart: int | None
+) -> None:
+    """The shares are those of the whole window, and so many requests ended, also over a restart."""
+    counted = Counted()
+    checks = _checks_of(counted, _SUMMED, is_closed=version == "promtool")
+    names = {name for rule in _SUMMED for name in leaves(rule.expression)}
+    given = [each for each in counted.given(_LOOKS[1], restart=restart) if _family(each["series"]) in names]
+    checks = [check for check in checks if check["eval_time"] != f"{_LOOKS[2]}m"]
+
+    assert _failures(
+        request.getfixturevalue(version), tmp_path, given, checks, minutes=1, files=_EVALUATED_EVERY_MINUTE
+    ) == {}  # fmt: skip
+
+
+def _family(key: str) -> str:
+    name = key.partition("{")[0]
+    return name if name in METRICS else re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+def _checks_of(counted: Counted, rules: Iterable[Rule], *, is_closed: bool = False) -> list[dict[str, Any]]:
+    checks = []
+    for rule in rules:
+        expected = counted.expected(rule.expression, rule.window, rule.by)
+        assert expected, rule.name
+        if is_closed and isinstance(rule.expression, Increase):
+            # A closed window has the evaluations at both its ends.
+            expected = {group: value * (rule.window + 1) / rule.window for group, value in expected.items()}
+        checks += _checks(rule, expected, _LOOKS)
+    return checks
 
 
 @pytest.mark.slow
@@ -231,12 +263,12 @@ def test_every_rule_records_what_is_counted_by_hand(
 def test_two_collectors_record_what_one_does(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
     """Every series is there once from each; that one of them begins anew and has a gap does not show."""
     counted = Counted()
-    checks = []
-    for rule in _SHORT:
-        checks += _checks(rule, counted.expected(rule.expression, rule.window, rule.by), _LOOKS)
     given = counted.given_by_two(_LOOKS[-1], restart=97)
 
-    assert _failures(request.getfixturevalue(version), tmp_path, given, checks, minutes=_EVERY_MINUTES) == {}
+    assert (
+        _failures(request.getfixturevalue(version), tmp_path, given, _checks_of(counted, _RAW), minutes=_EVERY_MINUTES)
+        == {}
+    )
 
 
 @pytest.mark.slow
@@ -249,9 +281,12 @@ def test_every_rule_of_an_idle_deployment_is_0_or_absent(
     idle = {figure.record(): figure.idle for figure in FIGURES.values()}
     idle |= dict.fromkeys(map(record_buckets, RECORDED_HISTOGRAMS), "zero")
     idle |= dict.fromkeys((record_ended(row.long) for row in BURN_WINDOWS), "zero")
+    idle |= {each.record_all(BASE_WINDOW): "zero" for each in OBJECTIVES.values()}
+    # Of nothing there is no bad share, by which it is counted.
+    uncounted = {each.record_bad(BASE_WINDOW) for each in OBJECTIVES.values()}
     checks = []
     for rule in RULES.values():
-        expected = counted.expected(rule.expression, rule.window, rule.by)
+        expected = {} if rule.name in uncounted else counted.expected(rule.expression, rule.window, rule.by)
         assert set(expected.values()) == ({0.0} if idle.get(rule.name, "absent") == "zero" else set()), rule.name
         checks += _checks(rule, expected, (8, 12))
 
@@ -269,11 +304,17 @@ def test_without_series_nothing_is_recorded(promtool: Path, tmp_path: Path) -> N
 
 
 def _failures(
-    promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]], *, minutes: int
+    promtool: Path,
+    folder: Path,
+    given: Iterable[dict[str, str]],
+    checks: list[dict[str, Any]],
+    *,
+    minutes: int,
+    files: Sequence[str] = RECORDING_FILES,
 ) -> Mapping[str, str]:
     """What promtool finds wrong when the rules are evaluated every so many minutes."""
     test = {"name": "story", "interval": "1m", "input_series": list(given), "promql_expr_test": checks}
-    rules = [GENERATED / name for name in RECORDING_FILES]
+    rules = [GENERATED / name for name in files]
     return failures(promtool, folder, {"recorded": Suite([test], files=rules, interval=f"{minutes}m")})
 
 
@@ -290,25 +331,40 @@ def test_windows_hold_four_scrapes_and_groups_are_evaluated_often() -> None:
                     assert _seconds(window) >= 4 * SCRAPE_SECONDS, rule
 
 
-def test_no_recording_rule_waits_for_another() -> None:
-    """What is recorded is made of scraped series alone, so that no order of rules or groups matters."""
-    for rule in _recorded():
-        assert "deployment:" not in rule["expr"]
+def test_a_recording_rule_reads_only_what_its_group_recorded_before() -> None:
+    """So that the order of groups does not matter: the rules of a group are evaluated one after the other."""
+    for name in RECORDING_FILES:
+        for group in yaml.safe_load((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
+            before: set[str] = set()
+            for rule in group["rules"]:
+                assert set(re.findall(r"deployment:\w+:\w+", rule["expr"])) <= before, rule
+                before.add(rule["record"])
+
+
+def test_no_rule_reads_scraped_series_over_more_than_the_base_window() -> None:
+    """Days of two hundred replicas would be tens of millions of samples every minute."""
+    for name in FILES:
+        for group in yaml.safe_load((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
+            for rule in group["rules"]:
+                ranges = re.findall(r"([a-zA-Z_:][\w:]*)(?:{[^}]*})?\[(\w+)\]", rule["expr"])
+                of_metrics = {window for name, window in ranges if _family(name) in METRICS}
+                assert all(_seconds(window) <= _seconds(BASE_WINDOW) for window in of_metrics), rule
 
 
 def test_names_say_level_metric_and_operation() -> None:
     """The level is what the result is grouped by; a rate is no total any more."""
     for rule in _recorded():
         level, metric, operation = rule["record"].split(":")
-        (groups,) = set(re.findall(r"by \(([^)]*?)(?:, le)?\)", rule["expr"]))
+        groups = set(re.findall(r"by \(([^)]*?)(?:, le)?\)", rule["expr"]))
         own = [label for label in RULES[rule["record"]].by if label != "le"]
+        windows = set(re.findall(r"(?:rate|increase)(\d+[mhd])$", operation))
         assert level == "deployment"
-        assert groups == ", ".join((*DEPLOYMENT_LABELS, *own))
+        # What is made of recorded series has their labels.
+        assert groups == ({", ".join((*DEPLOYMENT_LABELS, *own))} if "deployment:" not in rule["expr"] else set())
         assert not metric.endswith("_total")
-        assert re.fullmatch(r"sum|avg|max|(?:\w+_)?(?:rate|increase)\d+[mhd]", operation)
-        assert set(re.findall(r"\[(\w+)\]", rule["expr"])) == set(
-            re.findall(r"(?:rate|increase)(\d+[mhd])$", operation)
-        )
+        assert re.fullmatch(r"sum|avg|max|(?:(?:\w+_)?rate|increase)\d+[mhd]", operation)
+        assert set(re.findall(r"\[(\w+)\]", rule["expr"])) <= windows
+        assert "deployment:" in rule["expr"] or set(re.findall(r"\[(\w+)\]", rule["expr"])) == windows
 
 
 def test_a_rules_series_are_bounded_by_its_labels() -> None:

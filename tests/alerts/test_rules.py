@@ -14,8 +14,9 @@ import yaml
 
 from alerts.__main__ import FILES, GENERATED
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
+from alerts.objectives import objective_group
 from alerts.options import DEFAULTS
-from alerts.rules import alert_rule, annotations_of, objective_group, render_bundle
+from alerts.rules import alert_rule, annotations_of, render_bundle
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_title

@@ -27,11 +27,11 @@ from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, OBJECTIVES, record_ended
 from servescope.contract.types import Band, Figure
 from servescope.settings.values import format_duration, parse_duration
 from tests.drift.facts import PAGE, Facts, Key
-from tests.support.promql import Derived
+from tests.support.promql import Derived, parse
 
 WINDOW = "5m"
 UNITS: Mapping[str, str] = {
@@ -105,15 +105,23 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
             ("histograms.rules.yml", record_buckets(name)),
             Derived(Rate(f"{name}_bucket"), DEPLOYMENT_LABELS, frozenset({WINDOW})),
         )
+    file = "objectives.rules.yml"
     for objective in OBJECTIVES.values():
-        for window in {window for row in BURN_WINDOWS for window in (row.short, row.long)}:
+        share, bad, count = (
+            each(BASE_WINDOW) for each in (objective.record, objective.record_bad, objective.record_all)
+        )
+        yield (file, share), Derived(objective.bad, DEPLOYMENT_LABELS, frozenset({BASE_WINDOW}))
+        yield (file, count), Derived(objective.all, DEPLOYMENT_LABELS, frozenset({BASE_WINDOW}))
+        yield (file, bad), parse(f"{share} * {count}")
+        for window in {window for row in BURN_WINDOWS for window in (row.short, row.long)} - {BASE_WINDOW}:
             yield (
-                ("objectives.rules.yml", objective.record(window)),
-                Derived(objective.bad, DEPLOYMENT_LABELS, frozenset({window})),
+                (file, objective.record(window)),
+                parse(f"sum_over_time({bad}[{window}]) / (sum_over_time({count}[{window}]) > 0)"),
             )
     for row in BURN_WINDOWS:
-        ended = Derived(ENDED, DEPLOYMENT_LABELS, frozenset({row.long}))
-        yield ("objectives.rules.yml", record_ended(row.long)), ended
+        # Evaluated every minute, each request is in five of them.
+        ended = f"sum_over_time({OBJECTIVES['requests'].record_all(BASE_WINDOW)}[{row.long}]) / 5"
+        yield (file, record_ended(row.long)), parse(ended)
 
 
 # --- Alerts -----------------------------------------------------------------------------------------------------------

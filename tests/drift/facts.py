@@ -119,7 +119,9 @@ def _recording_rules(root: Path) -> Iterator[tuple[Key, object]]:
     for path in sorted((root / RULES).glob("*.rules.yml")):
         for rule in _rule_file(root, path.name):
             if "record" in rule:
-                yield (path.name, rule["record"]), read_expression(rule["expr"])
+                # What is made of recorded series is no expression of the catalog.
+                is_raw = "deployment:" not in rule["expr"]
+                yield (path.name, rule["record"]), read_expression(rule["expr"]) if is_raw else parse(rule["expr"])
 
 
 def _alert_rules(root: Path) -> Iterator[tuple[Key, object]]:

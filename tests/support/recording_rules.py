@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
-import yaml
-
-from alerts.__main__ import FILES, GENERATED
-from servescope.contract.expressions import Expression, Rate
+from alerts.__main__ import FILES
+from servescope.contract.expressions import Difference, Expression, FractionAbove, Increase, Rate, Ratio
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
-from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
-from servescope.contract.types import DEFAULT_WINDOW
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
+from servescope.contract.samples import format_edge
+from servescope.contract.types import DEFAULT_WINDOW, Objective
 from tests.support.alert_stories import minutes
 
 RECORDING_FILES = tuple(name for name in FILES if name != "alerting.rules.yml")
@@ -33,13 +31,25 @@ def _expected_rules() -> Iterator[Rule]:
         yield Rule(figure.record(), figure.expression, minutes(DEFAULT_WINDOW), figure.by)
     for histogram in RECORDED_HISTOGRAMS:
         yield Rule(record_buckets(histogram), Rate(f"{histogram}_bucket"), minutes(DEFAULT_WINDOW), ("le",))
-    recorded = yaml.safe_load((GENERATED / "objectives.rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
-    for objective, rule in product(OBJECTIVES.values(), recorded):
-        window = rule["record"].rpartition("rate")[2]
-        if rule["record"] == objective.record(window):
-            yield Rule(rule["record"], objective.bad, minutes(window))
+    for objective in OBJECTIVES.values():
+        yield Rule(objective.record(BASE_WINDOW), objective.bad, minutes(BASE_WINDOW))
+        yield Rule(objective.record_all(BASE_WINDOW), objective.all, minutes(BASE_WINDOW))
+        yield Rule(objective.record_bad(BASE_WINDOW), _bad(objective), minutes(BASE_WINDOW))
+        for window in dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long)):
+            if window != BASE_WINDOW:
+                yield Rule(objective.record(window), objective.bad, minutes(window))
     for window in dict.fromkeys(row.long for row in BURN_WINDOWS):
         yield Rule(record_ended(window), ENDED, minutes(window))
+
+
+def _bad(objective: Objective) -> Expression:
+    """What was bad, counted."""
+    if isinstance(objective.bad, FractionAbove):
+        below = Increase(f"{objective.bad.histogram}_bucket", (("le", (format_edge(objective.bad.edge),)),))
+        return Difference(objective.all, below)
+    assert isinstance(objective.bad, Ratio)
+    assert isinstance(objective.bad.numerator, Rate)
+    return Increase(objective.bad.numerator.name, objective.bad.numerator.where)
 
 
 RULES = {rule.name: rule for rule in _expected_rules()}

@@ -64,6 +64,12 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType({
     )
 })  # fmt: skip
 
+BASE_WINDOW = "5m"
+"""Over which counters are read for objectives; longer windows are made of what was recorded over this one."""
+
+OBJECTIVES_INTERVAL = "1m"
+"""How often the rules of objectives are evaluated."""
+
 ENDED = increase("requests_total")
 """The requests that ended within a window of an objective."""
 

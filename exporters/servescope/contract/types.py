@@ -10,7 +10,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from servescope.contract.expressions import Expression, FractionAbove
+from servescope.contract.expressions import Expression, FractionAbove, Increase, Rate, Ratio
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import UsageError
 
@@ -216,6 +216,23 @@ class Objective:
         Empty for an objective of another kind.
         """
         return self.bad.edges if isinstance(self.bad, FractionAbove) else ()
+
+    @property
+    def all(self) -> Increase:
+        """What `bad` is a share of, counted over a window."""
+        if isinstance(self.bad, FractionAbove):
+            return Increase(f"{self.bad.histogram}_count")
+        if isinstance(self.bad, Ratio) and isinstance(self.bad.denominator, Rate):
+            return Increase(self.bad.denominator.name, self.bad.denominator.where)
+        raise UsageError(f"objective {self.name!r}: expected a ratio of two rates, or a fraction above an edge")
+
+    def record_all(self, window: str) -> str:
+        """The name of the recording rule of what it is a share of."""
+        return f"deployment:{self.name}_objective_all:increase{window}"
+
+    def record_bad(self, window: str) -> str:
+        """The name of the recording rule of what was bad, counted as in `record_all`."""
+        return f"deployment:{self.name}_objective_bad:increase{window}"
 
     def record(self, window: str) -> str:
         """The name of the recording rule of its bad share."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alerts.objectives import objective_group
 from alerts.recording import render_recording_rules
-from alerts.rules import render_objective_rules
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance, is_evaluated_by_collector
 from servescope.alerting.promql import condition_promql
@@ -78,8 +79,10 @@ def test_alerts_have_the_same_state_at_every_evaluation(prometheus: Path, promto
     with observed(tmp_path, TRAFFIC, V1, V2) as stack:
         played = _play(stack)
     scraped = _scraped(tmp_path, played)
-    with _holding(scraped, tmp_path / "scraped", prometheus, promtool) as server:
-        recorded = list(_record(server, played))
+    recorded: list[str] = []
+    for number, rules in enumerate(_stages(played)):
+        with _holding([*scraped, *recorded], tmp_path / f"stage-{number}", prometheus, promtool) as server:
+            recorded += _record(server, played, rules)
     with _holding([*scraped, *recorded], tmp_path / "recorded", prometheus, promtool) as server:
         _compare(server, played)
         _compare_shares(server, played)
@@ -130,13 +133,22 @@ def _scraped(folder: Path, played: Played) -> list[str]:
     return lines
 
 
-def _record(server: Prometheus, played: Played) -> Iterator[str]:
-    """What the recording rules make of it at each evaluation, as Prometheus computes it."""
-    rules = (
-        yaml.safe_load(render_recording_rules(played.window))["groups"]
-        + yaml.safe_load(render_objective_rules())["groups"]
-    )
-    for rule in (rule for group in rules for rule in group["rules"]):
+def _stages(played: Played) -> Iterator[list[dict[str, str]]]:
+    """The recording rules, those that read what others record after these."""
+    groups = yaml.safe_load(render_recording_rules(played.window))["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    rules += objective_group(interval=f"{STEP_SECONDS}s")["rules"]
+    while rules:
+        waiting = {rule["record"] for rule in rules}
+        ready = [rule for rule in rules if not waiting & set(re.findall(r"deployment:\w+:\w+", rule["expr"]))]
+        assert ready, waiting
+        yield ready
+        rules = [rule for rule in rules if rule not in ready]
+
+
+def _record(server: Prometheus, played: Played, rules: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """What recording rules make of it at each evaluation, as Prometheus computes it."""
+    for rule in rules:
         for found in _range(server, rule["expr"], played):
             labels = _without_name(found.labels)
             for at_ms, value in zip(found.times, found.values, strict=True):

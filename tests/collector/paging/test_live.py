@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import yaml
 
+from alerts.objectives import objective_group
 from alerts.recording import recording_group
-from alerts.rules import objective_group
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.alerting.promql import alert_promql
@@ -185,7 +185,7 @@ def test_alerts_have_the_states_of_a_prometheus_that_evaluates_them(
 
 def _write_rules(path: Path, group: str) -> None:
     """All rules in one group, so that an alert sees what was recorded at the very same instant."""
-    rules = [*recording_group(WINDOW, "1s")["rules"], *objective_group()["rules"]]
+    rules = [*recording_group(WINDOW, "1s")["rules"], *objective_group(interval=f"{INTERVAL_MS}ms")["rules"]]
     for alert in COMPARED:
         rule = {"alert": alert.name, "expr": alert_promql(alert, WINDOW), "labels": {"of": "rule"}}
         rule |= {"for": alert.wait} if alert.wait else {}

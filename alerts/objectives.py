@@ -1,0 +1,53 @@
+"""The recording rules of objectives: their bad shares over windows of up to three days, at the cost of five minutes.
+
+Counters are read over five minutes alone. What increased there is recorded once a minute, and longer windows sum what
+was recorded: for days of two hundred replicas that is a few thousand samples in place of many millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from alerts.options import DEFAULTS, Options
+from dashboards.options import seconds
+from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, OBJECTIVES_INTERVAL, record_ended
+from servescope.contract.types import Objective
+
+
+def objective_group(options: Options = DEFAULTS, interval: str = OBJECTIVES_INTERVAL) -> dict[str, Any]:
+    """The group of the objectives' bad shares, and of the requests that ended; its rules depend on those before."""
+    windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
+    objectives = options.choices.objectives
+    rules = {
+        name: expression
+        for objective in objectives.values()
+        for name, expression in _rules_of(objective, windows, options)
+    }
+    # Every request is in as many evaluations as there are within the base window.
+    evaluations = round(seconds(BASE_WINDOW) / seconds(interval))
+    ended = objectives["requests"].record_all(BASE_WINDOW)
+    rules |= {
+        record_ended(window): f"sum_over_time({ended}[{window}]) / {evaluations}"
+        for window in dict.fromkeys(row.long for row in BURN_WINDOWS)
+    }
+    return {
+        "name": "servescope-objectives",
+        "interval": interval,
+        "rules": [{"record": name, "expr": expression} for name, expression in rules.items()],
+    }
+
+
+def _rules_of(objective: Objective, windows: dict[str, None], options: Options) -> Iterator[tuple[str, str]]:
+    share, count = objective.record(BASE_WINDOW), objective.record_all(BASE_WINDOW)
+    bad = objective.record_bad(BASE_WINDOW)
+    yield share, options.compile(objective.bad, window=BASE_WINDOW, by=DEPLOYMENT_LABELS)
+    yield count, options.compile(objective.all, window=BASE_WINDOW, by=DEPLOYMENT_LABELS)
+    yield bad, f"{share} * {count}"
+    for window in windows:
+        if window != BASE_WINDOW:
+            yield (
+                objective.record(window),
+                f"sum_over_time({bad}[{window}]) / (sum_over_time({count}[{window}]) > 0)",
+            )

@@ -1,7 +1,8 @@
-"""The recording rules of objectives: their bad shares over windows of up to three days, at the cost of five minutes.
+"""The recording rules of objectives: their bad shares over windows of up to three days, at the cost of an hour.
 
-Counters are read over five minutes alone. What increased there is recorded once a minute, and longer windows sum what
-was recorded: for days of two hundred replicas that is a few thousand samples in place of many millions.
+Counters are read over an hour at most. What increased within five minutes is recorded once a minute, and windows of
+more than an hour sum what was recorded: for days of two hundred replicas that is thousands of samples in place of many
+millions. There what happened within the last five minutes counts in part, which would delay a page on the short ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from typing import Any
 from alerts.options import DEFAULTS, Options
 from dashboards.options import seconds
 from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, OBJECTIVES_INTERVAL, record_ended
+from servescope.contract.objectives import (
+    BASE_WINDOW,
+    BURN_WINDOWS,
+    ENDED,
+    LONGEST_READ,
+    OBJECTIVES_INTERVAL,
+    record_ended,
+)
 from servescope.contract.types import Objective
 
 
@@ -28,10 +36,10 @@ def objective_group(options: Options = DEFAULTS, interval: str = OBJECTIVES_INTE
     # Every request is in as many evaluations as there are within the base window.
     evaluations = round(seconds(BASE_WINDOW) / seconds(interval))
     ended = objectives["requests"].record_all(BASE_WINDOW)
-    rules |= {
-        record_ended(window): f"sum_over_time({ended}[{window}]) / {evaluations}"
-        for window in dict.fromkeys(row.long for row in BURN_WINDOWS)
-    }
+    for window in dict.fromkeys(row.long for row in BURN_WINDOWS):
+        is_read = seconds(window) <= seconds(LONGEST_READ)
+        counted = options.compile(ENDED, window=window, by=DEPLOYMENT_LABELS)
+        rules[record_ended(window)] = counted if is_read else f"sum_over_time({ended}[{window}]) / {evaluations}"
     return {
         "name": "servescope-objectives",
         "interval": interval,
@@ -46,8 +54,7 @@ def _rules_of(objective: Objective, windows: dict[str, None], options: Options) 
     yield count, options.compile(objective.all, window=BASE_WINDOW, by=DEPLOYMENT_LABELS)
     yield bad, f"{share} * {count}"
     for window in windows:
+        summed = f"sum_over_time({bad}[{window}]) / (sum_over_time({count}[{window}]) > 0)"
+        read = options.compile(objective.bad, window=window, by=DEPLOYMENT_LABELS)
         if window != BASE_WINDOW:
-            yield (
-                objective.record(window),
-                f"sum_over_time({bad}[{window}]) / (sum_over_time({count}[{window}]) > 0)",
-            )
+            yield objective.record(window), read if seconds(window) <= seconds(LONGEST_READ) else summed

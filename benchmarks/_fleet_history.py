@@ -22,7 +22,7 @@ from dashboards.options import seconds
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, PHASES, PROCESS_RATIOS
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, record_ended
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, OBJECTIVES, OBJECTIVES_INTERVAL, record_ended
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
 
@@ -91,6 +91,8 @@ class Fleet:
 
     def interval_seconds(self, name: str, scrape_seconds: int) -> int:
         """How far the samples of a series are apart: recorded ones by their rules' interval, all others scraped."""
+        if "_objective_" in name:
+            return int(seconds(OBJECTIVES_INTERVAL))
         return max(int(seconds(INTERVAL)), 15) if ":" in name or name in _OF_ALERTS else scrape_seconds
 
     def _list(self) -> Iterator[Series]:
@@ -146,6 +148,8 @@ def _recorded(identity: Mapping[str, str], *, phased: bool) -> Iterator[Series]:
     for objective in OBJECTIVES.values():
         for window in dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long)):
             yield Series(objective.record(window), identity, 1)
+        yield Series(objective.record_all(BASE_WINDOW), identity, 1)
+        yield Series(objective.record_bad(BASE_WINDOW), identity, 1)
     for row in BURN_WINDOWS:
         yield Series(record_ended(row.long), identity, 1)
 

@@ -1,7 +1,7 @@
 """Opening each dashboard over a day of two hundred replicas, on a real Prometheus: samples read, and time taken.
 
 Beside it the same dashboards with `figures = "raw"`: every figure computed over the raw series, as dashboards without
-recording rules do. The files themselves are timed as well.
+recording rules do. The files themselves are timed as well, and what evaluating the rules costs.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks._first_paint import (
     list_variable_queries,
 )
 from benchmarks._fleet_history import Fleet, write_history
+from benchmarks._rule_costs import print_rules
 from dashboards.__main__ import render
 from dashboards.options import DEFAULTS
 from tests import tools
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         _fill(server, fleet, arguments.scrape_seconds)
         ours = dict(_measure(server, fleet, arguments.scrape_seconds, "recorded"))
         raw = dict(_measure(server, fleet, arguments.scrape_seconds, "raw"))
+        print_rules(server, fleet, scrape_seconds=arguments.scrape_seconds, at_seconds=_END_SECONDS)
     _print(ours, raw, fleet, arguments)
 
 

@@ -19,6 +19,7 @@ from benchmarks._first_paint import (
     tell_step,
 )
 from benchmarks._fleet_history import BEFORE_SECONDS, Fleet, is_own, write_history
+from benchmarks._rule_costs import MOST_SAMPLES_PER_MINUTE, list_groups, list_raw_objectives
 from dashboards.__main__ import render
 from dashboards.options import DEFAULTS, make_options
 from tests.support.boards import NAMES, read_board
@@ -39,6 +40,14 @@ def test_opening_a_dashboard_stays_within_its_budget(name: str) -> None:
 
     dearest = max(costs, key=lambda asked: costs[asked])
     assert sum(costs.values()) <= MOST_SAMPLES.get(name, MOST_SAMPLES_OTHERWISE), f"the dearest is {dearest}"
+
+
+def test_rules_read_what_they_may() -> None:
+    """Every minute, of 200 replicas; the objectives over whole windows alone would read more."""
+    costs = {group.name: group.estimate(FLEET, scrape_seconds=15) for group in list_groups()}
+
+    assert sum(costs.values()) <= MOST_SAMPLES_PER_MINUTE, costs
+    assert list_raw_objectives().estimate(FLEET, scrape_seconds=15) > 30 * costs["servescope-objectives"]
 
 
 def test_budgets_are_of_dashboards_there_are() -> None:

@@ -27,7 +27,7 @@ from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, OBJECTIVES, record_ended
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
 from servescope.contract.types import Band, Figure
 from servescope.settings.values import format_duration, parse_duration
 from tests.drift.facts import PAGE, Facts, Key
@@ -113,12 +113,15 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
         yield (file, share), Derived(objective.bad, DEPLOYMENT_LABELS, frozenset({BASE_WINDOW}))
         yield (file, count), Derived(objective.all, DEPLOYMENT_LABELS, frozenset({BASE_WINDOW}))
         yield (file, bad), parse(f"{share} * {count}")
-        for window in {window for row in BURN_WINDOWS for window in (row.short, row.long)} - {BASE_WINDOW}:
+        for window in ("30m", "1h"):
+            yield (file, objective.record(window)), Derived(objective.bad, DEPLOYMENT_LABELS, frozenset({window}))
+        for window in ("2h", "6h", "1d", "3d"):
             yield (
                 (file, objective.record(window)),
                 parse(f"sum_over_time({bad}[{window}]) / (sum_over_time({count}[{window}]) > 0)"),
             )
-    for row in BURN_WINDOWS:
+    yield (file, record_ended("1h")), Derived(ENDED, DEPLOYMENT_LABELS, frozenset({"1h"}))
+    for row in BURN_WINDOWS[1:]:
         # Evaluated every minute, each request is in five of them.
         ended = f"sum_over_time({OBJECTIVES['requests'].record_all(BASE_WINDOW)}[{row.long}]) / 5"
         yield (file, record_ended(row.long)), parse(ended)

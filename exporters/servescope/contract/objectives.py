@@ -65,7 +65,10 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType({
 })  # fmt: skip
 
 BASE_WINDOW = "5m"
-"""Over which counters are read for objectives; longer windows are made of what was recorded over this one."""
+"""Over which increases are recorded for objectives; windows longer than `LONGEST_READ` sum them."""
+
+LONGEST_READ = "1h"
+"""The longest window of an objective over which counters are read."""
 
 OBJECTIVES_INTERVAL = "1m"
 """How often the rules of objectives are evaluated."""

@@ -262,7 +262,7 @@ def test_another_share_than_planned_is_said() -> None:
     judgement = judge(frozen, evidence, (start(STORY),), STORY.end_ms)
 
     assert judgement.stage.differs
-    assert "v2 gets 20.1% of the requests, and this stage plans 40.0%" in judgement.notes
+    assert "v2 gets 20.1 % of the requests, and this stage plans 40.0 %" in judgement.notes
 
 
 def test_the_last_stages_need_a_holdback() -> None:
@@ -270,7 +270,7 @@ def test_the_last_stages_need_a_holdback() -> None:
     evidence = evidence_of(STORY)
     judgement = judge(freeze(plan_of(0.25, 1.0), evidence, STORY.started_ms), evidence, (start(STORY),), STORY.end_ms)
 
-    assert any(note.startswith("v1 needs a holdback of 5%") for note in judgement.notes)
+    assert any(note.startswith("v1 needs a holdback of 5 %") for note in judgement.notes)
 
 
 def test_the_same_is_said_with_json() -> None:

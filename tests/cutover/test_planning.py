@@ -70,7 +70,7 @@ def test_a_young_deployment_has_no_forecast() -> None:
     speed = _metric(stage, "tps_per_request")
     assert (speed.healthy_seconds, speed.detectable, speed.known) == (None, None, False)
     assert stage.seconds is None
-    assert "25% on v2: cannot be forecast. " in stage.sentence
+    assert "25 % on v2: cannot be forecast. " in stage.sentence
     assert "Time to first token" in stage.sentence
     assert "the noise is not known yet" in stage.sentence
 
@@ -79,7 +79,7 @@ def test_a_stage_lasts_as_long_as_its_slowest_required_metric(stages: tuple[Stag
     """Which the sentence names: the errors, as rare as they are."""
     waits = [each.healthy_seconds or 0.0 for each in stages[1].metrics if each.required]
     assert stages[1].seconds == max(waits)
-    assert stages[1].sentence.startswith("stage 2, 25% on v2: about ")
+    assert stages[1].sentence.startswith("stage 2, 25 % on v2: about ")
     assert stages[1].sentence.endswith("longest for Errors")
     assert stages[1].v2_pods == 2
     assert stages[1].requests_per_hour == pytest.approx(36_000, rel=0.01)

@@ -87,7 +87,7 @@ def test_a_plan_says_beforehand_how_long_each_stage_takes(equal: MadePast, judge
     plan.write_text((LEAST_PLAN + STAGES).replace("chat-v2", "chat-v3"), encoding="utf-8")
     done = judge("plan")
     assert done.returncode == 0, done.stderr
-    assert "stage 1, 25% on v2: about " in done.stdout
+    assert "stage 1, 25 % on v2: about " in done.stdout
     assert "Time to first token" in done.stdout
     stages = json.loads(judge("plan", "--format", "json").stdout)["stages"]
 

@@ -87,7 +87,10 @@ def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
         return PromptMix(None, False, False, False, "at least one arm does not report the tokens of its prompts")
     distance, chance = float(mix.distance[-1]), float(mix.chance[-1])
     differs, refused = bool(mix.differs[-1]), bool(mix.refused[-1])
-    moved = f"{distance:.0%} of the requests have prompts of another size than on v1, {chance:.0%} by chance"
+    moved = (
+        f"{100 * distance:.0f} % of the requests have prompts of another size than on v1, "
+        f"{100 * chance:.0f} % by chance"
+    )
     if not differs:
         return PromptMix(distance, False, False, False, f"the arms get the same prompts: {moved}")
     if refused:
@@ -165,15 +168,19 @@ def _share_notes(frozen: FrozenPlan, folded: Folded, stage: StageTrack, evidence
     share, state = plan.stages[stage.span.index].share, stage_state(frozen, stage)
     notes = []
     if state.differs and state.observed_share is not None:
-        notes.append(f"v2 gets {state.observed_share:.1%} of the requests, and this stage plans {share:.1%}")
+        seen = 100 * state.observed_share
+        notes.append(f"v2 gets {seen:.1f} % of the requests, and this stage plans {100 * share:.1f} %")
     configured = _configured_share(folded, evidence, stage)
     if configured is not None and shares.differs(configured, min(max(share, 1e-6), 1.0 - 1e-6)):
-        notes.append(f"v2 is configured to get {configured:.1%} of the requests, and this stage plans {share:.1%}")
+        notes.append(
+            f"v2 is configured to get {100 * configured:.1f} % of the requests, "
+            f"and this stage plans {100 * share:.1f} %"
+        )
     later = [each.share for each in plan.stages[stage.span.index + 1 :]]
     if any(each > 1.0 - plan.holdback for each in (share, *later[:1])):
         notes.append(
-            f"v1 needs a holdback of {plan.holdback:.0%} of the requests: with less there is no control, and nothing "
-            "can be proven"
+            f"v1 needs a holdback of {100 * plan.holdback:.0f} % of the requests: with less there is no control, "
+            "and nothing can be proven"
         )
     return notes
 

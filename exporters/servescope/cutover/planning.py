@@ -79,7 +79,7 @@ class StageForecast:
     @property
     def sentence(self) -> str:
         """The stage in a sentence."""
-        beginning = f"stage {self.index + 1}, {self.share:.0%} on v2: "
+        beginning = f"stage {self.index + 1}, {100 * self.share:.0f} % on v2: "
         required = [each for each in self.metrics if each.required]
         if not required:
             return f"{beginning}no metric is required"

@@ -69,7 +69,7 @@ class SelfTest:
         low, high = clopper_pearson(alarms, splits)
         return (
             f"of {splits} divisions of v1 against itself, each watched for {self.hours:.3g} h, {alarms} were called "
-            f"DEGRADED: {alarms / splits:.1%} ({low:.1%}–{high:.1%}) false alarms"
+            f"DEGRADED: {100 * alarms / splits:.1f} % ({100 * low:.1f}–{100 * high:.1f} %) false alarms"
         )
 
 

@@ -35,6 +35,7 @@ from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES,
 from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import Setting, Table, read_document
+from servescope.settings.values import format_duration, parse_duration
 from servescope.sources.map_files import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
@@ -42,6 +43,7 @@ SECRETS: Final = "/etc/alertmanager/secrets"
 
 _LONGEST_EVALUATION_SECONDS = 300.0
 _LONGEST_WINDOW_DAYS = 31
+_LONGEST_WAIT = "1d"
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*\Z")
 _PATH = re.compile(r"[^\s?#]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}\Z")
@@ -64,10 +66,11 @@ ALERT_SETTINGS: Final = (
     Setting("templates", f'"{TEMPLATES_FOLDER}"'),
     Setting("bounds", "{}"),
     Setting("objectives", "{}"),
+    Setting("waits", "{}"),
     Setting("receivers", "{}"),
     Setting("migration_windows", "[]"),
 )
-"""The keys of [alerts] with their defaults; the last four are tables."""
+"""The keys of [alerts] with their defaults; the last five are tables."""
 
 OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
 MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "required"))
@@ -184,6 +187,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
             bands=_bands(common),
             bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
             objectives=_objectives(table.table("objectives", [Setting(name, "") for name in OBJECTIVES]), sources),
+            waits=_waits(table.table("waits", [Setting(name, "") for name in ALERTS])),
             old_stack=_matching(table, "old_stack", CATALOG_CHOICES.old_stack, _VALUE, _A_VALUE),
             new_stack=_matching(table, "new_stack", CATALOG_CHOICES.new_stack, _VALUE, _A_VALUE),
             collector_job=_matching(table, "collector_job", CATALOG_CHOICES.collector_job, _VALUE, _A_VALUE),
@@ -233,6 +237,22 @@ def _bounds(table: Table) -> Mapping[str, float]:
         most = "" if bound.most == float("inf") else f" and at most {bound.most:g}"
         found[name] = _number(table, name, bound.least, bound.most, f"a number of at least {bound.least:g}{most}")
     return MappingProxyType(found)
+
+
+def _waits(table: Table) -> Mapping[str, str]:
+    """How long alerts wait, as durations of one unit."""
+    return MappingProxyType({name: _wait(table, name) for name in table.values})
+
+
+def _wait(table: Table, name: str) -> str:
+    expected = f"a duration from 0s to {_LONGEST_WAIT}, such as 30m"
+    try:
+        milliseconds = parse_duration(table.string(name, ""))
+    except ValueError:
+        raise table.wrong(name, expected) from None
+    if milliseconds % 1000 or milliseconds > parse_duration(_LONGEST_WAIT):
+        raise table.wrong(name, expected)
+    return format_duration(milliseconds) if milliseconds else ""
 
 
 def _number(table: Table, key: str, least: float, most: float, expected: str) -> float:

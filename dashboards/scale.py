@@ -38,7 +38,7 @@ def make(options: Options) -> Board:
                         unit="ratio", by=WHO,
                         meaning="Share of the last hour in which the load required more replicas than the autoscaler "
                         "may request: the raw desired scale was above the scale sent, which only the upper bound "
-                        "causes. The contract has no series of the bounds, so there are no lines for them.",
+                        "causes.",
                         normal="0.",
                         first="raise max_replica, or limit the traffic; see the alert ServescopeAutoscalerPinned.",
                         no_data=NoData("off", METRICS[_SENT].absent),
@@ -75,10 +75,10 @@ def make(options: Options) -> Board:
 
 
 def _replicas(options: Options) -> Panel:
-    """Replicas by status, with the scale that was sent across them."""
+    """Replicas by status, with the scale that was sent and its bounds across them."""
     replicas = figure_panel("replica_count_by_status", options, width=12, stacked=True)
-    desired = Query(
-        compile_figure(_SENT, options),
-        legend(options, *WHO) + " desired",
-    )
-    return replace(replicas, queries=(*replicas.queries, desired), overlay=("desired",))
+    lines = {"desired": _SENT, "min": "autoscaler_min_replicas", "max": "autoscaler_max_replicas"}
+    queries = [
+        Query(compile_figure(figure, options), f"{legend(options, *WHO)} {word}") for word, figure in lines.items()
+    ]
+    return replace(replicas, queries=(*replicas.queries, *queries), overlay=tuple(lines))

@@ -55,6 +55,7 @@ class TinyAutoscaler:
         )
         self._order(rounded)
         self._instruments.set_replicas({"active": self._active, "starting": len(self._starting)})
+        self._instruments.set_bounds(min_replicas=MIN_REPLICA, max_replicas=MAX_REPLICA)
         return rounded
 
     def _start_replicas(self) -> None:

@@ -382,6 +382,24 @@ def test_an_objective_takes_the_edges_of_the_engines_in_use() -> None:
     assert "within 2.2 s." in dynamo.alerts()[alert].description
 
 
+def test_alerts_wait_as_long_as_is_chosen() -> None:
+    """In the rule, in the description and in the runbook; other alerts as before, and none at all with 0s."""
+    waits = {"ServescopeColdStartSlow": "90m", "ServescopeQueueGrowing": "0s"}
+    options = make_options({"alerts": {"waits": waits}}, origin="options.toml")
+    rules = {
+        rule["alert"]: rule
+        for group in yaml.safe_load(render(options)["alerting.rules.yml"])["groups"]
+        for rule in group["rules"]
+    }
+
+    assert rules["ServescopeColdStartSlow"]["for"] == "90m"
+    assert "for more than 95 minutes" in rules["ServescopeColdStartSlow"]["annotations"]["description"]
+    assert "at all times for 95 minutes" in render(options)["runbooks/ServescopeColdStartSlow.md"]
+    assert "for more than 20 minutes" in ALERTS["ServescopeColdStartSlow"].description
+    assert "for" not in rules["ServescopeQueueGrowing"]
+    assert rules["ServescopeReplicasFailed"]["for"] == ALERTS["ServescopeReplicasFailed"].wait
+
+
 # --- Alertmanager -----------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +468,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"bounds": {"queue_floor": float("inf")}}}, "alerts.bounds.queue_floor: inf is wrong"),
     ({"alerts": {"bounds": {"queue_floor": float("nan")}}}, "alerts.bounds.queue_floor: nan is wrong"),
     ({"alerts": {"bounds": {"queue_floor": True}}}, "alerts.bounds.queue_floor: True is wrong"),
+    ({"alerts": {"waits": {"ServescopeQueueGrowin": "30m"}}}, "unknown key 'alerts.waits.ServescopeQueueGrowin'; did "
+     "you mean 'ServescopeQueueGrowing'?"),
+    ({"alerts": {"waits": {"ServescopeQueueGrowing": "soon"}}}, "alerts.waits.ServescopeQueueGrowing: 'soon' is wrong, "
+     "expected a duration from 0s to 1d, such as 30m"),
+    ({"alerts": {"waits": {"ServescopeQueueGrowing": "2d"}}}, "alerts.waits.ServescopeQueueGrowing: '2d' is wrong"),
+    ({"alerts": {"waits": {"ServescopeQueueGrowing": 30}}}, "alerts.waits.ServescopeQueueGrowing: 30 is wrong"),
     ({"alerts": {"objectives": {"latency": {}}}}, "unknown key 'alerts.objectives.latency'; known: time_to_first"),
     ({"alerts": {"objectives": {"requests": {"goal": 99.9}}}}, "alerts.objectives.requests.goal: 99.9 is wrong, "
      "expected a share"),

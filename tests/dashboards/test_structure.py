@@ -387,18 +387,20 @@ def test_values_of_now_are_asked_for_once(name: str) -> None:
 
 
 def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
-    """By status, each in its colour; the desired scale is a line across the stack."""
+    """By status, each in its colour; the desired scale and its bounds are lines across the stack."""
     (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas"]
     overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
     for stack in STACK_COLORS:
         overrides.pop(f"/(^| ){stack}( |$)/")
-    colors = {name: properties[0]["value"]["fixedColor"] for name, properties in list(overrides.items())[:-1]}
+    lines = [overrides.pop(f"/(^| ){word}$/") for word in ("desired", "min", "max")]
+    colors = {name: properties[0]["value"]["fixedColor"] for name, properties in overrides.items()}
 
     assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
     assert colors == {f"/(^| ){status}$/": SERIES_COLORS[status] for status in REPLICA_STATUSES}
     assert [name for name, color in colors.items() if color == "red"] == ["/(^| )failed$/"]
-    assert {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}} in overrides["/(^| )desired$/"]
-    assert [target["legendFormat"].split()[-1] for target in panel["targets"]] == ["{{status}}", "desired"]
+    assert all({"id": "custom.stacking", "value": {"mode": "none", "group": "A"}} in line for line in lines)
+    legends = [target["legendFormat"].split()[-1] for target in panel["targets"]]
+    assert legends == ["{{status}}", "desired", "min", "max"]
 
 
 @each_board

@@ -45,6 +45,7 @@ NOT_SHOWN = {
         _NO_MEAN,
     ),
     "request_unended_share": "for the alert on requests that hang, which leads to what is in flight",
+    "replica_start_time_seconds": "for the alert on replicas that do not become active",
     "inter_token_latency_p95": "observed once a step by some engines and once a token by others: in the console only",
 }  # fmt: skip
 
@@ -52,7 +53,6 @@ NOT_SHOWN = {
 NOT_READ = {
     **dict.fromkeys(PROCESS_RATIOS, "one process's own view; the figure of the same name is derived from counters"),
     "tps_per_request": "a histogram of requests; the figure is weighted by tokens, which its sums are not",
-    "replica_start_time_seconds": "for increments, which find a restart by it",
     "router_candidates": "for a look by hand at how many workers a router may choose from",
     "router_decision_busy_seconds_total": "for a look by hand at how busy a router is; its decisions are timed as well",
 }  # fmt: skip

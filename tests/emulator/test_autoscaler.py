@@ -86,7 +86,7 @@ def test_token_autoscaler_scales_up_again_at_once() -> None:
 
 
 def test_token_autoscaler_shows_how_it_decided() -> None:
-    """All seven gauges are there, each with its own stage of the decision; the raw one is not bounded."""
+    """All gauges are there, each with its own stage of the decision, and the bounds; the raw one is not bounded."""
     autoscaler = token_autoscaler(max_replica=4)
     run(autoscaler, 5, 300, tokens=9500, requests=7)
     assert gauges(autoscaler) == {
@@ -97,6 +97,8 @@ def test_token_autoscaler_shows_how_it_decided() -> None:
         "autoscaler_desired_scale": 9.5,
         "autoscaler_policy_desired_scale": 4,
         "autoscaler_rounded_desired_scale": 4,
+        "autoscaler_min_replicas": 1,
+        "autoscaler_max_replicas": 4,
     }
 
 

@@ -43,6 +43,14 @@ def test_an_evaluation_is_shown_under_the_documented_names(autoscaler: Autoscale
         assert value(autoscaler, f"autoscaler_{name}") == figure
 
 
+def test_the_bounds_are_shown_as_they_are_set(autoscaler: AutoscalerInstruments) -> None:
+    """None before; a bound that is no number of replicas leaves those of before."""
+    assert not [each for each in autoscaler.samples() if each.name.endswith("_replicas")]
+    autoscaler.set_bounds(min_replicas=1, max_replicas=8)
+    autoscaler.set_bounds(min_replicas=-1, max_replicas=4)
+    assert (value(autoscaler, "autoscaler_min_replicas"), value(autoscaler, "autoscaler_max_replicas")) == (1, 8)
+
+
 def test_an_idle_deployment_shows_zeros(autoscaler: AutoscalerInstruments) -> None:
     """0, never absent, once it has been evaluated."""
     autoscaler.evaluated(**dict.fromkeys(EVALUATION, 0))

@@ -107,9 +107,9 @@ EMULATED: Final[Mapping[str, Emulated]] = {
     )),
     # So few in each that one that waits for a core does not fall far behind.
     "scale": Emulated((
-        # As many as its lower bound, and more than one by its load.
+        # More than one by its load, and room for them.
         Deployed("pinned", tables={"autoscaling": {
-            "min_replica": 4, "max_replica": 4, "target_in_flight_tokens": 5_000,
+            "min_replica": 1, "max_replica": 8, "target_in_flight_tokens": 5_000,
         }}),
         Deployed("slow-start"),
         Deployed("stuck"),
@@ -130,7 +130,8 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("late"),
         Deployed("briefly-late"),
         Deployed("hung-up"),
-        Deployed("hanging"),
+        # So large a batch that those that hang leave room for the others.
+        Deployed("hanging", tables={"runtime": {"max_batch_size": 1024}}),
     )),
     "pair": Emulated((
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),

@@ -173,7 +173,7 @@ _USERS: Final = (
         muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
     ),
     _of_faults("hung-up", "client-aborts:0.7", "ServescopeClientAbortsHigh"),
-    _of_faults("hanging", "requests-hang:0.3", "ServescopeRequestsHang", fires_within="75m"),
+    _of_faults("hanging", "requests-hang:0.15", "ServescopeRequestsHang", fires_within="75m"),
     Episode(
         "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",

@@ -90,6 +90,9 @@ _HIT_RATE = figure("kv_cache_hit_rate")
 _POSITION = [figure("spec_decode_accepted_tokens_per_second", position=str(place)) for place in range(3)]
 _WANTED = figure("autoscaler_desired_scale")
 _SENT = figure("autoscaler_rounded_desired_scale")
+_LEAST, _MOST, _LAST_START = map(
+    figure, ("autoscaler_min_replicas", "autoscaler_max_replicas", "replica_start_time_seconds")
+)
 _ACTIVE, _STARTING, _FAILED, _DRAINING = (
     figure("replica_count_by_status", status=status) for status in ("active", "starting", "failed", "draining")
 )
@@ -400,7 +403,13 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeAutoscalerPinned": Proof(
         {_WANTED: 2.5, _SENT: 3.0}, {_WANTED: 4.2, _SENT: 4.0}, 4.2,
-        {"at the bound": {_WANTED: 4.0, _SENT: 4.0}, "no autoscaler": {_SENT: None, _WANTED: 4.0}},
+        {
+            "at the bound": {_WANTED: 4.0, _SENT: 4.0},
+            "no autoscaler": {_SENT: None, _WANTED: 4.0},
+            "of a fixed size": {_WANTED: 4.2, _SENT: 4.0, _LEAST: 4.0, _MOST: 4.0},
+            "of a fixed size, with a fault": {_WANTED: 4.2, _SENT: 3.0, _LEAST: 4.0, _MOST: 3.0},
+        },
+        also={"between bounds": ({_WANTED: 4.2, _SENT: 4.0, _LEAST: 1.0, _MOST: 4.0}, 4.2)},
     ),
     "ServescopeReplicasBelowDesired": Proof(
         {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 9.0, _SENT: 4.0}, {_SENT: 5.0}, 4.0,
@@ -459,7 +468,18 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeColdStartSlow": Proof(
         {_STARTING: 0.0, _ACTIVE: 4.0}, {_STARTING: 1.0}, 1.0,
-        {"one after the other": {_STARTING: "1 1 1 1 1 1 1 1 1 1 0"}},
+        {
+            "one after the other, with a break": {_STARTING: "1 1 1 1 1 1 1 1 1 1 0"},
+            # A rolling update, of four, five and four; and one in which an old replica is gone at once.
+            "one after the other": {_STARTING: 1.0, _ACTIVE: "4 4 4 4 4 4 4 4 4 5"},
+            "one in place of another": {
+                _STARTING: 1.0, _LAST_START: " ".join(str(1000 + 600 * (minute // 10)) for minute in range(60)),
+            },
+        },
+        also={
+            "while others fail": ({_STARTING: 1.0, _ACTIVE: 3.0}, 1.0),
+            "nothing began lately": ({_STARTING: 1.0, _LAST_START: 1000.0}, 1.0),
+        },
         labels=_with_status("starting"), lag=5, open_lag=4,
     ),
     "ServescopeNoActiveReplica": Proof(

@@ -7,6 +7,7 @@ notice later, is a warning; what only needs tuning is information and notifies n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -33,7 +34,8 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
         *UNANSWERED_ALERTS,
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *TELEMETRY_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
-    return MappingProxyType({alert.name: resolve(alert, choices) for alert in alerts})
+    chosen = (replace(alert, wait=choices.waits.get(alert.name, alert.wait)) for alert in alerts)
+    return MappingProxyType({alert.name: resolve(alert, choices, alert.wait) for alert in chosen})
 
 
 ALERTS: Final = make_alerts()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import bound
+from servescope.alerting.choices import bound, waited
 from servescope.alerting.records import NUMBER, WHO, Alert, All, Compare, Except, Over, Present, Runbook, Shown
 from servescope.contract.bounds import SCALE_CHANGES
 
@@ -12,22 +12,27 @@ _WANTED: Final = Shown("autoscaler_desired_scale")
 _SENT: Final = Shown("autoscaler_rounded_desired_scale")
 _ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
 _STARTING: Final = Shown("replica_count_by_status", (("status", ("starting",)),))
+_LEAST: Final = Shown("autoscaler_min_replicas")
+_MOST: Final = Shown("autoscaler_max_replicas")
 _CHANGES: Final = bound(SCALE_CHANGES)
 
 AUTOSCALING_ALERTS: Final = (
     Alert(
         "ServescopeAutoscalerPinned", "warning", "autoscaler", "scaling",
-        Compare(_WANTED, ">", _SENT),
+        # Where both bounds are the same, somebody decided how many replicas there are.
+        Except(Compare(_WANTED, ">", _SENT), Compare(_LEAST, ">=", _MOST)),
         "The autoscaler is at its maximum number of replicas.",
         f"The load of {WHO} requires {NUMBER} replicas, more than the autoscaler may request.",
         Runbook(
             "The raw desired scale is above the scale sent to the orchestrator. Only the upper bound causes this, "
-            "since rounding goes up and scaling up is not delayed.",
+            "since rounding goes up and scaling up is not delayed. A deployment whose lower bound is its upper bound "
+            "has a fixed size and does not fire it.",
             "Requests queue, and the time to first token grows, for as long as the load lasts.",
             "Compare the raw scale with the one sent. Check whether the tokens in flight belong to real traffic or to "
             "stuck requests.",
             "Raise max_replica, or target_in_flight_tokens if latency allows; otherwise limit the traffic.",
-            "An upper bound set on purpose as a budget; silence the alert then.",
+            "An upper bound set on purpose as a budget, above the lower bound or of an autoscaler that does not report "
+            "its bounds; silence the alert then.",
         ),
         "scale", "autoscaler_desired_scale", keep="5m",
     ),
@@ -35,7 +40,7 @@ AUTOSCALING_ALERTS: Final = (
         "ServescopeReplicasBelowDesired", "warning", "autoscaler", "scaling",
         Compare(_ACTIVE, "<", _SENT),
         "Fewer replicas are active than the autoscaler requested.",
-        f"{WHO} has had fewer active replicas than requested for 15 minutes; {NUMBER} are active now.",
+        f"{WHO} has had fewer active replicas than requested for {waited()}; {NUMBER} are active now.",
         Runbook(
             "The orchestrator did not provide the requested replicas: there is no capacity or no GPU, or replicas fail "
             "or start slowly.",
@@ -43,7 +48,7 @@ AUTOSCALING_ALERTS: Final = (
             "Check the replicas by status: many `starting` ones mean a slow start, `failed` ones mean an error, and "
             "neither means that none were started.",
             "Free or add capacity; fix the image or the volume that replicas start from.",
-            "A cold start that always takes longer than 15 minutes.",
+            f"A cold start that always takes longer than {waited()}.",
         ),
         "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
     ),
@@ -51,7 +56,7 @@ AUTOSCALING_ALERTS: Final = (
         "ServescopeReplicasAboveDesired", "info", "autoscaler", "scaling",
         Compare(_ACTIVE, ">", _SENT),
         "More replicas are active than the autoscaler requested.",
-        f"{WHO} has had more active replicas than requested for 15 minutes; {NUMBER} are active now.",
+        f"{WHO} has had more active replicas than requested for {waited()}; {NUMBER} are active now.",
         Runbook(
             "Replicas that the autoscaler no longer requests are still running and serving requests.",
             "None for users; it costs GPUs.",

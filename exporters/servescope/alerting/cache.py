@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import band_start, bound
+from servescope.alerting.choices import band_start, bound, waited
 from servescope.alerting.records import (
     NUMBER,
     PERCENT,
@@ -88,7 +88,7 @@ CACHE_ALERTS: Final = (
         "ServescopeRouterIndexDegraded", "warning", "router", "cache",
         Compare(Measured(Level("router_index_state", "max", (("state", ("degraded",)),))), ">", 0.0),
         "The router's index of the workers' caches is degraded.",
-        f"The router index of {WHO} has been degraded for 10 minutes: its predictions are unreliable.",
+        f"The router index of {WHO} has been degraded for {waited()}: its predictions are unreliable.",
         Runbook(
             "The router reports that its index does not match the workers' caches.",
             "Requests are routed with little regard to cached prefixes: the time to first token grows.",

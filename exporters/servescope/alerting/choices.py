@@ -19,17 +19,22 @@ from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.own_metrics import COLLECTOR_JOB
 from servescope.contract.types import Band, Bound, Objective
+from servescope.settings.values import format_duration, parse_duration
 
 _PLACEHOLDER: Final = re.compile(r"⟨([^|⟩]+)\|([^⟩]*)⟩")
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The operator's values in place of the catalog's: bands by figure, bounds by name, objectives by name."""
+    """The operator's values in place of the catalog's: bands by figure, bounds and objectives by name, waits by alert.
+
+    A wait is a Prometheus duration of one unit.
+    """
 
     bands: Mapping[str, Band] = field(default_factory=lambda: MappingProxyType({}))
     bounds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     objectives: Mapping[str, Objective] = field(default_factory=lambda: OBJECTIVES)
+    waits: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     old_stack: str = OLD_STACK
     new_stack: str = NEW_STACK
     collector_job: str = COLLECTOR_JOB
@@ -101,8 +106,16 @@ def band_start(figure: str, step: int) -> Number:
     return Number(f"{figure}/{step}")
 
 
-def resolve(value: Any, choices: Choices) -> Any:
-    """A record with the chosen values in place of every `Number`, `Name` and placeholder within it."""
+def waited(before: str = "0s") -> str:
+    """A placeholder for how long an alert waits, after a window `before` that its condition looks back."""
+    return f"⟨wait|{before}⟩"
+
+
+def resolve(value: Any, choices: Choices, wait: str = "") -> Any:
+    """A record with the chosen values in place of every `Number`, `Name` and placeholder within it.
+
+    `wait` is that of the alert that it is or is part of.
+    """
     if isinstance(value, Number):
         return value.sign * choices.number(value.key)
     if isinstance(value, Name):
@@ -110,16 +123,27 @@ def resolve(value: Any, choices: Choices) -> Any:
     if isinstance(value, Pattern):
         return value
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda found: _shown(found[1], found[2], choices), value)
+        return _PLACEHOLDER.sub(lambda found: _shown(found[1], found[2], choices, wait), value)
     if isinstance(value, tuple):
-        return tuple(resolve(each, choices) for each in value)
+        return tuple(resolve(each, choices, wait) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(*(resolve(getattr(value, each.name), choices) for each in fields(value)))
+        return type(value)(*(resolve(getattr(value, each.name), choices, wait) for each in fields(value)))
     return value
 
 
-def _shown(key: str, spec: str, choices: Choices) -> str:
+def _shown(key: str, spec: str, choices: Choices, wait: str) -> str:
+    if key == "wait":
+        return _in_words(parse_duration(spec) + parse_duration(wait or "0s"))
     if spec == "s":
         return choices.name(key)
     number = -choices.number(key[1:]) if key.startswith("-") else choices.number(key)
     return f"{number * 100:{spec[:-1]}.6g}%" if spec.endswith("%") else f"{number:{spec}}"
+
+
+_UNITS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
+
+
+def _in_words(milliseconds: int) -> str:
+    shortest = format_duration(milliseconds)
+    number, unit = int(shortest[:-1]), _UNITS[shortest[-1]]
+    return f"{number} {unit}{'' if number == 1 else 's'}"

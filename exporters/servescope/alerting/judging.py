@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import bound
+from servescope.alerting.choices import bound, waited
 from servescope.alerting.records import Alert, Compare, Own, Runbook, Vanished
 from servescope.contract.bounds import JUDGEMENT_AGE
 
@@ -42,7 +42,7 @@ JUDGE_ALERTS: Final = (
         "ServescopeCutoverNoData", "warning", "judge", "servescope",
         Compare(_verdict("NO DATA"), "==", 1.0),
         "A cutover cannot be judged for lack of data.",
-        f"The cutover {_PLAN} has been judged NO DATA for 15 minutes: samples that its plan requires are missing.",
+        f"The cutover {_PLAN} has been judged NO DATA for {waited()}: samples that its plan requires are missing.",
         Runbook(
             "An arm of the plan has no targets, no traffic or too few scrapes, or a required metric is absent.",
             "Harm to users of v2 would not be noticed. No data is never taken for health: the gates stay closed.",

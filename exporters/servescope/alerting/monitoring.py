@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import Name, bound
+from servescope.alerting.choices import Name, bound, waited
 from servescope.alerting.records import NUMBER, PERCENT, Alert, Always, Compare, Gone, Own, Quotient, Runbook
 from servescope.contract.bounds import (
     FAILED_NOTIFICATIONS,
@@ -49,7 +49,8 @@ _COLLECTOR_ALERTS: Final = (
         "ServescopeInternalErrors", "warning", "collector", "servescope",
         Compare(Own("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"), ">", 0.0),
         "The collector has internal errors again and again.",
-        "The stage {{ $labels.stage }} of the collector keeps failing: within each 10 minutes of the last 15 minutes.",
+        "The stage {{ $labels.stage }} of the collector keeps failing: within each 10 minutes of the last "
+        f"{waited()}.",
         Runbook(
             "A bug in the collector that shows again and again: a single error, which the log has, fires no alert. "
             "Each error lost one scrape, one evaluation or one refresh of the target lists.",
@@ -152,7 +153,7 @@ _COLLECTOR_ALERTS: Final = (
             ">", 0.0,
         ),
         "The collector keeps dropping samples.",
-        "The collector dropped samples within each 10 minutes of the last 15 minutes, for the reason "
+        f"The collector dropped samples within each 10 minutes of the last {waited()}, for the reason "
         "{{ $labels.reason }}.",
         Runbook(
             "Samples of targets are dropped again and again: `series_limit` if a target has more series than the "

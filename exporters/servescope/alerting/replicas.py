@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import bound
+from servescope.alerting.choices import bound, waited
 from servescope.alerting.listing import NONE_WANTED_LATELY, RETIRED
-from servescope.alerting.records import NUMBER, WHO, Alert, Compare, Except, Over, Runbook, Shown
+from servescope.alerting.records import NUMBER, WHO, Alert, Any, Compare, Except, Over, Runbook, Shown
 from servescope.contract.bounds import ACTIVE_REPLICAS, FAILURES_REPEATED
 
 _ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
 _STARTING: Final = Shown("replica_count_by_status", (("status", ("starting",)),))
 _FAILED: Final = Shown("replica_count_by_status", (("status", ("failed",)),))
+_LAST_START: Final = Shown("replica_start_time_seconds")
 _FAILURES: Final = bound(FAILURES_REPEATED)
 
 REPLICA_ALERTS: Final = (
@@ -46,15 +47,25 @@ REPLICA_ALERTS: Final = (
     ),
     Alert(
         "ServescopeColdStartSlow", "warning", "autoscaler", "replicas",
-        Compare(Over("min", _STARTING, "5m"), ">", 0.0),
+        Except(
+            Compare(Over("min", _STARTING, "5m"), ">", 0.0),
+            # In a rolling update one starts after the other, and each of them is soon active.
+            Any((
+                Compare(_ACTIVE, ">", Over("min", _ACTIVE, "5m")),
+                Compare(_LAST_START, ">", Over("min", _LAST_START, "5m")),
+            )),
+        ),
         "Replicas take too long to start.",
-        f"At least {NUMBER} replicas of {WHO} have been starting for more than 20 minutes.",
+        f"{NUMBER} replicas of {WHO} or more are starting, and none has become active for more than "
+        f"{waited('5m')}.",
         Runbook(
-            "There has been at least one starting replica at all times for 20 minutes.",
+            f"There has been at least one starting replica at all times for {waited('5m')}, and within that time no "
+            "replica became active and no process of the deployment began.",
             "Requested capacity is missing: requests queue while the load is high.",
             "Find out what the start waits for: image, weights, compilation, health check.",
             "Keep the weights close to the machines, or raise min_replica so that bursts do not wait for a start.",
-            "Replicas that start one after the other without a break, each of them fast enough.",
+            "A rolling update whose new replicas replace old ones within one scrape, on an engine that does not show "
+            "when its process began.",
         ),
         "scale", "replica_count_by_status", wait="15m", keep="5m",
     ),

@@ -207,6 +207,10 @@ _FIGURES = (
     _gauge("autoscaler_desired_scale", "Desired scale, raw", "Replicas and autoscaler", over="max"),
     _gauge("autoscaler_policy_desired_scale", "Desired scale, after policy", "Replicas and autoscaler", over="max"),
     _gauge("autoscaler_rounded_desired_scale", "Desired scale, sent", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_min_replicas", "Lower bound of the scale", "Replicas and autoscaler", over="max"),
+    _gauge("autoscaler_max_replicas", "Upper bound of the scale", "Replicas and autoscaler", over="max"),
+    # Of targets that are restarted, the last one that was.
+    _gauge("replica_start_time_seconds", "Last start of a replica", "Replicas and autoscaler", over="max"),
     _gauge(
         "autoscaler_phase_in_flight_tokens", "Tokens in flight by phase", "Replicas and autoscaler", over="max",
         by=("phase",),

@@ -419,6 +419,14 @@ _AUTOSCALER_METRICS = (
         "autoscaler_rounded_desired_scale", "replicas",
         "Desired replicas sent to the orchestrator: rounded up, within bounds.",
     ),
+    *(
+        Metric(
+            f"autoscaler_{bound}_replicas", "gauge", "replicas", "autoscaler",
+            f"The {adjective} replicas that the autoscaler may request.",
+            absent="the autoscaler does not show its bounds",
+        )
+        for bound, adjective in (("min", "fewest"), ("max", "most"))
+    ),
     Metric(
         "autoscaler_phase_in_flight_tokens", "gauge", "tokens", "autoscaler",
         "Tokens in flight by phase: prefill has prompts queued and uncached prompts computed, decode the prompts and "

@@ -164,6 +164,7 @@ class TokenAutoscaler:
             policy_desired_scale=policy,
             rounded_desired_scale=rounded,
         )
+        self.instruments.set_bounds(min_replicas=self._scaling.min_replica, max_replicas=self._scaling.max_replica)
         return rounded
 
     def _desire(self, load: Load) -> float:

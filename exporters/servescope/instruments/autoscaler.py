@@ -3,6 +3,7 @@
 autoscaler = AutoscalerInstruments(Identity("llama-70b", "chat-v2", "v2", role="autoscaler"))
 autoscaler.evaluated(in_flight_tokens=81_000, ..., rounded_desired_scale=2)
 autoscaler.set_replicas({"active": 2, "starting": 1})
+autoscaler.set_bounds(min_replicas=1, max_replicas=8)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST = 1e15
 
 
 class AutoscalerInstruments(Instruments):
-    """What one autoscaler process exposes; nothing before its first evaluation and its first count of replicas.
+    """What one autoscaler process exposes; nothing of what has not been evaluated, counted or set.
 
     Any thread may call any method. No method raises: invalid values are counted in `servescope_instrument_errors_total`
     and logged once per kind; the last valid ones are kept. The constructor raises UsageError.
@@ -49,11 +50,13 @@ class AutoscalerInstruments(Instruments):
             for name in ("autoscaler_phase_in_flight_tokens", "autoscaler_phase_desired_scale")
             for phase in PHASES
         ]
+        self._bound_series = [scalar(METRICS[f"autoscaler_{bound}_replicas"]) for bound in ("min", "max")]
         self._show_refusals()
         # Replaced as a whole, so that a reading never mixes two evaluations.
         self._evaluation: tuple[float, ...] | None = None
         self._phases: tuple[float, ...] | None = None
         self._replicas: tuple[int, ...] | None = None
+        self._bounds: tuple[int, ...] | None = None
 
     def _start_over(self, identity: Identity) -> None:
         AutoscalerInstruments.__init__(self, identity, clock=self._clock)
@@ -109,11 +112,19 @@ class AutoscalerInstruments(Instruments):
         except Exception as error:
             self._refuse_error(error)
 
+    def set_bounds(self, *, min_replicas: int, max_replicas: int) -> None:
+        """Set the fewest and the most replicas that the autoscaler may request."""
+        try:
+            self._bounds = (whole("min_replicas", min_replicas), whole("max_replicas", max_replicas))
+        except Exception as error:
+            self._refuse_error(error)
+
     def _before_reading(self) -> None:
         for series, values in (
             (self._evaluation_series, self._evaluation),
             (self._phase_series, self._phases),
             (self._replica_series, self._replicas),
+            (self._bound_series, self._bounds),
         ):
             if values is not None:
                 for one, value in zip(series, values, strict=True):

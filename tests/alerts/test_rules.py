@@ -47,6 +47,7 @@ SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "False positives")
 PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
     "ServescopeCutoverDegraded", "ServescopeRouterDown", "ServescopeTrafficGone", "ServescopeMostDeploymentsGone",
+    "ServescopePhaseDown", "ServescopeKvTransfersStuck",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""

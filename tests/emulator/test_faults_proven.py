@@ -34,11 +34,10 @@ FAST = (
     "truncated-exposition",
 )  # fmt: skip
 STARTING = 'replica_count_by_status{status="starting"}'
-PLANS = {
-    "kv-transfer-slow": replace(
-        V2, disaggregation=Disaggregation(1, 2), scaling=replace(V2.scaling, min_replica=1, initial_replicas=2)
-    )
-}
+PLANS = dict.fromkeys(
+    ("kv-transfer-slow", "kv-transfer-stuck"),
+    replace(V2, disaggregation=Disaggregation(1, 2), scaling=replace(V2.scaling, min_replica=1, initial_replicas=2)),
+)
 STRENGTHS = (
     "draft-misaligned:0.3", "draft-misaligned:1", "draft-late-positions:0.4", "router-deaf:0.5",
     "router-losing-events:0.05", "router-losing-events:0.9", "cache-churn:0.02", "cache-churn:1", "router-balances:0.8",

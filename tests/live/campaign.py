@@ -258,7 +258,7 @@ def check_rendered(receivers: Receivers) -> list[str]:
         if not re.match(r"- (?:since|resolved at) \d{4}-\d\d-\d\d [\d:]+ UTC: \S", text):
             found.add(f"no line for an alert in {text!r}")
         for name, form in (
-            ("Runbook", r"\S+/Servescope\w+\.md"), ("Dashboard", r"\S+/d/\S+"),
+            ("Runbook", r"\S+[/=]Servescope\w+(?:\.md)?"), ("Dashboard", r"\S+/d/\S+"),
             ("Silence", r"http://\S+/#/silences/new\?filter=\S+(?:alertname|component|deployment_id)\S+"),
         ):  # fmt: skip
             if not re.search(rf"(?m)^{name}: {form}$", text):

@@ -93,6 +93,15 @@ def _value(value: Any) -> str:
     return json.dumps(value)
 
 
+def _phased(name: str) -> Deployed:
+    """A deployment of one prefill and one decode worker."""
+    phases = {"prefill_workers_per_replica": 1, "decode_workers_per_replica": 1}
+    return Deployed(name, tables={
+        "llm_config": {"is_disaggregated": True, "b10_disagg_config": phases},
+        "autoscaling": {"min_replica": 1, "max_replica": 1},
+    })  # fmt: skip
+
+
 EMULATED: Final[Mapping[str, Emulated]] = {
     "cache": Emulated((
         Deployed("draft"),
@@ -148,6 +157,14 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("routerless"),
         Deployed("cut-off"),
     )),
+    # One loses a GPU; the KV of the others gets from prefill to decode workers, or does not.
+    "memory": Emulated((
+        Deployed("gpu"),
+        _phased("phased"),
+        _phased("stuck-kv"),
+    )),
+    # Alone, as it gets many times its traffic: more than its cache has room for.
+    "crowd": Emulated((Deployed("crowded", tables={"engine": {"cache_blocks": 900}}),)),
     "targets": Emulated((
         Deployed("targets"),
         Deployed("gone"),

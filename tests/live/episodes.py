@@ -214,6 +214,17 @@ _TRAFFIC: Final = (
     ),
 )  # fmt: skip
 
+_MEMORY: Final = (
+    _of_faults("gpu", "gpu-lost", "ServescopeUpButNotServing", "ServescopeGpuGone"),
+    _of_faults("phased", "kv-transfer-slow:300", "ServescopeKvTransfersSlow"),
+    _of_faults("phased", "target-unreachable@phased/decode-0", "ServescopePhaseDown"),
+    _of_faults("stuck-kv", "kv-transfer-stuck", "ServescopeKvTransfersStuck"),
+    Episode(
+        "crowded", "crowded", "`traffic-surge:6` where the cache has room for few requests",
+        lambda stack: harm.surge(stack, "traffic-surge:6", "crowded"), ("ServescopeRequestsPreempted",),
+    ),
+)  # fmt: skip
+
 _TELEMETRY: Final = (
     _of_faults("targets", "target-unreachable@targets/engine-0", "ServescopeTargetDown"),
     _of_faults("targets", "truncated-exposition@targets/engine-0", "ServescopeTargetDown"),
@@ -293,7 +304,7 @@ _JUDGED: Final = (
     ),
 )  # fmt: skip
 
-EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TRAFFIC, *_TELEMETRY, *_SELF, *_JUDGED)
+EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TRAFFIC, *_MEMORY, *_TELEMETRY, *_SELF, *_JUDGED)
 """What is done, in the order of each lane."""
 
 OF_ALL: Final = tuple(
@@ -327,6 +338,8 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
         "only engines that report no time per output token have this objective, and none of them is emulated; "
         "`tests/alerts/test_objectives.py` has a Dynamo frontend's counters",
     ),
+    "ServescopeKvCacheFull": "emulated engines preempt requests as soon as their cache is full, which is reported by "
+    "RequestsPreempted; this alert is on engines that reserve room and let requests wait",
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
 }

@@ -212,6 +212,17 @@ def rise_and_fall(stack: LiveStack, surge: str, deployment: str, every: str) -> 
     return _until_undone(go_on, ended)
 
 
+def surge(stack: LiveStack, text: str, deployment: str) -> Undo:
+    """Have a deployment's emulator get more traffic."""
+    emulator, fault = stack.emulators[find_emulator(deployment)], parse_fault(text)
+    number: int = emulator.switch_on(fault.kind.name, fault.intensity)["id"]
+
+    def end() -> None:
+        emulator.switch_off(number)
+
+    return end
+
+
 def move_traffic(stack: LiveStack, deployment: str, share: float) -> Undo:
     """Give a deployment another share of its emulator's traffic."""
     emulator = stack.emulators[find_emulator(deployment)]

@@ -26,9 +26,12 @@ from servescope.contract.bounds import (
     HANGING_TIMES,
     HIT_RATE_KEPT,
     JUDGEMENT_AGE,
+    KV_FULL,
+    KV_TRANSFER_TIME,
     LATE_POSITION,
     LOOP_LAG,
     MISSED_EVALUATIONS,
+    PREEMPTED_SHARE,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     QUEUE_SHARE,
@@ -62,6 +65,7 @@ from servescope.contract.own_metrics import (
 from tests.support.alert_stories import (
     DEPLOYMENT,
     ROUTER,
+    STALE,
     TARGET,
     Proof,
     absent_test,
@@ -142,6 +146,16 @@ _BUSY_OLD, _BUSY = figure("concurrent_requests", **_OLD_STACK), _REQUESTS_HERE
 _NONE_SERVED = dict.fromkeys((_SERVED_OLD, _SERVED_NEW, _BUSY_OLD, _BUSY), 0.0)
 _IS_NEW = " ".join(["_"] * 30 + ["5"] * 65)
 _DIPS = " ".join(["5"] * 60 + ["0.01"] + ["5"] * 34)
+
+_GPU = [metric("gpu_memory_usage", replica="r0", gpu=gpu) for gpu in ("0", "1")]
+_PREEMPTIONS, _USED = figure("preemptions_rate"), figure("kv_cache_usage")
+_PENDING, _MOVED, _TRANSFER = (
+    figure(name) for name in ("kv_transfers_pending", "kv_transfer_bytes_per_second", "kv_transfer_p95")
+)
+_PREFILL, _SECOND_PREFILL, _DECODE, _SECOND_DECODE = (
+    series("servescope_target_up", {**DEPLOYMENT, "replica": replica, "role": role})
+    for replica, role in (("p0", "prefill"), ("p1", "prefill"), ("d0", "decode"), ("d1", "decode"))
+)
 
 _FLEET = [
     series(_AGES, {**TARGET, "deployment_id": f"d{number}", **({"inference_stack": "v0"} if number > 38 else {})})
@@ -729,6 +743,80 @@ PROOFS: Mapping[str, Proof] = {
                 _ROUTER_UP: None, _SECOND_ROUTER_UP: None, _ROUTER_AGE: None, _SECOND_ROUTER_AGE: None, _SHARE: 0.0
             },
         },
+    ),
+    "ServescopeGpuGone": Proof(
+        {**dict.fromkeys(_GPU, 4e10), _IN_FLIGHT: 3.0}, {_GPU[1]: STALE}, 4e10,
+        {
+            "the whole replica is gone": dict.fromkeys((*_GPU, _IN_FLIGHT), STALE),
+            "it has none": {**dict.fromkeys(_GPU, (None, None)), _IN_FLIGHT: 3.0},
+        },
+        also={"idle": ({_GPU[1]: STALE, _IN_FLIGHT: 0.0}, 4e10)},
+        labels={**DEPLOYMENT, "replica": "r0", "gpu": "1"},
+    ),
+    "ServescopeRequestsPreempted": Proof(
+        {_PREEMPTIONS: 0.0, _REQUESTS: 5.0}, {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
+        PREEMPTED_SHARE.value * _HAIR,
+        {
+            "at the boundary": {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value},
+            "hardly any traffic": {_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+        },
+        also={
+            "traffic at its floor": ({_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 1 / COMPARED_TRAFFIC.value)
+        },
+    ),
+    "ServescopeKvCacheFull": Proof(
+        {_USED: 0.5, _QUEUED: 0.0, _PREEMPTIONS: 0.0, _REQUESTS: 5.0},
+        {_USED: KV_FULL.value, _QUEUED: QUEUE_FLOOR.value}, KV_FULL.value,
+        {
+            "almost": {_USED: KV_FULL.value / _HAIR, _QUEUED: 50.0},
+            "hardly anything waits": {_USED: 1.0, _QUEUED: QUEUE_FLOOR.value * 0.99},
+            "requests are preempted": {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
+            "requests are preempted, traffic at its floor": {
+                _USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value
+            },
+        },
+        also={
+            "some are preempted": ({_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value}, 1.0),
+            "preempted without traffic": (
+                {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99}, 1.0
+            ),
+        },
+    ),
+    "ServescopePhaseDown": Proof(
+        {
+            _PREFILL: 1.0, _SECOND_PREFILL: 1.0, _DECODE: 1.0, _SECOND_DECODE: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0,
+            _SHARE: 0.5,
+        },
+        {_DECODE: 0.0, _SECOND_DECODE: 0.0}, 0.0,
+        {
+            "one answers": {_DECODE: 0.0},
+            "all engines are down": dict.fromkeys((_PREFILL, _SECOND_PREFILL, _DECODE, _SECOND_DECODE), 0.0),
+            "the router is down": {_ROUTER_UP: 0.0},
+            "the first one after none starts": {_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: _FROM_NONE},
+            "retired": {_DECODE: 0.0, _SECOND_DECODE: 0.0, _SHARE: 0.0},
+            "aggregated": {_UP: 0.0},
+        },
+        also={
+            "one of the other phase is down too": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _PREFILL: 0.0}, 0.0),
+            "no autoscaler is known": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: None}, 0.0),
+            "one is ordered": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: 1.0}, 0.0),
+        },
+        elsewhere={
+            "prefill": ({_PREFILL: 0.0, _SECOND_PREFILL: 0.0}, 0.0, {**DEPLOYMENT, "role": "prefill"})
+        },
+        labels={**DEPLOYMENT, "role": "decode"},
+    ),
+    "ServescopeKvTransfersStuck": Proof(
+        {_PENDING: 0.0, _MOVED: 1e6}, {_PENDING: 1.0, _MOVED: 0.0}, 1.0,
+        {"slow": {_PENDING: 9.0, _MOVED: 0.1}, "idle": {_MOVED: 0.0}, "one at a time": {_PENDING: "1 0", _MOVED: 0.0}},
+    ),
+    "ServescopeKvTransfersSlow": Proof(
+        {_TRANSFER: 0.01, _REQUESTS: 5.0}, {_TRANSFER: KV_TRANSFER_TIME.value * _HAIR}, KV_TRANSFER_TIME.value * _HAIR,
+        {
+            "at the boundary": {_TRANSFER: KV_TRANSFER_TIME.value},
+            "hardly any traffic": {_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+        },
+        also={"traffic at its floor": ({_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0)},
     ),
     "ServescopeTrafficGone": Proof(
         {_SERVED_OLD: 5.0, _SERVED_NEW: 5.0, _BUSY_OLD: 3.0, _BUSY: 3.0}, _NONE_SERVED, 0.0,

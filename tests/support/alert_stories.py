@@ -5,6 +5,7 @@ Rules are tested by themselves, on the recorded series they read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,11 @@ ROUTER = {**DEPLOYMENT, "replica": "router-0", "role": "router"}
 
 Value = float | str | None
 """A value that stays, for a counter its increase per second; promtool's own notation of values; None for no series."""
+
+STALE = "stale"
+"""The word for a series that the last scrape no longer showed, as Prometheus marks it."""
+
+_WORDS = {"_": None, STALE: math.nan}
 
 Values = Mapping[str, "float | str"]
 Changed = Mapping[str, "Value | tuple[Value, Value]"]
@@ -193,7 +199,7 @@ def _story(key: str, stages: tuple[Value, Value, Value], lead: int, ended: int, 
             values += [None] * count
         elif isinstance(value, str):
             # Repeated to the length it is to have.
-            words = [None if word == "_" else float(word) for word in value.split()]
+            words = [_WORDS[word] if word in _WORDS else float(word) for word in value.split()]
             values += (words * (count // len(words) + 1))[:count]
         elif is_counter:
             values += [total + value * 60 * (minute + 1) for minute in range(count)]
@@ -205,7 +211,7 @@ def _story(key: str, stages: tuple[Value, Value, Value], lead: int, ended: int, 
 
 def notation(values: Sequence[float | None]) -> str:
     """Values as promtool takes them."""
-    return " ".join("_" if value is None else repr(value) for value in values)
+    return " ".join("_" if value is None else STALE if math.isnan(value) else repr(value) for value in values)
 
 
 # --- Templates --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
 from servescope.contract.readings import evaluate
 from servescope.contract.samples import Labels, Series, Window, make_labels
-from tests.support.alert_stories import firing
+from tests.support.alert_stories import STALE, firing
 
 _MINUTE_MS = 60_000
 _LOOKBACK_MINUTES = 5
@@ -151,4 +151,4 @@ def _parsed(text: str) -> Series:
 
 
 def _values(text: str) -> list[float | None]:
-    return [None if word == "_" else float(word) for word in text.split()]
+    return [None if word in ("_", STALE) else float(word) for word in text.split()]

@@ -16,8 +16,10 @@ from servescope.alerting.cache import CACHE_ALERTS
 from servescope.alerting.choices import CATALOG_CHOICES, Choices, resolve
 from servescope.alerting.cutover import CUTOVER_ALERTS
 from servescope.alerting.judging import JUDGE_ALERTS
+from servescope.alerting.memory import MEMORY_ALERTS
 from servescope.alerting.monitoring import MONITORING_ALERTS
 from servescope.alerting.objectives import objective_alerts
+from servescope.alerting.phases import PHASE_ALERTS
 from servescope.alerting.records import Alert
 from servescope.alerting.replicas import REPLICA_ALERTS
 from servescope.alerting.serving import SERVING_ALERTS
@@ -30,8 +32,8 @@ from servescope.alerting.unanswered import UNANSWERED_ALERTS
 def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
     """Every alert by name, with the chosen values."""
     alerts: tuple[Alert, ...] = (
-        *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *TRAFFIC_ALERTS,
-        *UNANSWERED_ALERTS,
+        *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *MEMORY_ALERTS,
+        *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS,
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *TELEMETRY_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
     chosen = (replace(alert, wait=choices.waits.get(alert.name, alert.wait)) for alert in alerts)

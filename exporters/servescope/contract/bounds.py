@@ -84,6 +84,11 @@ SERVING_AGE = Bound(
 MOST_GONE = Bound(
     "most_gone", 0.5, "ratio", "if a larger share of the deployments is gone the lists of targets are wrong", most=1.0
 )
+KV_FULL = Bound("kv_full", 0.95, "ratio", "a KV cache with less room than this takes hardly any request", most=1.0)
+PREEMPTED_SHARE = Bound(
+    "preempted_share", 0.1, "ratio", "preemptions for each request beyond this cost more than the room they make"
+)
+KV_TRANSFER_TIME = Bound("kv_transfer_time", 1.0, "seconds", "users notice a longer pause after the first token")
 FAILING_RULES = Bound("failing_rules", 0.5, "events", "if more rules fail at most evaluations, one of them always does")
 MISSED_EVALUATIONS = Bound(
     "missed_evaluations", 0.1, "ratio", "if a larger share is missed, alerts fire late and figures have gaps", most=1.0
@@ -162,6 +167,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             STEADY_TRAFFIC,
             SERVING_AGE,
             MOST_GONE,
+            KV_FULL,
+            PREEMPTED_SHARE,
+            KV_TRANSFER_TIME,
             FAILING_RULES,
             MISSED_EVALUATIONS,
             UNSENT_ALERTS,

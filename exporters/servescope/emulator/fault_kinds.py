@@ -400,6 +400,20 @@ _SERVING: Final = (
         scopes=_DEPLOYMENTS,
         part=KV_TRANSFER,
     ),
+    FaultKind(
+        "kv-transfer-stuck",
+        "No KV gets from prefill to decode workers any more, as over a link that is down: requests hang after their "
+        "prompt is computed.",
+        None,
+        lambda _: Effects(deployment=DeploymentEffects(transfer_factor=1e9)),
+        lambda _: (
+            Truth("kv_transfers_pending", above=5.0),
+            Truth("kv_transfer_bytes_per_second", below_times=0.2),
+        ),
+        scopes=_DEPLOYMENTS,
+        part=KV_TRANSFER,
+        shows_after_seconds=120.0,
+    ),
 )
 
 _TRAFFIC: Final = (

@@ -151,3 +151,29 @@ def test_no_requests_have_no_distance() -> None:
     """None, and the feature of none is NaN."""
     assert distance(np.zeros(4), np.ones(4)) is None
     assert np.isnan(feature(Prompts(np.zeros(1), np.zeros(1)))).all()
+
+
+def test_effects_are_left_as_they_are_until_prompts_are_reported() -> None:
+    """A block that comes later, with the first prompts known, changes nothing of the blocks before it."""
+    count, nothing = np.full(4, 500.0), np.zeros(4)
+    blocks = mean_effects(count, 0.5 * count, count, 0.6 * count, CV2)
+    slope = PromptSlope(slope=0.5, error=0.0, explained=0.3, tokens_cv2=TOKENS_CV2)
+    late = Prompts(np.array([0.0, 0.0, 4e5, 0.0]), count)
+    found = adjusted_effects(blocks, slope, late, late)
+    unknown = adjusted_effects(blocks, slope, Prompts(nothing, nothing), Prompts(nothing, nothing))
+
+    assert found.sampling[:2] == pytest.approx(blocks.sampling[:2])
+    assert found.effects[:2] == pytest.approx(blocks.effects[:2])
+    assert found.sampling[3] == np.inf
+    assert unknown.effects == pytest.approx(blocks.effects)
+
+
+def test_evidence_of_other_prompts_depends_on_the_past_alone() -> None:
+    """Also where v2 becomes the larger arm: what was found before does not change."""
+    random = np.random.default_rng(5)
+    v1, v2 = (random.poisson(mean, size=(6, 40)).astype(float) for mean in (30.0, np.linspace(2.0, 200.0, 40)))
+    whole = log_evidence_of_difference(v1, v2)
+
+    assert v2[:, :10].sum() < v1[:, :10].sum()
+    assert v2.sum() > v1.sum()
+    assert log_evidence_of_difference(v1[:, :10], v2[:, :10]) == pytest.approx(whole[:10])

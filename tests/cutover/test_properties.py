@@ -108,7 +108,8 @@ def check_swap(case: int) -> None:
     ):
         if one.ratio and other.ratio and JUDGED[one.name].kind == "events":
             assert one.ratio * other.ratio == pytest.approx(1.0, rel=1e-9), f"case {case}: {one.name}"
-        elif one.verdict == "HEALTHY" and one.ratio and other.ratio:
+        elif one.verdict == "HEALTHY" and one.ratio and other.ratio and other.cause != "warming":
+            # Only v2 warms up: a restart in either arm leaves out other blocks.
             assert one.ratio * other.ratio == pytest.approx(1.0, rel=0.02), f"case {case}: {one.name}"
 
 

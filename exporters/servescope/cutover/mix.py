@@ -60,20 +60,22 @@ class Prompts:
 def log_evidence_of_difference(v1: Floats, v2: Floats) -> Floats:
     """Evidence after each block that the arms' histograms differ: (B,) logarithms of an e-value.
 
-    `v1` and `v2` are requests per bucket and block, (E, B). Of a block's pooled buckets, the smaller arm's are drawn
-    without replacement if both get the same prompts, however these change with time; betting on the difference seen in
-    the blocks before, the expected stake is at most that of drawing with replacement (Hoeffding 1963).
+    `v1` and `v2` are requests per bucket and block, (E, B). Of a block's pooled buckets, those of the arm that was the
+    smaller one so far are drawn without replacement if both get the same prompts, however these change with time;
+    betting on the difference seen in the blocks before, the expected stake is at most that of drawing with replacement
+    (Hoeffding 1963).
     """
-    smaller, larger = (v2, v1) if v2.sum() <= v1.sum() else (v1, v2)
-    seen_small, seen_large = np.cumsum(smaller, axis=1), np.cumsum(larger, axis=1)
-    before_small = np.concatenate([np.zeros((v1.shape[0], 1)), seen_small[:, :-1]], axis=1)
-    before_large = np.concatenate([np.zeros((v1.shape[0], 1)), seen_large[:, :-1]], axis=1)
-    pooled = before_small + before_large
+    before_v1, before_v2 = (
+        np.concatenate([np.zeros((each.shape[0], 1)), np.cumsum(each, axis=1)[:, :-1]], axis=1) for each in (v1, v2)
+    )
+    v2_is_smaller = before_v2.sum(axis=0) <= before_v1.sum(axis=0)
+    smaller, before_small = np.where(v2_is_smaller, v2, v1), np.where(v2_is_smaller, before_v2, before_v1)
+    pooled = before_v1 + before_v2
     shares = np.divide(pooled, pooled.sum(axis=0), out=np.zeros_like(pooled), where=pooled.sum(axis=0) > 0.0)
     prior = _PRIOR * np.maximum(v1.shape[0] * shares, 1e-9)
     expected = shares * before_small.sum(axis=0)
     tilt = np.log((before_small + prior) / (expected + prior))
-    block = smaller + larger
+    block = v1 + v2
     whole = block.sum(axis=0)
     logs = []
     for scale in _SCALES:
@@ -149,8 +151,8 @@ def adjusted_effects(blocks: BlockEffects, slope: PromptSlope, v1: Prompts, v2: 
 
     The prompts are per five-minute block, (B,). Where both arms get the same mix, this takes the chance differences of
     their prompts out of the effect, and their part out of its sampling variance (Deng, Xu, Kohavi and Walker 2013). A
-    slope that was frozen before the cutover leaves the sequences valid. A block whose prompts are not known in an arm
-    is left out.
+    slope that was frozen before the cutover leaves the sequences valid. Until both arms report their prompts, effects
+    are left as they are; later on, a block whose prompts are not known in an arm is left out.
     """
     merged = [
         Prompts(*(merged_sums(values, blocks.last - blocks.merged + 1, blocks.last) for values in each))
@@ -160,8 +162,11 @@ def adjusted_effects(blocks: BlockEffects, slope: PromptSlope, v1: Prompts, v2: 
     first, second = (feature(each) for each in merged)
     inverse = [1.0 / np.where(known, each.requests, 1.0) for each in merged]
     moved = slope.slope * (second - first + 0.5 * slope.tokens_cv2 * (inverse[1] - inverse[0]))
+    reported = np.logical_or.accumulate(known)
     return replace(
         blocks,
-        effects=np.where(known, blocks.effects - np.where(known, moved, 0.0), 0.0),
-        sampling=np.where(known, blocks.sampling * (1.0 - slope.explained), np.inf),
+        effects=np.where(known, blocks.effects - moved, np.where(reported, 0.0, blocks.effects)),
+        sampling=np.where(
+            known, blocks.sampling * (1.0 - slope.explained), np.where(reported, np.inf, blocks.sampling)
+        ),
     )

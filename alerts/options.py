@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -28,9 +28,10 @@ from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
 from servescope.alerting.promql import alert_promql, term_promql
-from servescope.alerting.records import TEAM, Alert, Term
+from servescope.alerting.records import TEAM, Alert, Severity, Term
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import Expression, promql
+from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
 from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
@@ -44,6 +45,11 @@ SECRETS: Final = "/etc/alertmanager/secrets"
 _LONGEST_EVALUATION_SECONDS = 300.0
 _LONGEST_WINDOW_DAYS = 31
 _LONGEST_WAIT = "1d"
+_SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
+    {"critical": "critical", "warning": "warning", "info": "info"}
+)
+# Those that rules, routes and Prometheus write themselves.
+_TAKEN: Final = ("alertname", "alertstate", "component", "family", "severity", "instance", "job", "plan")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*\Z")
 _PATH = re.compile(r"[^\s?#]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}\Z")
@@ -67,10 +73,12 @@ ALERT_SETTINGS: Final = (
     Setting("bounds", "{}"),
     Setting("objectives", "{}"),
     Setting("waits", "{}"),
+    Setting("severities", "{}"),
+    Setting("labels", "{}"),
     Setting("receivers", "{}"),
     Setting("migration_windows", "[]"),
 )
-"""The keys of [alerts] with their defaults; the last five are tables."""
+"""The keys of [alerts] with their defaults; those from `bounds` on are tables."""
 
 OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
 MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "required"))
@@ -90,7 +98,8 @@ class Options:
 
     `common` are the options shared with the dashboards. `grafana` is the base URL of links to panels, `secrets`
     and `templates` folders on Alertmanager's machine; `disabled` names alerts to leave out. With `sources`, alerts on
-    metrics that none of these sources has are left out as well.
+    metrics that none of these sources has are left out as well. `severities` and `labels` are those of single alerts,
+    by name, the labels in addition to those that every alert has.
     """
 
     common: shared.Options = shared.DEFAULTS
@@ -100,6 +109,8 @@ class Options:
     choices: Choices = CATALOG_CHOICES
     sources: tuple[str, ...] = ()
     disabled: frozenset[str] = frozenset()
+    severities: Mapping[str, Severity] = field(default_factory=lambda: MappingProxyType({}))
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     secrets: str = SECRETS
     templates: str = TEMPLATES_FOLDER
     receivers: Mapping[str, Receiver] = field(default_factory=lambda: DEFAULT_RECEIVERS)
@@ -111,7 +122,7 @@ class Options:
         had = metrics_of(self.sources)
         return MappingProxyType(
             {
-                name: alert
+                name: replace(alert, severity=self.severities.get(name, alert.severity))
                 for name, alert in chosen.items()
                 if name not in self.disabled and can_hold(alert.condition, had)
             }
@@ -194,6 +205,8 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         ),
         sources=sources,
         disabled=_disabled(table),
+        severities=_severities(table.table("severities", [Setting(name, "") for name in ALERTS])),
+        labels=_labels(table.table("labels", [Setting(name, "") for name in ALERTS]), common),
         secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
         templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),
         receivers=_receivers(table),
@@ -319,6 +332,32 @@ def _disabled(table: Table) -> frozenset[str]:
                 f"{table.origin}: {table.key('disabled')}: no alert {name!r}, known: {', '.join(ALERTS)}"
             )
     return frozenset(names)
+
+
+def _severities(table: Table) -> Mapping[str, Severity]:
+    found: dict[str, Severity] = {}
+    for name in table.values:
+        if ALERTS[name].severity == "none":
+            raise table.wrong(name, "nothing: its receiver expects it all the time")
+        found[name] = _SEVERITIES[table.choice(name, tuple(_SEVERITIES), "")]
+    return MappingProxyType(found)
+
+
+def _labels(table: Table, common: shared.Options) -> Mapping[str, Mapping[str, str]]:
+    """More labels of single alerts; `team` replaces that of all alerts."""
+    taken = {*_TAKEN, *map(common.label, IDENTITY_LABELS), *common.extra_labels}
+    found: dict[str, Mapping[str, str]] = {}
+    for name in table.values:
+        labels = table.values[name]
+        if not isinstance(labels, Mapping) or not all(map(shared.is_label, labels)):
+            raise table.wrong(name, 'a table of labels such as { owner = "inference" }')
+        for label, value in labels.items():
+            if label in taken:
+                raise table.wrong(name, f"labels that are not among {', '.join(sorted(taken))}")
+            if not isinstance(value, str) or not _VALUE.match(value) or "{{" in value:
+                raise table.wrong(name, f"{_A_VALUE}, for {label!r}")
+        found[name] = MappingProxyType({str(label): str(value) for label, value in labels.items()})
+    return MappingProxyType(found)
 
 
 def _receivers(table: Table) -> Mapping[str, Receiver]:

@@ -71,7 +71,7 @@ def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
         rule["for"] = alert.wait
     if alert.keep:
         rule["keep_firing_for"] = alert.keep
-    labels = {**alert.labels, "team": options.team}
+    labels = {**alert.labels, "team": options.team, **options.labels.get(alert.name, {})}
     annotations = {**annotations_of(alert, options), **also_firing(alert, options)}
     return {**rule, "labels": labels, "annotations": annotations}
 

@@ -159,7 +159,7 @@ def _labels(value: object, origin: str) -> dict[str, str]:
 
 def _label_names(document: Mapping[str, object], key: str, default: tuple[str, ...], origin: str) -> tuple[str, ...]:
     value = document.get(key, list(default))
-    if not isinstance(value, list) or not all(isinstance(name, str) and _LABEL.match(name) for name in value):
+    if not isinstance(value, list) or not all(map(is_label, value)):
         raise _wrong(origin, key, value, "a list of labels such as ['cluster']")
     return tuple(dict.fromkeys(value))
 
@@ -235,6 +235,11 @@ def _check(options: Options, origin: str) -> None:
         raise _wrong(
             origin, "refresh", options.refresh, f"no less than the scrape interval of {options.scrape_interval}"
         )
+
+
+def is_label(name: object) -> bool:
+    """Whether it can be the name of a label."""
+    return isinstance(name, str) and _LABEL.match(name) is not None and not name.startswith("__")
 
 
 def _is_duration(text: str) -> bool:

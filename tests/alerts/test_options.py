@@ -222,6 +222,35 @@ def _renamed(name: str, options: Options) -> list[dict[str, Any]]:
     return stories
 
 
+def test_a_single_alert_has_another_severity_and_more_labels(amtool: Path, tmp_path: Path) -> None:
+    """In its rule, its route, its runbook and what a page lists; every other alert is as it was."""
+    document = {
+        "alerts": {
+            "severities": {"ServescopeQueueGrowing": "critical", "ServescopeUpButNotServing": "info"},
+            "labels": {"ServescopeQueueGrowing": {"team": "platform", "owner": "gpu"}},
+        }
+    }
+    options = make_options(document, origin="options.toml")
+    files = render(options)
+    rules = {rule["alert"]: rule for rule in _rules(options) if "alert" in rule}
+    usual = {rule["alert"]: rule for rule in _rules(DEFAULTS) if "alert" in rule}
+    growing = rules["ServescopeQueueGrowing"]
+
+    assert growing["labels"] == {
+        "severity": "critical", "component": "engine", "family": "serving", "team": "platform", "owner": "gpu",
+    }  # fmt: skip
+    assert "also_firing" in growing["annotations"]
+    assert "also_firing" not in rules["ServescopeUpButNotServing"]["annotations"]
+    assert "Severity critical." in files["runbooks/ServescopeQueueGrowing.md"]
+    assert {name for name in rules if rules[name] != usual[name]} == set(document["alerts"]["severities"])
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(files["alertmanager.yml"], encoding="utf-8")
+    labels = [f"{key}={text}" for key, text in {**growing["labels"], "deployment_id": "d"}.items()]
+    command = [amtool, "config", "routes", "test", f"--config.file={path}", "--verify.receivers=page", *labels]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 # --- Many clusters, pairs of collectors -------------------------------------------------------------------------------
 
 CLUSTERS = {"extra_labels": ["cluster", "namespace"]}
@@ -448,6 +477,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
     ({"runbooks": "runbooks"}, "runbooks is 'runbooks', expected a URL such as 'https://books.example/llm'"),
     ({"runbooks": "https://books.example/{name}"}, "expected a URL such as"),
+    ({"alerts": {"severities": {"Nothing": "info"}}}, "unknown key 'alerts.severities.Nothing'"),
+    ({"alerts": {"severities": {"ServescopeQueueGrowing": "loud"}}}, "'loud' is wrong, expected one of critical, "),
+    ({"alerts": {"severities": {"ServescopeWatchdog": "info"}}}, "expected nothing: its receiver expects it all "),
+    ({"alerts": {"labels": {"ServescopeQueueGrowing": "a"}}}, "'a' is wrong, expected a table of labels such as "),
+    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"family": "a"}}}}, "expected labels that are not among "),
+    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"replica": "a"}}}}, "expected labels that are not among "),
+    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"a-b": "a"}}}}, "expected a table of labels such as "),
+    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"owner": "{{ a }}"}}}}, "for 'owner'"),
     ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', known: ServescopeSpeculation"),
     ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: dynamo-frontend, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),

@@ -16,11 +16,12 @@ import yaml
 from alerts.objectives import objective_group
 from alerts.recording import render_recording_rules
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, advance, is_evaluated_by_collector
+from servescope.alerting.evaluation import Active, advance, duration_ms, is_evaluated_by_collector
 from servescope.alerting.promql import condition_promql
 from servescope.alerting.records import Badness, terms
 from servescope.contract.expressions import Vector
 from servescope.contract.metrics import METRICS
+from servescope.contract.objectives import LONGEST_READ
 from servescope.contract.samples import Labels, Sample, format_series
 from servescope.emulator.faults import parse_fault
 from servescope.emulator.stack import V1, V2
@@ -49,9 +50,9 @@ FAULTS = {
 # promtool makes have no stale markers.
 _LOOKBACK = "--query.lookback-delta=4s"
 SAME = 1e-9
-# Shares over longer windows are of all that was counted, not extrapolated to the window's ends; in Prometheus those of
-# more than an hour count what happened within the last five minutes in part.
-NEARLY_SAME = 0.1
+# Shares over longer windows are of all that was counted, not extrapolated to the window's ends.
+NEARLY_SAME = 0.02
+# In Prometheus, windows of more than an hour count what happened within the last five minutes in part.
 _SUMMED_LATER = 300 // STEP_SECONDS + 1
 
 AlertStates = Mapping[tuple[str, Labels], str]
@@ -232,10 +233,14 @@ def _compare_shares(server: Prometheus, played: Played) -> None:
             for labels, value in shares[term].items()
         }
         assert ours.keys() == theirs.keys(), f"{term.objective.name} over {term.window}"
-        highest = max(highest, *theirs.values())
-        for key, value in ours.items():
-            is_short = term.window == "5m"
-            largest[is_short] = max(largest[is_short], abs(value - theirs[key]))
+        highest = max([highest, *theirs.values()])
+        is_short = term.window == "5m"
+        is_summed = duration_ms(term.window) > duration_ms(LONGEST_READ)
+        for (labels, at_ms), value in theirs.items():
+            # What is summed is smoothed: it is within the shares of the last five minutes.
+            since_ms = at_ms - _SUMMED_LATER * STEP_SECONDS * 1000 if is_summed else at_ms
+            near = [ours[labels, at] for at in played.instants if since_ms <= at <= at_ms and (labels, at) in ours]
+            largest[is_short] = max(largest[is_short], min(near) - value, value - max(near))
     print(
         f"bad shares up to {highest:.2f}; they differ by {largest[True]:.1e} over 5m, {largest[False]:.1e} over longer"
     )

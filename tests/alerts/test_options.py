@@ -224,7 +224,7 @@ def _renamed(name: str, options: Options) -> list[dict[str, Any]]:
 
 def test_a_single_alert_has_another_severity_and_more_labels(amtool: Path, tmp_path: Path) -> None:
     """In its rule, its route, its runbook and what a page lists; every other alert is as it was."""
-    document = {
+    document: dict[str, Any] = {
         "alerts": {
             "severities": {"ServescopeQueueGrowing": "critical", "ServescopeUpButNotServing": "info"},
             "labels": {"ServescopeQueueGrowing": {"team": "platform", "owner": "gpu"}},
@@ -246,7 +246,7 @@ def test_a_single_alert_has_another_severity_and_more_labels(amtool: Path, tmp_p
     path = tmp_path / "alertmanager.yml"
     path.write_text(files["alertmanager.yml"], encoding="utf-8")
     labels = [f"{key}={text}" for key, text in {**growing["labels"], "deployment_id": "d"}.items()]
-    command = [amtool, "config", "routes", "test", f"--config.file={path}", "--verify.receivers=page", *labels]
+    command = [str(amtool), "config", "routes", "test", f"--config.file={path}", "--verify.receivers=page", *labels]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

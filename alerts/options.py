@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from alerts.feeding import can_hold, metrics_of
 from alerts.receivers import (
     DEFAULT_RECEIVERS,
     RECEIVER_SETTINGS,
@@ -26,6 +25,7 @@ from alerts.receivers import (
 from dashboards import options as shared
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
 from servescope.alerting.promql import alert_promql, term_promql
 from servescope.alerting.records import TEAM, Alert, Severity, Term

@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.promql import alert_promql, term_promql
-from servescope.alerting.records import Alert, Vanished, terms
+from servescope.alerting.records import Alert
+from servescope.alerting.sections import Section, runbook_sections
 from servescope.collector.paging.annotations import render
 from servescope.contract.types import DEFAULT_WINDOW
 from servescope.store.embedded import Store
@@ -94,25 +95,6 @@ def _read_prometheus(store: PrometheusHistory, now_ms: int) -> list[Alarm]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of a runbook: its title, its text, and the PromQL it refers to, "" for none."""
-
-    title: str
-    text: str
-    queries: str = ""
-
-
-def runbook_sections(alert: Alert) -> tuple[Section, ...]:
-    """The runbook of an alert, with the queries of its rule."""
-    waits = f"when this holds for {alert.wait}" if alert.wait else "when this holds"
-    looked_at = (alert.condition.own,) if isinstance(alert.condition, Vanished) else tuple(terms(alert.condition))
-    queries = dict.fromkeys(term_promql(term, DEFAULT_WINDOW) for term in looked_at)
-    book = alert.runbook
-    return (
-        Section("Meaning", f"{book.meaning} Fires {waits}:", alert_promql(alert, DEFAULT_WINDOW)),
-        Section("Impact", book.impact),
-        Section("Diagnosis", book.diagnosis, "\n".join(queries)),
-        Section("Mitigation", book.mitigation),
-        Section("False positives", book.false_positives),
-    )
+def sections_of(alert: Alert) -> tuple[Section, ...]:
+    """The runbook of an alert, with its queries and its rule."""
+    return runbook_sections(alert, alert_promql(alert, DEFAULT_WINDOW), lambda term: term_promql(term, DEFAULT_WINDOW))

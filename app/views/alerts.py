@@ -117,15 +117,15 @@ def list_alarms(found: Sequence[Alarm]) -> pd.DataFrame:
 
 
 def draw_runbook(name: str) -> None:
-    """The runbook of an alert, with the query of its rule."""
+    """The runbook of an alert, with its queries and its rule."""
     alert = ALERTS[name]
     with st.container(border=True):
         st.markdown(f"**{alert.name}** · {_describe_severity(alert.severity)} · {alert.component}")
         st.markdown(alert.summary)
-        for section in alarms.runbook_sections(alert):
+        for section in alarms.sections_of(alert):
             st.markdown(f"**{section.title}**\n\n{section.text}")
-            if section.queries:
-                st.code(section.queries, language="promql", wrap_lines=True)
+            if section.query:
+                st.code(section.query, language="promql", wrap_lines=True)
 
 
 show()

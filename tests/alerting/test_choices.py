@@ -14,7 +14,7 @@ from servescope.contract.bounds import LATE_POSITION, SPLIT_MARGIN
 def test_no_placeholder_is_left_in_an_alert(name: str) -> None:
     """Neither in a text nor in the PromQL of its condition."""
     alert = ALERTS[name]
-    texts = (alert.summary, alert.description, *(getattr(alert.runbook, each) for each in alert.runbook.__slots__))
+    texts = (alert.summary, alert.description, repr(alert.runbook))
     assert not [text for text in (*texts, alert_promql(alert)) if "⟨" in text or "⟩" in text]
 
 

@@ -27,7 +27,7 @@ _STATUS = {"🟢 good": "good", "🟡 warning": "warning", "🔴 critical": "cri
 _COLORS = {"green": "good", "yellow": "quiet warning", "orange": "warning", "red": "critical"}
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 # What bears digits and is no number: stacks, percentiles, the API's version.
-_NO_NUMBERS = re.compile(r"\bv\d+\b|\b\d+th percentile|/api/v\d|\{\{.*?\}\}")
+_NO_NUMBERS = re.compile(r"\]\([^)]*\)|\bv\d+\b|\b\d+th percentile|/api/v\d|\{\{.*?\}\}")
 
 
 def read_files(root: Path) -> Facts:

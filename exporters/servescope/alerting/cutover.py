@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from servescope.alerting.choices import Name, bound
+from servescope.alerting.playbooks.failures import ERRORS
+from servescope.alerting.playbooks.families import Playbook
+from servescope.alerting.playbooks.latency import FIRST_TOKEN, OUTPUT_TOKENS, SPECULATION
 from servescope.alerting.records import (
     NUMBER,
     PERCENT,
@@ -18,6 +21,7 @@ from servescope.alerting.records import (
     Compare,
     Condition,
     Extreme,
+    Look,
     Measured,
     Own,
     Quotient,
@@ -25,6 +29,7 @@ from servescope.alerting.records import (
     Scaled,
     Shifted,
     Shown,
+    by_replica,
 )
 from servescope.contract.bounds import (
     COMPARED_TRAFFIC,
@@ -68,12 +73,31 @@ _COMPARISON: Final = (
     f"{_OLD}, for the same model in the same environment; of several deployments of {_OLD} the worst one counts. This "
     "is a plain comparison of two figures and no verdict on the cutover."
 )
-_IMPACT: Final = "Users who were moved to the new stack get worse service."
-_MITIGATION: Final = "Pause the cutover, or route traffic back, until the cause is known."
+_MITIGATION: Final = (
+    "Pause the cutover. If it gets worse, move traffic back to the old stack at the gateway in front of both: no "
+    "engine has these weights."
+)
+_AVOID: Final = (
+    "Do not raise the share of the new stack. Do not change both stacks at once: they could not be compared."
+)
+_CALL: Final = "The owner of the cutover, in the morning; at once if an alert on an objective pages too."
 _FALSE_POSITIVES: Final = "A larger share of long prompts on one stack, or caches of the new stack that are still cold."
 
 
-def _slower(name: str, figure: str, latency: str) -> Alert:
+def _looks(figure: str, bad: str, *, lowest: bool = False) -> Look:
+    """The figure of both stacks, and of the replicas of each."""
+    return Look(
+        Shown(figure),
+        f"the line of {_NEW} {bad} that of {_OLD}, and stays there.",
+        "both lines are close together, or apart only while the share of the traffic changes.",
+        by_replica(figure),
+        f"All replicas of {_NEW} alike: its version, its arguments or its hardware. A single one: take that replica "
+        "out of routing, and go on with the cutover.",
+        lowest,
+    )
+
+
+def _slower(name: str, figure: str, latency: str, notice: str, playbook: Playbook) -> Alert:
     """The new stack's latency is a multiple of the old one's."""
     return Alert(
         name, "warning", "cutover", "cutover",
@@ -83,10 +107,12 @@ def _slower(name: str, figure: str, latency: str) -> Alert:
         f"times that of {_OLD}.",
         Runbook(
             f"The 95th percentile of {_NEW} is more than {_TIMES:g} times that of {_COMPARISON}",
-            _IMPACT,
+            f"Users who were moved to the new stack {notice}.",
             "Compare the two deployments: load per replica, prompt lengths, cache hits, queue.",
             _MITIGATION,
             _FALSE_POSITIVES,
+            _looks(figure, "is above"), (playbook,), _AVOID, _CALL,
+            f"The {latency} of both stacks is about the same again, at the same share of the traffic.",
         ),
         "cutover", figure, wait="15m", keep="10m",
     )  # fmt: skip
@@ -115,15 +141,33 @@ CUTOVER_ALERTS: Final = (
         Runbook(
             "A stack gets more or fewer of a model's requests than `[[traffic_split]]` of the collector's "
             f"configuration sets, by more than {_MARGIN:%} of all requests.",
-            "More users than planned are on the new stack, or fewer, and then the cutover does not progress.",
-            "Compare the request rates of the stacks; read the weights that the gateway in front of them uses now.",
-            "Set the gateway's weights; or change `[[traffic_split]]` if the plan changed.",
+            "Nothing by itself. More users than planned are on the new stack, or fewer, and then the cutover does not "
+            "progress.",
+            "Read the weights that the gateway in front of the stacks uses now. If they are right, requests of one "
+            "stack fail before they are counted, or one large client stays on one stack.",
+            "Set the gateway's weights; or change `[[traffic_split]]` if the plan changed. vLLM, SGLang, TensorRT-LLM "
+            "and Dynamo have no weights between stacks.",
             "A cutover step whose weights changed before `[[traffic_split]]` did.",
+            Look(
+                _SPLIT,
+                "a stack's share is elsewhere than in the plan, since a change of the gateway.",
+                "the share moves towards the plan's: a step has just begun.",
+            ),
+            (),
+            "Do not stop replicas of a stack to move its traffic: requests would fail.",
+            "The owner of the cutover, now if more users than planned are on the new stack.",
+            "The share is within the margin of the plan.",
         ),
         "cutover", "servescope_configured_traffic_ratio", wait="15m", keep="5m",
     ),
-    _slower("ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "time to first token"),
-    _slower("ServescopeNewStackTokensSlower", "time_per_output_token_p95", "time per output token"),
+    _slower(
+        "ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "time to first token",
+        "wait longer for the first word of an answer", FIRST_TOKEN,
+    ),
+    _slower(
+        "ServescopeNewStackTokensSlower", "time_per_output_token_p95", "time per output token",
+        "get their answers more slowly", OUTPUT_TOKENS,
+    ),
     Alert(
         "ServescopeNewStackErrorsMore", "warning", "cutover", "cutover",
         _compared(Compare(
@@ -134,11 +178,14 @@ CUTOVER_ALERTS: Final = (
         Runbook(
             f"The share of failed requests of {_NEW} is higher by more than {_ERRORS:%} of all requests than that of "
             f"{_COMPARISON}",
-            _IMPACT,
-            "Compare the replicas of the new stack: is it one, or all? Check its log, and which requests fail: their "
-            "length, their parameters, features that only one of the stacks has.",
+            "Users who were moved to the new stack get errors that they did not get before.",
+            "Check the new stack's log, and which requests fail: their length, their parameters, features that only "
+            "one of the stacks has.",
             _MITIGATION,
-            _FALSE_POSITIVES,
+            "Clients that send requests which only the old stack accepts.",
+            _looks("request_error_share", "is above"), (ERRORS,), _AVOID,
+            "The owner of the cutover now: errors are the plainest harm there is.",
+            "The shares of both stacks are about the same again.",
         ),
         "cutover", "request_error_share", wait="15m", keep="10m",
     ),
@@ -149,11 +196,13 @@ CUTOVER_ALERTS: Final = (
         f"A request on {WHO} gets {NUMBER} tokens per second, less than {_SPEED:%} of what it gets on {_OLD}.",
         Runbook(
             f"The tokens per second per request of {_NEW} are below {_SPEED:%} of those of {_COMPARISON}",
-            _IMPACT,
+            "Users who were moved to the new stack see their answers being written more slowly.",
             "Compare the speculation rate and the batch size: a draft that no longer matches the model, or more "
             "requests per replica than before.",
             _MITIGATION,
-            _FALSE_POSITIVES,
+            "Longer prompts, or more requests per replica, on the new stack alone.",
+            _looks("tps_per_request", "is below", lowest=True), (SPECULATION, OUTPUT_TOKENS), _AVOID, _CALL,
+            "A request gets about as many tokens per second on both stacks.",
         ),
         "cutover", "tps_per_request", wait="15m", keep="10m",
     ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound, waited
-from servescope.alerting.records import Alert, Compare, Own, Runbook, Vanished
+from servescope.alerting.records import Alert, Compare, Look, Own, Runbook, Vanished
 from servescope.contract.bounds import JUDGEMENT_AGE
 
 _PLAN: Final = "{{ $labels.plan }}"
 _AGE: Final = Own("servescope_judgement_age_seconds", ("plan",))
 _LIMIT: Final = bound(JUDGEMENT_AGE)
+_OF_PLANS: Final = Own("servescope_judgement", ("plan", "verdict"))
 
 
 def _verdict(verdict: str) -> Own:
@@ -29,11 +30,23 @@ JUDGE_ALERTS: Final = (
             "however often one looked. The verdict stays until somebody acknowledges it.",
             "Users of v2 are served worse; the share of requests on v2 is the share of users affected.",
             "`servescope judge explain` names the metric, its interval and margin; the cutover page of the console "
-            "shows since when, beside deploys and other alerts.",
+            "shows since when, beside deploys and other alerts. Then open the runbook of that metric's alert: late "
+            "first tokens, slow tokens or failing requests have switches of their own on each engine.",
             "Beyond the margin: move the traffic back to v1, and record it by `servescope judge decide rollback`. "
-            "Probable: keep the share, find the cause. Acknowledge the verdict once it is dealt with.",
+            "Probable: keep the share, find the cause. Acknowledge the verdict once it is dealt with. The weights are "
+            "those of the gateway in front of both stacks: vLLM, SGLang, TensorRT-LLM and Dynamo have none.",
             "The plan bounds the probability of a false one, for a whole cutover. A deploy on one stack alone is no "
             "noise: exclude its time with a reason.",
+            Look(
+                _OF_PLANS,
+                "the line of `DEGRADED` is at its top, and the deploys on the page explain nothing.",
+                "another verdict; or a `DEGRADED` that somebody has acknowledged already.",
+            ),
+            (),
+            "Do not raise the share to get more data. Do not acknowledge it to silence it: the verdict is proven.",
+            "The owner of the cutover, now: whether to move traffic back is theirs to decide. Without an answer within "
+            "minutes, move it back: that harms nobody.",
+            "The verdict is acknowledged and another one takes its place, or the traffic is on v1 again.",
         ),
         "cutover", "servescope_judgement", wait="1m", panel="Verdict",
         waits_less="a verdict is already certain at the confidence of the plan, and stays until it is acknowledged",
@@ -45,11 +58,22 @@ JUDGE_ALERTS: Final = (
         f"The cutover {_PLAN} has been judged NO DATA for {waited()}: samples that its plan requires are missing.",
         Runbook(
             "An arm of the plan has no targets, no traffic or too few scrapes, or a required metric is absent.",
-            "Harm to users of v2 would not be noticed. No data is never taken for health: the gates stay closed.",
+            "Nothing by itself; but harm to users of v2 would not be noticed. No data is never taken for health: the "
+            "gates stay closed.",
             "`servescope judge explain` names what is missing for each metric; the Sources page of the console shows "
             "failing targets.",
-            "Fix the scrapes or the selectors of the plan's arms; do not raise the share meanwhile.",
+            "Fix the scrapes or the selectors of the plan's arms. Until then watch the alerts on the new stack, which "
+            "compare the two without the judge.",
             "A stage that has just begun, before v2 gets its first requests.",
+            Look(
+                _OF_PLANS,
+                "`NO DATA` since a change of targets, labels or the plan.",
+                "another verdict; or `NO DATA` since v2 has no traffic by plan.",
+            ),
+            (),
+            "Do not raise the share meanwhile.",
+            "The owner of the cutover, in the morning; if other targets are missing, whoever runs the collectors.",
+            "Another verdict takes its place.",
         ),
         "cutover", "servescope_judgement", wait="15m", panel="Verdict",
     ),
@@ -60,11 +84,16 @@ JUDGE_ALERTS: Final = (
         f"The last judgement of the cutover {_PLAN} is {{{{ $value | humanizeDuration }}}} old.",
         Runbook(
             f"The judge runs and has not judged for more than {_LIMIT:g} seconds: its attempts fail or take too long.",
-            "The verdict shown is an old one; the gates answer that they do not know.",
+            "Nothing by itself. The verdict shown is an old one; the gates answer that they do not know.",
             "`servescope_judgement_errors_total` counts attempts that failed; the judge's log has the cause: the store "
             "or the Prometheus does not answer, or the journal is damaged.",
             "Fix what the log names. The judge goes on from samples and journal, and reports what it missed.",
             "None known.",
+            Look(_AGE, "the age rises evenly.", f"the age stays below {_LIMIT:g} seconds."),
+            (),
+            "Do not delete the journal: it has the decisions and what was looked at so far.",
+            "The owner of the cutover, if a stage is about to begin.",
+            "The age falls to a few seconds.",
         ),
         "cutover", "servescope_judgement_age_seconds", wait="5m", panel="Age of the judgement",
     ),
@@ -75,10 +104,20 @@ JUDGE_ALERTS: Final = (
         f"The cutover {_PLAN} was judged within the last 6 hours, and its judge is not scraped any more.",
         Runbook(
             "`servescope judge watch` of this plan does not run, or Prometheus cannot scrape it.",
-            "Nobody watches the cutover: harm to users of v2 is not reported, and the gates do not answer.",
+            "Nothing by itself. Nobody watches the cutover: harm to users of v2 is not reported, and the gates do not "
+            "answer.",
             "Check whether it runs, and the targets page of Prometheus.",
             "Start it with the same plan and journal: it resumes, and reports what it missed.",
             "A cutover that is over: the alert resolves 6 hours after its judge was stopped.",
+            Look(
+                _AGE,
+                "the line of the plan ends.",
+                "the line goes on: only this alert is late.",
+            ),
+            (),
+            "Do not raise the share of v2 while nobody judges it.",
+            "The owner of the cutover, if a stage is under way.",
+            "The plan's judgement has an age again.",
         ),
         "cutover", "servescope_judgement_age_seconds", wait="5m", panel="Age of the judgement",
     ),

@@ -38,7 +38,12 @@ def dashboard_path(alert: Alert, prefix: str = DASHBOARD_PREFIX) -> str:
     The time range is the dashboard's default. An empty label selects deployments without that label.
     """
     chosen = [f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for label, name in _variables(alert).items()]
-    return f"{prefix}-{alert.dashboard}?viewPanel=panel-{panel_id(panel_title(alert))}{''.join(chosen)}"
+    return f"{panel_path(alert, prefix)}{''.join(chosen)}"
+
+
+def panel_path(alert: Alert, prefix: str = DASHBOARD_PREFIX) -> str:
+    """The path after Grafana's `/d/` of the panel, with the dashboard's variables as they are by default."""
+    return f"{prefix}-{alert.dashboard}?viewPanel=panel-{panel_id(panel_title(alert))}"
 
 
 def _variables(alert: Alert) -> dict[str, str]:

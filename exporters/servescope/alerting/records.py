@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
+from servescope.alerting.playbooks.families import Playbook
 from servescope.contract.expressions import Expression, Matchers, Pattern
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
@@ -75,6 +76,11 @@ class Measured:
     def labels(self) -> tuple[str, ...]:
         """The labels of its values."""
         return (*self.level, *self.by)
+
+
+def by_replica(figure: str) -> Measured:
+    """A figure by the replicas that report its metrics."""
+    return Measured(FIGURES[figure].expression, ("replica", *FIGURES[figure].by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,14 +256,39 @@ Condition = Compare | Present | All | Any | Except | Gone | Vanished | Always
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What to look at first: one query by deployment, and how a `bad` and a `good` answer look.
+
+    `by_replica` asks the same of the replicas, or the targets, of a deployment, of which the worst ten are shown: the
+    highest values unless `lowest`. `apart` says how to read it.
+    """
+
+    query: Term
+    bad: str
+    good: str
+    by_replica: Term | None = None
+    apart: str = ""
+    lowest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Runbook:
-    """The sections of a runbook."""
+    """The sections of a runbook; `impact` is what users notice, `mitigation` what to do now on every engine.
+
+    `playbooks` are the topics whose logs, metrics and switches of each engine family belong to it. `avoid` is what not
+    to do, `call` whom to call and when, `over` how to know that it is over.
+    """
 
     meaning: str
     impact: str
     diagnosis: str
     mitigation: str
     false_positives: str
+    first: Look | None = None
+    playbooks: tuple[Playbook, ...] = ()
+    avoid: str = ""
+    call: str = ""
+    over: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import band_start, bound
-from servescope.alerting.records import PERCENT, WHO, Alert, All, Compare, Measured, Quotient, Runbook, Shown
+from servescope.alerting.playbooks.latency import SPECULATION
+from servescope.alerting.records import (
+    PERCENT,
+    WHO,
+    Alert,
+    All,
+    Compare,
+    Look,
+    Measured,
+    Quotient,
+    Runbook,
+    Shown,
+    by_replica,
+)
 from servescope.contract.bands import SPECULATION_BAND
 from servescope.contract.bounds import DRAFT_TRAFFIC, LATE_POSITION
 from servescope.contract.expressions import rate
@@ -16,6 +29,7 @@ _ALIGNED: Final = band_start("speculation_rate", 1)
 _POSITIONS: Final = "spec_decode_accepted_tokens_per_second"
 _FIRST_POSITION: Final = Shown(_POSITIONS, (("position", ("0",)),))
 _LATE: Final = bound(LATE_POSITION)
+_BY_REPLICA: Final = by_replica("speculation_rate")
 _DRAFTS: Final = Compare(Measured(rate("spec_decode_num_draft_tokens_total")), ">=", bound(DRAFT_TRAFFIC))
 
 SPECULATION_ALERTS: Final = (
@@ -28,12 +42,26 @@ SPECULATION_ALERTS: Final = (
         Runbook(
             f"The main model accepts less than {_TUNE:%} of the draft tokens. Drafting and verifying tokens costs more "
             "than the accepted ones save.",
-            "Output is slower than without speculative decoding, and the GPUs serve fewer requests.",
+            "Answers come more slowly than without speculative decoding. No request fails.",
             "Compare the acceptance by draft position. If all positions dropped together, draft and main model no "
             "longer match, for example after one of them got new weights. If only late positions dropped, see "
             "ServescopeDraftCollapsesLate. Check whether the traffic changed at the same time.",
-            SPECULATION_BAND.lowest.advice,
+            f"{SPECULATION_BAND.lowest.advice} If only one replica is low, restart that one with the arguments of the "
+            "others.",
             "Traffic of another kind, such as code instead of prose, lowers the acceptance for as long as it lasts.",
+            Look(
+                _RATE,
+                f"below {_TUNE:%}, and down by a step when a version or a draft changed.",
+                "well above that; or a slow change together with the kind of traffic.",
+                _BY_REPLICA,
+                "All replicas low: the draft does not fit the model or the traffic. A single one low: it runs another "
+                "version or another draft.",
+                lowest=True,
+            ),
+            (SPECULATION,),
+            "Do not restart all replicas at once: caches are lost, and requests queue. Do not lengthen the draft.",
+            "Nobody at night: it costs speed and no requests. In the morning whoever trains or chooses the draft.",
+            f"The rate is above {_TUNE:%} again, or no draft tokens are proposed any more.",
         ),
         "speculation", "speculation_rate", keep="10m",
     ),
@@ -45,10 +73,22 @@ SPECULATION_ALERTS: Final = (
         Runbook(
             f"The main model accepts between {_TUNE:%} and {_ALIGNED:%} of the draft tokens. Speculative decoding pays "
             "off, but could save more.",
-            "None for users; the GPUs do more work than necessary.",
+            "Nothing; the GPUs do more work than necessary.",
             "Compare the acceptance by draft position, and with other deployments of the same model.",
-            SPECULATION_BAND.steps[0].verdict.advice,
+            f"Nothing at night. {SPECULATION_BAND.steps[0].verdict.advice}",
             "Many models and kinds of traffic do not allow a higher rate; silence the alert for them.",
+            Look(
+                _RATE,
+                f"below {_ALIGNED:%}, and higher before the last change of the model or the draft.",
+                f"{_ALIGNED:%} or more; or the same as ever for this traffic.",
+                _BY_REPLICA,
+                "A replica that differs from the others has another draft, or conversations of another kind.",
+                lowest=True,
+            ),
+            (SPECULATION,),
+            "Do not switch speculative decoding off: at this rate it still saves time.",
+            "Nobody. It is work for whoever trains or chooses the draft.",
+            f"The rate is {_ALIGNED:%} or more.",
         ),
         "speculation", "speculation_rate", wait="30m", keep="30m",
     ),
@@ -64,10 +104,23 @@ SPECULATION_ALERTS: Final = (
         Runbook(
             "The first draft position is accepted as usual, later ones are not: the draft is too long. The alert fires "
             f"for each position that is accepted less than {_LATE:%} as often as the first.",
-            "The GPUs spend time on drafting and verifying tokens that are discarded.",
-            "Find the first position at which the acceptance drops.",
-            "Shorten the draft (max_draft_len) to the positions that are accepted.",
+            "Answers come a little more slowly: the GPUs draft and verify tokens that are discarded.",
+            "Find the first position at which the acceptance drops: that is the length to use.",
+            "Shorten the draft (max_draft_len) to the positions that are accepted, at the next restart.",
             "A long draft chosen on purpose for rare, very regular output.",
+            Look(
+                Shown(_POSITIONS),
+                "early positions are high, and from one position on next to nothing is accepted.",
+                "the acceptance falls evenly from each position to the next.",
+                by_replica(_POSITIONS),
+                "Each line is a position of a replica. All replicas alike: the draft is too long. A single one: it has "
+                "other arguments.",
+                lowest=True,
+            ),
+            (SPECULATION,),
+            "Do not switch speculative decoding off: the early positions pay for themselves.",
+            "Nobody at night. In the morning whoever chooses the length of the draft.",
+            "No position is accepted as rarely as that.",
         ),
         "speculation", _POSITIONS, keep="10m",
     ),

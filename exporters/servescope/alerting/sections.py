@@ -1,0 +1,135 @@
+"""The sections of a runbook, in the order in which somebody who was woken needs them.
+
+They are the same in the generated pages and in the console; how terms are written as PromQL is the caller's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from servescope.alerting.feeding import can_hold, metrics_of
+from servescope.alerting.links import panel_title
+from servescope.alerting.playbooks.families import ENGINES, FAMILIES, Family
+from servescope.alerting.records import Alert, Look, Term, labels_of
+
+_WORST: Final = 10
+
+_SOURCES: Final[dict[Family, tuple[str, ...]]] = {
+    "vLLM": ("vllm",),
+    "SGLang": (),
+    "TensorRT-LLM": (),
+    "Dynamo": ("dynamo-frontend", "dynamo-mocker"),
+}
+"""The source maps of each family."""
+
+_ANY_ENGINE: Final = "servescope"
+"""The source of a program of any family that exposes the contract by the instruments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a runbook: its title, its text in Markdown, and the PromQL that it refers to, "" for none."""
+
+    title: str
+    text: str
+    query: str = ""
+
+
+def runbook_sections(
+    alert: Alert,
+    rule: str,
+    write: Callable[[Term], str],
+    *,
+    panel: str = "",
+    deployment: Sequence[str] = ("deployment_id",),
+    sources: Sequence[str] = (),
+) -> tuple[Section, ...]:
+    """The sections of an alert's runbook.
+
+    `rule` is its expression and `write` makes PromQL of a term. `panel` is the panel to open as Markdown, by default
+    its title. `deployment` are the labels that distinguish deployments. With `sources` only their families are in it.
+    """
+    book = alert.runbook
+    sections = [Section("Meaning", book.meaning), Section("What users notice", book.impact)]
+    if book.first is not None:
+        where = panel or f"*{panel_title(alert)}*"
+        sections += _first(book.first, f"{where} of the dashboard *{alert.dashboard}*", write, deployment)
+    sections.append(Section("Find the cause", book.diagnosis))
+    sections.append(Section("Do now", "\n\n".join((book.mitigation, *_by_family(alert, sources)))))
+    sections += [
+        Section(title, text)
+        for title, text in (
+            ("Do not", book.avoid), ("Whom to call", book.call), ("How to know that it is over", book.over),
+            ("False positives", book.false_positives),
+        )
+        if text
+    ]  # fmt: skip
+    waits = f"when this holds for {alert.wait}" if alert.wait else "when this holds"
+    return (*sections, Section("The rule", f"Severity {alert.severity}. Fires {waits}:", rule))
+
+
+def _first(look: Look, panel: str, write: Callable[[Term], str], deployment: Sequence[str]) -> Iterator[Section]:
+    yield Section(
+        "Open first", f"{panel}, or this query:\n\n- **Bad:** {look.bad}\n- **Good:** {look.good}", write(look.query)
+    )
+    if look.by_replica is not None:
+        worst = "bottomk" if look.lowest else "topk"
+        query = f"{worst} by ({', '.join(deployment)}) ({_WORST}, {write(look.by_replica)})"
+        yield Section(f"Then by {_parts(look.by_replica)}", look.apart, query)
+
+
+def _parts(term: Term) -> str:
+    """What the values of a term are of: replicas, or what else they are told apart by."""
+    labels = labels_of(term)
+    return "replica" if "replica" in labels else labels[-1]
+
+
+# --- Engine families --------------------------------------------------------------------------------------------------
+
+
+def _by_family(alert: Alert, sources: Sequence[str]) -> Iterator[str]:
+    families = families_of(alert, sources)
+    for book in alert.runbook.playbooks:
+        parts: dict[str, list[Family]] = {}
+        for family in families:
+            parts.setdefault(book.of(family), []).append(family)
+        lines = [f"- **{', '.join(same)}:** {text}" for text, same in parts.items()]
+        yield f"About {book.topic}:\n\n" + "\n".join(lines)
+    if alert.runbook.playbooks:
+        yield from _caveat(alert, families)
+
+
+def families_of(alert: Alert, sources: Sequence[str] = ()) -> tuple[Family, ...]:
+    """The families whose replicas an alert can be about: engines by themselves, or as workers of another program.
+
+    Dynamo is left out where its programs do not expose what the alert reads. With `sources`, only their families.
+    """
+    chosen = [family for family in FAMILIES if not sources or _is_chosen(family, sources)]
+    return tuple(family for family in chosen if family in ENGINES or is_alive(alert, family))
+
+
+def _is_chosen(family: Family, sources: Sequence[str]) -> bool:
+    behind_dynamo = family in ENGINES and bool({*_SOURCES["Dynamo"]} & {*sources})
+    return _ANY_ENGINE in sources or behind_dynamo or bool({*_SOURCES[family]} & {*sources})
+
+
+def is_alive(alert: Alert, family: Family) -> bool:
+    """Whether the alert can fire with the metrics of a family alone, by its source maps."""
+    return any(can_hold(alert.condition, metrics_of((source,))) for source in _SOURCES[family])
+
+
+def _caveat(alert: Alert, families: Sequence[Family]) -> Iterator[str]:
+    """Where the alert's metrics come from, for families that do not expose them by themselves."""
+    behind = "behind Dynamo, " if is_alive(alert, "Dynamo") else ""
+    if not is_alive(alert, "vLLM"):
+        yield (
+            f"No engine exposes by itself what this alert reads: the parts of engines are for those {behind}behind a "
+            "router or an autoscaler with servescope's instruments."
+        )
+    elif {"SGLang", "TensorRT-LLM"} & {*families}:
+        yield (
+            f"SGLang and TensorRT-LLM have no source map: their parts are for engines {behind}with servescope's "
+            "instruments or a source map of your own."
+        )

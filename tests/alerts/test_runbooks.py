@@ -1,0 +1,95 @@
+"""The runbooks: what somebody who is woken finds in each, and that it is of this alert and of engines that have it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from alerts.__main__ import GENERATED
+from alerts.options import make_options
+from alerts.runbooks import queries_of, render_index, render_runbook
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.links import panel_path
+from servescope.alerting.playbooks.families import FAMILIES
+from servescope.alerting.promql import alert_promql
+from servescope.alerting.records import Alert, labels_of
+from servescope.alerting.sections import families_of, is_alive
+from servescope.contract.identity import DEPLOYMENT_LABELS
+
+SECTIONS = (
+    "Meaning", "What users notice", "Open first", "Find the cause", "Do now", "Do not", "Whom to call",
+    "How to know that it is over", "False positives", "The rule",
+)  # fmt: skip
+VLLM_ALONE = make_options({"alerts": {"sources": ["vllm"]}}, origin="options.toml")
+
+
+@pytest.fixture(params=[name for name, alert in ALERTS.items() if alert.runbook.first])
+def alert(request: pytest.FixtureRequest) -> Alert:
+    return ALERTS[request.param]
+
+
+def read_sections(alert: Alert) -> Mapping[str, str]:
+    """The text of each section of a committed page, by its title."""
+    page = (GENERATED / "runbooks" / f"{alert.name}.md").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## ", page, flags=re.MULTILINE)
+    return {title: text.strip() for title, _, text in (part.partition("\n") for part in parts)}
+
+
+def test_it_has_every_section(alert: Alert) -> None:
+    """In the order in which they are needed, none of them empty; a second query only where there are parts."""
+    sections = read_sections(alert)
+
+    assert [title for title in sections if not title.startswith("Then by ")] == list(SECTIONS)
+    assert all(sections.values())
+    assert alert_promql(alert) in sections["The rule"]
+    assert panel_path(alert) in sections["Open first"]
+
+
+def test_it_says_how_a_bad_and_a_good_answer_look(alert: Alert) -> None:
+    """Of the first query, which is one; and how to read the second."""
+    sections = read_sections(alert)
+    first = sections["Open first"]
+    second = [text for title, text in sections.items() if title.startswith("Then by ")]
+
+    assert first.count("```promql") == 1
+    assert re.search(r"\*\*Bad:\*\* \w+", first.replace("`", ""))
+    assert re.search(r"\*\*Good:\*\* \w+", first.replace("`", ""))
+    assert all(re.match(r"\w[^\n]+\.\n\n```promql\n(?:top|bottom)k by ", text) for text in second)
+    assert queries_of(alert) == tuple(re.findall(r"```promql\n(.+)\n```", "\n".join((first, *second))))
+
+
+def test_it_asks_the_replicas_where_the_alert_is_about_some(alert: Alert) -> None:
+    """Engines of a deployment are compared with one another; an autoscaler has nothing to compare."""
+    is_about_engines = {*DEPLOYMENT_LABELS[:3]} <= {*labels_of(alert.condition)} and alert.component != "autoscaler"
+    look = alert.runbook.first
+
+    assert look is not None
+    if is_about_engines:
+        assert look.by_replica is not None
+        assert "replica" in labels_of(look.by_replica)
+        assert "replica" in queries_of(alert)[1]
+
+
+def test_engines_that_cannot_raise_an_alert_are_not_in_its_runbook(alert: Alert) -> None:
+    """Dynamo is not where its programs lack the metrics; with chosen sources there are only their families."""
+    text = read_sections(alert)["Do now"]
+    named = {family for family in FAMILIES if re.search(rf"^- \*\*(?:[^*]+, )?{family}[,:*]", text, re.MULTILINE)}
+    vllm_alone = render_runbook(alert, VLLM_ALONE)
+
+    assert named == ({*families_of(alert)} if alert.runbook.playbooks else set())
+    assert "Dynamo" not in named or is_alive(alert, "Dynamo")
+    assert not re.search(r"^- \*\*[^:]*(?:SGLang|TensorRT-LLM|Dynamo)", vllm_alone, re.MULTILINE)
+
+
+def test_the_index_begins_with_what_pages() -> None:
+    """And of that with what pages soonest; it links every page."""
+    rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| (\w+) ", render_index(ALERTS.values()), re.MULTILINE)
+    severities = [severity for _, severity in rows]
+
+    assert {name for name, _ in rows} == ALERTS.keys()
+    assert severities == sorted(severities, key=("critical", "warning", "info", "none").index)
+    assert ALERTS[rows[0][0]].wait == min(
+        (each.wait for each in ALERTS.values() if each.severity == "critical"), key=lambda wait: int(wait[:-1])
+    )

@@ -34,6 +34,7 @@ ACCELERATORS: Final = (
 )  # fmt: skip
 _UNCHECKED: Final = "is not in the documented reference: kept as it is, and not checked"
 _RESERVED_PORT: Final = 8080
+_API_TAGS: Final = ("openai-compatible", "force-legacy-api-non-openai-compatible")
 _TEXTS: Final = ListShape(item=TextShape())
 _ARN: Final = ("aws_oidc_role_arn", "aws_oidc_region")
 _GCP: Final = ("gcp_oidc_service_account", "gcp_oidc_workload_id_provider")
@@ -267,6 +268,7 @@ def _check_rules(root: DocumentNode) -> Iterator[ConfigurationFinding]:
     yield from _check_cache(root)
     yield from _check_instance(root)
     yield from _check_transport(root)
+    yield from _check_tags(root)
 
 
 def _check_server(root: DocumentNode) -> Iterator[ConfigurationFinding]:
@@ -361,3 +363,12 @@ def _check_transport(root: DocumentNode) -> Iterator[ConfigurationFinding]:
             if key.value in ("ping_interval_seconds", "ping_timeout_seconds"):
                 what = f"has no effect with kind {kind.value}"
                 yield ConfigurationFinding("warning", f"runtime.transport.{key.value}", key.line, key.column, what)
+
+
+def _check_tags(root: DocumentNode) -> Iterator[ConfigurationFinding]:
+    tags = root.find("model_metadata", "tags")
+    if tags is None:
+        return
+    yield from _TEXTS.check(tags, "model_metadata.tags")
+    if isinstance(tags.value, list) and {*_API_TAGS} <= {each for each in tags.value if isinstance(each, str)}:
+        yield wrong(tags, "model_metadata.tags", f"has {' and '.join(_API_TAGS)}, expected one of both")

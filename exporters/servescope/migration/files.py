@@ -45,7 +45,7 @@ def read_options(arguments: argparse.Namespace) -> MigrationOptions:
     errors = [each for each in body.findings if each.severity == "error"]
     if errors:
         place = f"{arguments.llm_config}:{errors[0].line}:{errors[0].column}: " if given is not None else ""
-        raise UsageError(f"{place}{errors[0].path} {errors[0].message}")
+        raise UsageError(f"{place}{errors[0].sentence}")
     return MigrationOptions("v1" if arguments.back else "v2", Answers(answer), body, arguments.strict, arguments.write)
 
 

@@ -149,4 +149,4 @@ def _ignored(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
     for name in _V1_VERSIONS:
         version = _value(trt_llm, "version_overrides", name)
         if version is not None:
-            yield MeaningChange("ignored", f"version_overrides.{name} {version} is of an image of v1.", "truss 0.18.36")
+            yield MeaningChange("ignored", f"version_overrides.{name} {version} is of an image of v1.", "truss 0.18.35")

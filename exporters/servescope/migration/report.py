@@ -116,7 +116,7 @@ def _describe(report: FileReport) -> Iterator[str]:
         return
     for finding in report.findings:
         place = f"{report.name}:{finding.line}:{finding.column}" if finding.line else report.name
-        yield f"  {finding.severity}: {place}: {finding.path} {finding.message}"
+        yield f"  {finding.severity}: {place}: {finding.sentence}"
     if report.changes and report.status != "error":
         yield ""
         for change in report.changes:

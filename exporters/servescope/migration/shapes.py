@@ -27,6 +27,11 @@ class ConfigurationFinding:
     column: int
     message: str
 
+    @property
+    def sentence(self) -> str:
+        """The path and the message; the vendor's own messages name the path themselves."""
+        return self.message if self.message.startswith("Field ") else f"{self.path} {self.message}".strip()
+
 
 @dataclass(frozen=True, slots=True)
 class ValueShape:

@@ -107,7 +107,7 @@ def translate(
     text = apply(document, plan.edits(), plan.intended())
     wrong = [each for each in check_config(read_document(text, document.origin)) if each.severity == "error"]
     if wrong:
-        raise document.error(trt_llm, f"its translation would not be valid: {wrong[0].path} {wrong[0].message}")
+        raise document.error(trt_llm, f"its translation would not be valid: {wrong[0].sentence}")
     return replace(found, changes=changes, text=text)
 
 

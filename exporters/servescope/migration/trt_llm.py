@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 from servescope.migration.document import DocumentNode
 from servescope.migration.shapes import (
-    ANYTHING,
     ChoiceShape,
     ConfigurationFinding,
     FieldShape,
@@ -26,7 +25,7 @@ from servescope.migration.shapes import (
 
 Stack = Literal["v1", "v2"]
 
-TRUSS: Final = "truss 0.18.36"
+TRUSS: Final = "truss 0.18.35"
 """The source of what only the vendor's published tool says."""
 
 ENCODERS: Final = ("encoder", "encoder_bert")
@@ -85,7 +84,7 @@ _SPECULATOR: Final = TableShape(is_nullable=True, keys=MappingProxyType({
     "num_draft_tokens": FieldShape(WholeShape(low=1, high=MOST_DRAFT_TOKENS, is_nullable=True)),
     "enable_b10_lookahead": FieldShape(SwitchShape(is_nullable=True), default=False),
     "checkpoint_repository": FieldShape(_CHECKPOINT, source=TRUSS),
-    "runtime": FieldShape(ANYTHING, source=TRUSS, note="is of a draft model, which lookahead does not have"),
+    "runtime": FieldShape(elsewhere="is of a draft model, which lookahead does not have", source=TRUSS),
     "build": FieldShape(elsewhere="is of a draft model, which lookahead does not have", source=TRUSS),
 }))  # fmt: skip
 
@@ -357,7 +356,9 @@ def _check_speculator(build: DocumentNode, speculator: DocumentNode) -> Iterator
         # What the engine drafts at most: https://github.com/NVIDIA/TensorRT-LLM/tree/main/examples/lookahead
         drafted = (0 if ngram == 1 else ngram - 2) + (windows - 1 + verification) * (ngram - 1)
         wanted = _whole(speculator, "num_draft_tokens", default=drafted)
-        if drafted > MOST_DRAFT_TOKENS:
+        if not drafted and wanted == drafted:
+            yield wrong(speculator, f"{path}.num_draft_tokens", "is missing: lookahead_ngram_size 1 needs it")
+        elif drafted > MOST_DRAFT_TOKENS:
             yield wrong(speculator, path, f"its sizes draft {drafted} tokens, expected at most {MOST_DRAFT_TOKENS}")
         elif wanted is not None and wanted < drafted:
             node = speculator.find("num_draft_tokens")

@@ -1,0 +1,1 @@
+"""The vendor's published tool beside our validation, on the same configurations."""

@@ -24,7 +24,7 @@ from servescope.contract.objectives import (
 from servescope.contract.types import Objective
 
 
-def objective_group(options: Options = DEFAULTS, interval: str = OBJECTIVES_INTERVAL) -> dict[str, Any]:
+def objective_group(options: Options = DEFAULTS, *, interval: str = OBJECTIVES_INTERVAL) -> dict[str, Any]:
     """The group of the objectives' bad shares, and of the requests that ended; its rules depend on those before."""
     windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
     objectives = options.choices.objectives

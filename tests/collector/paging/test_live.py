@@ -19,13 +19,15 @@ import numpy as np
 import pytest
 import yaml
 
-from alerts.objectives import objective_group
+from alerts.options import DEFAULTS
 from alerts.recording import recording_group
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, Own, terms
 from servescope.collector.collector import Collector
+from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
 from servescope.contract.samples import Labels, Series, Window, make_labels
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.replay import replay
@@ -185,7 +187,7 @@ def test_alerts_have_the_states_of_a_prometheus_that_evaluates_them(
 
 def _write_rules(path: Path, group: str) -> None:
     """All rules in one group, so that an alert sees what was recorded at the very same instant."""
-    rules = [*recording_group(WINDOW, "1s")["rules"], *objective_group(interval=f"{INTERVAL_MS}ms")["rules"]]
+    rules = [*recording_group(WINDOW, "1s")["rules"], *_whole_windows()]
     for alert in COMPARED:
         rule = {"alert": alert.name, "expr": alert_promql(alert, WINDOW), "labels": {"of": "rule"}}
         rule |= {"for": alert.wait} if alert.wait else {}
@@ -193,6 +195,16 @@ def _write_rules(path: Path, group: str) -> None:
         rules.append(rule)
     document = {"groups": [{"name": group, "interval": f"{INTERVAL_MS}ms", "rules": rules}]}
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def _whole_windows() -> Iterator[dict[str, str]]:
+    """The objectives over whole windows: of seconds of a past, what is summed over five minutes would show little."""
+    windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
+    for window in windows:
+        for objective in OBJECTIVES.values():
+            expression = DEFAULTS.compile(objective.bad, window=window, by=DEPLOYMENT_LABELS)
+            yield {"record": objective.record(window), "expr": expression}
+        yield {"record": record_ended(window), "expr": DEFAULTS.compile(ENDED, window=window, by=DEPLOYMENT_LABELS)}
 
 
 def _is_apart(server: Prometheus) -> bool:

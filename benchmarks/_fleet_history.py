@@ -21,7 +21,7 @@ from alerts.recording import INTERVAL
 from dashboards.options import seconds
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
-from servescope.contract.metrics import METRICS, PHASES, PROCESS_RATIOS
+from servescope.contract.metrics import METRICS, PHASES, PROCESS_RATIOS, REPLICA_START_TIME
 from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, OBJECTIVES, OBJECTIVES_INTERVAL, record_ended
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
@@ -120,6 +120,8 @@ def is_own(name: str) -> bool:
 
 
 def _shows(role: str, metric: Metric, *, phased: bool) -> bool:
+    if metric.name == REPLICA_START_TIME:
+        return True
     if metric.name in PROCESS_RATIOS or metric.component != (role if role in ("router", "autoscaler") else "engine"):
         return False
     return phased or not ("phase" in metric.labels or metric.name.startswith("kv_transfer"))

@@ -18,7 +18,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES_INTERVAL
 from tests.support.prometheus import Prometheus
 
-MOST_SAMPLES_PER_MINUTE = 10e6
+MOST_SAMPLES_PER_MINUTE = 15e6
 """What all rules may read in a minute, of 200 replicas that are scraped every 15 s."""
 
 

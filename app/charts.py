@@ -8,7 +8,7 @@ background, so that they are right in light and dark. Lines have mid-tones that 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,20 +18,24 @@ import pandas as pd
 import streamlit as st
 
 from app import display
+from app.colors import HARM_COLORS, NEUTRAL, TUNING_COLORS
+from app.marks import Mark
 from app.selection import TimeRange
-from servescope.contract.types import Band
+from servescope.contract.types import Band, Status
 
 Spec = dict[str, Any]
 """A part of a Vega-Lite specification."""
 
 HEIGHT = 190
 _HELD_BACK_SECONDS = 0.15
-# The colour of each status with its opacity as the last two digits.
-_BAND_COLORS = {"good": "#2ba35f14", "warning": "#d9920a22", "critical": "#d9434e24"}
+# The colour of each status of a band, all of which are about tuning, with its opacity as the last two digits.
+_BAND_OPACITIES: Mapping[Status, str] = {"good": "12", "warning": "1c", "critical": "26"}
+_BAND_COLORS = {status: f"{TUNING_COLORS[status]}{opacity}" for status, opacity in _BAND_OPACITIES.items()}
+Dash = tuple[int, ...]
+"""Lengths of strokes and gaps in pixels; `(1, 0)` is solid."""
 _TIME_FORMAT = "%a %d %b %H:%M:%S"
 # A day's name at midnight, the time of day elsewhere.
 _TIME_LABEL = "timeFormat(datum.value, hours(datum.value) + minutes(datum.value) == 0 ? '%d %b' : '%H:%M')"
-_POINTER_COLOR = "#8a94a0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Line:
     label: str
     values: pd.Series[float]
     color: str
-    dash: tuple[int, int] = (1, 0)
+    dash: Dash = (1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,27 @@ class Chart:
     spec: Spec
 
 
-def draw_lines(lines: Sequence[Line], *, title: str, unit: str, span: TimeRange, band: Band | None = None) -> Chart:
-    """The lines over the range, one y axis in `unit`, the band as shaded stretches; missing values stay gaps."""
+def draw_lines(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    unit: str,
+    span: TimeRange,
+    band: Band | None = None,
+    objective: tuple[float, str] | None = None,
+    marks: Sequence[Mark] = (),
+) -> Chart:
+    """The lines over the range, one y axis in `unit`, the band as shaded stretches; missing values stay gaps.
+
+    `objective` is where a promise ends, with its name, drawn as a line; `marks` are what happened meanwhile.
+    """
     data = _join(lines)
-    domain = value_domain(data, band, unit)
+    domain = value_domain(data, band, unit, objective)
     x = {"field": "time_ms", "type": "temporal", **time_axis(span)}
     y = {"field": "value", "type": "quantitative", "scale": {"domain": domain, "nice": False}, "axis": _axis(unit)}
     layers = [] if band is None else [_draw_band(band, domain, y)]
+    layers += [] if objective is None else _draw_objective(*objective, y)
+    layers += _draw_marks(marks, x)
     layers += [_draw_paths(lines, x, y), *_draw_lonely(data, lines, x, y), _draw_pointer(lines, x, unit)]
     spec = {
         "title": {"text": title, "anchor": "start", "fontSize": 13, "offset": 8},
@@ -108,10 +126,13 @@ def _join(lines: Sequence[Line]) -> pd.DataFrame:
     return pd.DataFrame(columns).rename_axis("time_ms").reset_index()
 
 
-def value_domain(data: pd.DataFrame, band: Band | None, unit: str) -> list[float]:
-    """The y axis: from 0 for what cannot be negative, wide enough for the values and for the band's edges."""
+def value_domain(
+    data: pd.DataFrame, band: Band | None, unit: str, objective: tuple[float, str] | None = None
+) -> list[float]:
+    """The y axis: from 0 for what cannot be negative, wide enough for the values, the band's edges, the objective."""
     values = data.filter(regex="^y").to_numpy(dtype=float)
     edges = [step.start for step in band.steps] if band else []
+    edges += [objective[0]] if objective else []
     ends = [0.0, *edges, *values[np.isfinite(values)].tolist()]
     low, high = min(ends), max(ends)
     if high <= low:
@@ -170,6 +191,61 @@ def _draw_band(band: Band, domain: Sequence[float], y: Spec) -> Spec:
     }
 
 
+def _draw_objective(start: float, name: str, y: Spec) -> list[Spec]:
+    """A line where the promise ends, quieter than the data, with its name above it."""
+    place = {"data": {"values": [{"value": start, "name": name}]}}
+    return [
+        {
+            **place,
+            "mark": {"type": "rule", "color": HARM_COLORS["critical"], "strokeWidth": 1.2, "strokeDash": [4, 3]},
+            "encoding": {"y": y, "tooltip": {"field": "name", "type": "nominal", "title": "promised"}},
+        },
+        {
+            **place,
+            "mark": {
+                "type": "text", "color": HARM_COLORS["critical"], "align": "right", "baseline": "bottom",
+                "x": "width", "dy": -2, "fontSize": 10,
+            },
+            "encoding": {"y": y, "text": {"field": "name"}},
+        },
+    ]  # fmt: skip
+
+
+def _draw_marks(marks: Sequence[Mark], x: Spec) -> list[Spec]:
+    """A thin rule where something happened, with its sign at the top; the length of an alert as a stretch."""
+    if not marks:
+        return []
+    rows = [
+        {"start": each.start_ms, "end": each.end_ms, "color": each.look.color, "shape": each.look.shape,
+         "what": each.text}
+        for each in marks
+    ]  # fmt: skip
+    begun = {**x, "field": "start"}
+    color = {"field": "color", "type": "nominal", "scale": None, "legend": None}
+    shape = {"field": "shape", "type": "nominal", "scale": None, "legend": None}
+    tips = [
+        {"field": "what", "type": "nominal", "title": "what"},
+        {"field": "start", "type": "temporal", "title": "at", "format": _TIME_FORMAT},
+    ]
+    return [
+        {
+            "data": {"values": [row for row in rows if row["end"] is not None]},
+            "mark": {"type": "rect", "opacity": 0.1},
+            "encoding": {"x": begun, "x2": {"field": "end"}, "color": color, "tooltip": tips},
+        },
+        {
+            "data": {"values": rows},
+            "mark": {"type": "rule", "strokeWidth": 1, "opacity": 0.45},
+            "encoding": {"x": begun, "color": color, "tooltip": tips},
+        },
+        {
+            "data": {"values": rows},
+            "mark": {"type": "point", "filled": True, "size": 42, "opacity": 1, "y": 0},
+            "encoding": {"x": begun, "color": color, "shape": shape, "tooltip": tips},
+        },
+    ]
+
+
 def _draw_paths(lines: Sequence[Line], x: Spec, y: Spec) -> Spec:
     return {
         "transform": _fold(lines),
@@ -185,23 +261,21 @@ def _fold(lines: Sequence[Line]) -> list[Spec]:
 
 
 def _looks(lines: Sequence[Line]) -> Spec:
-    """Colour and dash by line in one legend; no legend for a single line, which the title names."""
+    """Colour and dash by line in one legend, of a single line too: whose it is must not be guessed."""
     keys = [f"y{place}" for place in range(len(lines))]
     names = ", ".join(f"{key}: {_quoted(line.label)}" for key, line in zip(keys, lines, strict=True))
-    legend = None
-    if len(lines) > 1:
-        legend = {
-            "title": None,
-            "orient": "top",
-            "labelExpr": f"({{{names}}})[datum.value]",
-            "labelLimit": 170,
-            "symbolType": "stroke",
-            "symbolStrokeWidth": 2.2,
-            "symbolSize": 200,
-            "columnPadding": 12,
-            "offset": 2,
-            "padding": 0,
-        }
+    legend = {
+        "title": None,
+        "orient": "top",
+        "labelExpr": f"({{{names}}})[datum.value]",
+        "labelLimit": 170,
+        "symbolType": "stroke",
+        "symbolStrokeWidth": 2.2,
+        "symbolSize": 200,
+        "columnPadding": 12,
+        "offset": 2,
+        "padding": 0,
+    }
 
     def channel(values: Sequence[Any]) -> Spec:
         scale = {"domain": keys, "range": list(values)}
@@ -253,7 +327,7 @@ def _draw_pointer(lines: Sequence[Line], x: Spec, unit: str) -> Spec:
                 },
             }
         ],
-        "mark": {"type": "rule", "color": _POINTER_COLOR, "strokeWidth": 1},
+        "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1},
         "encoding": {"x": x, "opacity": {"condition": near, "value": 0}, "tooltip": tooltip},
     }  # fmt: skip
 

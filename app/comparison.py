@@ -122,8 +122,15 @@ def _values(arm: ArmFold, name: str) -> Floats:
 # --- The table --------------------------------------------------------------------------------------------------------
 
 
-def draw_table(compared: Compared, left: Shown, right: Shown, swatches: tuple[str, str], zone: tzinfo) -> str:
-    """Every judged metric: both values over the range, the ratio with its interval, and the worst span."""
+def draw_table(
+    compared: Compared,
+    metrics: Sequence[MetricJudgement],
+    left: Shown,
+    right: Shown,
+    swatches: tuple[str, str],
+    zone: tzinfo,
+) -> str:
+    """Some of the judged metrics: both values over the range, the ratio with its interval, and the worst span."""
     heads = [
         heading("Metric", "over the range"),
         element("th", swatches[0] + escape(left.name), "number", scope="col"),
@@ -132,7 +139,7 @@ def draw_table(compared: Compared, left: Shown, right: Shown, swatches: tuple[st
         heading("Reading", "margin"),
         heading("Worst span", f"{left.name} · {right.name}"),
     ]
-    rows = [_row(metric, compared.worst.get(metric.name), zone) for metric in compared.judgement.metrics]
+    rows = [_row(metric, compared.worst.get(metric.name), zone) for metric in metrics]
     return grid("compared", heads, rows)
 
 

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
-from servescope.contract.metrics import REPLICA_STATUSES
 from servescope.contract.types import Band, Figure, Verdict
 
 ABSENT = "–"
 """Shown where there is no value; never 0 and never NaN."""
 
-# Mid-tones that keep a contrast of at least 3 : 1 on both the light and the dark background.
-PALETTE = (
-    "#2f7ed8", "#e0701a", "#0d9a86", "#9562e8", "#d6457f", "#4c9a2a", "#1a93b8", "#b07d12", "#6f7fd0", "#b5651d",
-)  # fmt: skip
-_DASHES = ((1, 0), (6, 3), (2, 2))
-REPLICA_COLORS: Mapping[str, str] = dict(
-    zip(REPLICA_STATUSES, ("#4a90d9", "#2ba35f", "#8a94a0", "#d9920a", "#d9434e"), strict=True)
-)
-
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def series_style(index: int) -> tuple[str, tuple[int, int]]:
-    """Colour and dash of the deployment at this place in the sorted list; different for the first thirty."""
-    return PALETTE[index % len(PALETTE)], _DASHES[index // len(PALETTE) % len(_DASHES)]
 
 
 def is_absent(value: float | None) -> bool:
@@ -155,13 +139,6 @@ def format_day_minute(time_ms: float, zone: tzinfo) -> str:
 def format_minute(time_ms: float, zone: tzinfo) -> str:
     """A time of day in the reader's time zone: `14:05`."""
     return f"{datetime.fromtimestamp(time_ms / 1000, zone):%H:%M}"
-
-
-def judge(figure: Figure, value: float | None) -> Verdict | None:
-    """The verdict of the figure's band on the value; None without a band or a value."""
-    if figure.band is None or value is None or is_absent(value):
-        return None
-    return figure.band.judge(value)
 
 
 def band_ranges(band: Band) -> list[tuple[float, float, Verdict]]:

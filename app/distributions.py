@@ -10,13 +10,12 @@ import pandas as pd
 
 from app import display
 from app.charts import HEIGHT, Chart, axis_label
-from app.display import PALETTE
+from app.colors import V1, V2
 from servescope.contract.metrics import METRICS
 from servescope.cutover.folding import Folded
 
 # A share that no line can be distinguished by from 0.
 _NOTHING = 0.001
-_V1, _V2 = PALETTE[0], PALETTE[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def draw_distribution(distribution: EdgeShares) -> Chart:
     encoding = {
         "x": x,
         "y": y,
-        "color": {**arm, "scale": {"domain": ["v1", "v2"], "range": [_V1, _V2]}, "legend": legend},
+        "color": {**arm, "scale": {"domain": ["v1", "v2"], "range": [V1, V2]}, "legend": legend},
     }
     dashes = {**arm, "scale": {"domain": ["v1", "v2"], "range": [[1, 0], [6, 3]]}, "legend": None}
     shapes = {**arm, "scale": {"domain": ["v1", "v2"], "range": ["circle", "triangle-up"]}, "legend": legend}

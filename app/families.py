@@ -8,27 +8,31 @@ from dataclasses import dataclass
 import pandas as pd
 
 from app import display
-from app.charts import Line
-from app.queries import figure_columns, label_order
+from app.charts import Dash, Line
+from app.colors import REPLICA_COLORS
+from app.queries import Shown, figure_columns, label_order
+from app.readings import objective_line
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Band, Figure
 
-# The first reading is drawn full, the others step back.
-# A dash and, as the last two digits of the colour, an opacity.
-_READING_LOOKS: Sequence[tuple[tuple[int, int], str]] = (((1, 0), ""), ((6, 3), "e6"), ((2, 2), "cc"), ((1, 0), "66"))
+# One hue is one stack: what else shares a chart is told apart by its dash, the first drawn full.
+_READING_DASHES: Sequence[Dash] = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3))
+# Of a number, such as a draft's position: the later, the shorter.
+_NUMBER_DASHES: Sequence[Dash] = ((1, 0), (10, 3), (7, 3), (5, 3), (3, 3), (2, 3), (1, 3), (1, 5))
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """The figures of one chart; `columns` are the history's columns that hold values, by what the legend calls them,
-    `absent` the figures without any.
+    `absent` the figures without any. Of what users are promised `objective` is where the promise ends, with its name.
     """
 
     title: str
     unit: str
     band: Band | None
+    objective: tuple[float, str] | None
     columns: dict[str, str]
     absent: list[Figure]
 
@@ -50,24 +54,24 @@ def _family(base: str, figures: list[Figure], history: pd.DataFrame) -> Family:
     columns: dict[str, str] = {}
     for figure in figures:
         for label, key in sorted(figure_columns(history, figure).items(), key=lambda pair: label_order(pair[0])):
-            columns[label or display.short_title(figure)[1] or figure.title] = key
+            reading = display.short_title(figure)[1]
+            columns[label or reading or (figure.title if len(figures) > 1 else "")] = key
     absent = [figure for figure in figures if not figure_columns(history, figure)]
     title = base if len(figures) > 1 else figures[0].title
-    return Family(title, figures[0].unit, figures[0].band, columns, absent)
+    objective = next((line for figure in figures if (line := objective_line(figure)) is not None), None)
+    return Family(title, figures[0].unit, figures[0].band, objective, columns, absent)
 
 
-def lines(family: Family, history: pd.DataFrame, index: int) -> list[Line]:
-    """The lines of a family's chart for the deployment of this index: its colour, one look per reading."""
-    return [_line(label, history[key], place, index) for place, (label, key) in enumerate(family.columns.items())]
+def lines(family: Family, history: pd.DataFrame, one: Shown) -> list[Line]:
+    """The lines of a family's chart for a deployment: in its stack's hue, one dash per reading, named in the legend."""
+    return [_line(label, history[key], place, one) for place, (label, key) in enumerate(family.columns.items())]
 
 
-def _line(label: str, values: pd.Series[float], place: int, index: int) -> Line:
-    if label in display.REPLICA_COLORS:
-        return Line(label, values, display.REPLICA_COLORS[label])
-    if label.isdecimal():
-        return Line(label, values, display.PALETTE[place % len(display.PALETTE)])
-    dash, opacity = _READING_LOOKS[place % len(_READING_LOOKS)]
-    return Line(label, values, display.series_style(index)[0] + opacity, dash)
+def _line(label: str, values: pd.Series[float], place: int, one: Shown) -> Line:
+    if label in REPLICA_COLORS:
+        return Line(label, values, REPLICA_COLORS[label])
+    dashes = _NUMBER_DASHES if label.isdecimal() else _READING_DASHES
+    return Line(label or one.name, values, one.color, dashes[place % len(dashes)])
 
 
 def is_closed(figure: Figure) -> bool:

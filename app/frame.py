@@ -199,6 +199,23 @@ def _offer(kind: str, content: Callable[[], str], name: str, mime: str) -> None:
     )
 
 
+def moment(span: TimeRange) -> str:
+    """When the figures of a page are of that show no course: now, or the end of the range."""
+    return "now" if span.live else f"at {display.format_day_minute(span.end_ms, selection.reader_zone())}"
+
+
+def explain_moment(store: History, span: TimeRange) -> str:
+    """What the moment of a page's figures and its range mean, in a sentence or two."""
+    window, length = (
+        queries.describe_window(store, span.end_ms),
+        display.format_wait((span.end_ms - span.start_ms) / 1000),
+    )
+    when = "Now is" if span.live else "The figures are those of"
+    return (
+        f"{when} the last evaluation in the range, over {window}; the range of {length} is that of trends and charts."
+    )
+
+
 def nothing_in_range(store: History) -> None:
     """State that the range has no figures, and which range has some."""
     known = store.time_range()

@@ -50,12 +50,17 @@ def grid(name: str, head: Iterable[str], rows: Iterable[str]) -> str:
     return element("div", element("table", header + element("tbody", "".join(rows)), name), "scope")
 
 
-def draw_tiles(tiles: Iterable[tuple[str, str, str]]) -> str:
-    """A strip of tiles: title, value and a line below; the value and the line are HTML."""
+def draw_tiles(tiles: Iterable[tuple[str, str, str]], when: str = "") -> str:
+    """A strip of tiles: title, value and a line below; the value and the line are HTML. `when` the values are of is
+    beside each title.
+    """
+    moment = element("span", escape(f" · {when}"), "when") if when else ""
     drawn = (
         element(
             "div",
-            element("div", escape(title), "title") + element("div", value, "figure") + element("div", below, "below"),
+            element("div", escape(title) + moment, "title")
+            + element("div", value, "figure")
+            + element("div", below, "below"),
             "tile",
         )
         for title, value, below in tiles

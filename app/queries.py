@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from app.colors import color_stacks
 from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
@@ -46,13 +47,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A deployment as the console names it: `name` is unique in the store and used in links; `index` gives its
-    colour.
+    """A deployment as the console names it: `name` is unique in the store and used in links, `index` its place among
+    all, `color` the hue of its stack.
     """
 
     deployment: Deployment
     name: str
     index: int
+    color: str
 
 
 def describe_window(store: History, time_ms: float) -> str:
@@ -78,7 +80,11 @@ def list_deployments(store: History) -> dict[str, Shown]:
     """Every deployment of the store by its name, sorted."""
     deployments = sorted(store.deployments(), key=lambda one: (one.deployment_id, one.inference_stack, one.labels()))
     names = _name_deployments(deployments)
-    return {name: Shown(one, name, index) for index, (one, name) in enumerate(zip(deployments, names, strict=True))}
+    hues = color_stacks(one.inference_stack for one in deployments)
+    return {
+        name: Shown(one, name, index, hues[one.inference_stack])
+        for index, (one, name) in enumerate(zip(deployments, names, strict=True))
+    }
 
 
 def cutover_pair(known: Sequence[Shown]) -> tuple[Shown, Shown] | None:
@@ -170,6 +176,11 @@ def figure_columns(frame: pd.DataFrame, figure: Figure) -> dict[str, str]:
     """The figure's columns that hold any value: key by the value of its extra label, `""` where it has none."""
     keys = [key for key in frame.columns if key == figure.name or key.startswith(f"{figure.name}{{")]
     return {label_value(key): key for key in keys if frame[key].notna().any()}
+
+
+def has_values(frame: pd.DataFrame, key: str) -> bool:
+    """Whether a figure key has any value in the frame."""
+    return key in frame and bool(frame[key].notna().any())
 
 
 def label_value(key: str) -> str:

@@ -10,10 +10,11 @@ from typing import Final
 
 import pandas as pd
 
-from app import display
+from app import display, readings
+from app.charts import Dash
 from app.display import ABSENT
 from app.markup import cell, chip, draw_lines, element, grid, heading, image, link
-from app.queries import COVERAGES, Record, Shown, Trend, fleet_row, records
+from app.queries import COVERAGES, Record, Shown, Trend, fleet_row, has_values, records
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.metrics import REPLICA_STATUSES
@@ -50,9 +51,8 @@ FLEET_COLUMNS = (
 FLEET_FIGURES = (SPARK_FIGURE, *(name for column in FLEET_COLUMNS for name in (column.upper, column.lower) if name))
 
 
-def swatch(index: int) -> str:
-    """The mark of a deployment in its colour and dash, as its lines are drawn."""
-    color, dash = display.series_style(index)
+def swatch(color: str, dash: Dash = (1, 0)) -> str:
+    """The mark of a deployment in the hue of its stack, as its lines are drawn."""
     drawn = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="14" height="10"><line x1="0" y1="5" x2="14" y2="5" '
         f'stroke="{color}" stroke-width="3.4" stroke-dasharray="{dash[0] if dash[1] else 14} {dash[1]}"/></svg>'
@@ -61,16 +61,33 @@ def swatch(index: int) -> str:
 
 
 def show_figure(figure: Figure, value: float | None, absence: str, *, bare: bool = True) -> str:
-    """A figure's value, coloured by its band with the reading on hover; an en dash with the reason where absent."""
+    """A figure's value, with its reading on hover; an en dash with the reason where absent.
+
+    Harm has a background, what is only to be tuned an underline.
+    """
     write = display.format_bare if bare else display.format_value
     text = write(value, figure.unit)
     if text == ABSENT:
         return element("span", ABSENT, "absent", data_tip=f"{figure.title}: {absence}", tabindex="0")
-    verdict = display.judge(figure, value)
-    if verdict is None:
+    reading = readings.read(figure, value)
+    if reading is None:
         return element("span", escape(text), "value")
+    verdict = reading.verdict
     tip = f"{figure.title} {text}: {verdict.label}\n{verdict.advice}"
-    return element("span", escape(text), f"value band {verdict.status}", data_tip=tip, tabindex="0")
+    kind = "band" if reading.harm and verdict.status != "good" else "tuned"
+    return element("span", escape(text), f"value {kind} {verdict.status}", data_tip=tip, tabindex="0")
+
+
+def draw_reading_key() -> str:
+    """What backgrounds and underlines of values mean."""
+    entries = (
+        ("band critical", "far beyond an objective: users notice"),
+        ("band warning", "beyond an objective"),
+        ("tuned critical", "to tune soon"),
+        ("tuned warning", "to tune"),
+    )
+    drawn = (element("span", element("span", "12 %", f"value {look}") + f" {words}") for look, words in entries)
+    return element("div", "".join(drawn), "scope legend")
 
 
 def draw_fleet(
@@ -83,18 +100,27 @@ def draw_fleet(
     parameters: Mapping[str, str],
 ) -> str:
     """The fleet as a table, one row per deployment in the order given."""
-    rows = [_fleet_row(one, fleet_row(fleet, one.name), trends[one.name], explain, now_ms, parameters) for one in shown]
-    return grid("fleet", _fleet_head(), rows)
+    columns = [each for each in FLEET_COLUMNS if is_shown(fleet, each)]
+    rows = [
+        _fleet_row(one, fleet_row(fleet, one.name), columns, trends[one.name], explain, now_ms, parameters)
+        for one in shown
+    ]
+    return grid("fleet", _fleet_head(columns), rows)
 
 
-def _fleet_head() -> list[str]:
+def is_shown(fleet: pd.DataFrame, column: Column) -> bool:
+    """Whether any deployment has a value of a column's figures."""
+    return any(has_values(fleet, name) for name in (column.upper, column.lower) if name)
+
+
+def _fleet_head(columns: Sequence[Column]) -> list[str]:
     request = FIGURES[SPARK_FIGURE]
     return [
         heading("Deployment", "model · environment"),
         heading("Stack", "rollout"),
         heading(FIGURES["replica_count_by_status"].title, "by status", tip=FIGURES["replica_count_by_status"].help),
         heading(request.title, request.unit, tip=request.help, numeric=True),
-        *(_figure_head(column) for column in FLEET_COLUMNS),
+        *(_figure_head(column) for column in columns),
         heading("Updated", "ago", numeric=True),
     ]
 
@@ -115,6 +141,7 @@ def _figure_head(column: Column) -> str:
 def _fleet_row(
     one: Shown,
     row: Record,
+    columns: Sequence[Column],
     trend: Trend,
     explain: Explain,
     now_ms: int,
@@ -122,7 +149,7 @@ def _fleet_row(
 ) -> str:
     deployment = one.deployment
     target = {"deployment": one.name, **parameters}
-    name = f"{swatch(one.index)}{link('deployment', one.name, target, 'name')}"
+    name = f"{swatch(one.color)}{link('deployment', one.name, target, 'name')}"
     place = " · ".join(part for part in (deployment.model_name, deployment.environment) if part)
     cells = [
         cell("Deployment", name, element("span", escape(place)), "identity"),
@@ -131,10 +158,10 @@ def _fleet_row(
         cell(
             FIGURES[SPARK_FIGURE].title,
             _figure(one, row, SPARK_FIGURE, explain),
-            draw_trend(trend, display.series_style(one.index)[0]),
+            draw_trend(trend, one.color),
             "number",
         ),
-        *(_figure_cell(one, row, column, explain) for column in FLEET_COLUMNS),
+        *(_figure_cell(one, row, column, explain) for column in columns),
         cell("Updated", *_freshness(row["time_ms"], now_ms), "number"),
     ]
     return element("tr", "".join(cells), "" if is_current(row["time_ms"], now_ms) else "past")
@@ -161,14 +188,20 @@ def _figure(one: Shown, row: Record, name: str, explain: Explain) -> str:
 
 
 def _replicas(one: Shown, row: Record, explain: Explain) -> tuple[str, str]:
+    figure = FIGURES["replica_count_by_status"]
+    active, others = draw_replicas(row)
+    return (active, others) if active else (show_figure(figure, None, explain(one.name, figure)), "")
+
+
+def draw_replicas(row: Record) -> tuple[str, str]:
+    """How many replicas are active, and how many have another status; "" for what is not known."""
     counts = {
         status: row.get(figure_key("replica_count_by_status", {"status": status}), float("nan"))
         for status in REPLICA_STATUSES
     }
     known = {status: count for status, count in counts.items() if not math.isnan(count)}
     if not known:
-        figure = FIGURES["replica_count_by_status"]
-        return show_figure(figure, None, explain(one.name, figure)), ""
+        return "", ""
     others = [
         element("span", f"{display.format_number(count)} {status}", f"replicas {status}")
         for status, count in known.items()
@@ -208,12 +241,12 @@ def draw_trend(trend: Trend, color: str) -> str:
     return image(drawn, "trend", "over the selected range")
 
 
-def draw_levels(table: pd.DataFrame, left: Shown, right: Shown) -> str:
+def draw_levels(table: pd.DataFrame, left: Shown, right: Shown, swatches: tuple[str, str]) -> str:
     """The rates and levels of two deployments, without a reading: neither is better for being higher."""
     heads = [
         heading("Rate or level", "average over the range"),
-        element("th", swatch(left.index) + escape(left.name), "number", scope="col"),
-        element("th", swatch(right.index) + escape(right.name), "number", scope="col"),
+        element("th", swatches[0] + escape(left.name), "number", scope="col"),
+        element("th", swatches[1] + escape(right.name), "number", scope="col"),
     ]
     rows: list[str] = []
     group = ""

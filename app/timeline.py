@@ -10,6 +10,7 @@ import pandas as pd
 
 from app import display
 from app.charts import Chart, Spec, axis_label, time_axis
+from app.colors import NEUTRAL, V2
 from app.selection import TimeRange
 from app.verdicts import VERDICT_LOOKS
 from servescope.contract.events import Event, EventKind
@@ -20,10 +21,11 @@ from servescope.cutover.plan import Stage
 SHARE_HEIGHT, LANE_HEIGHT = 150, 30
 # Of both charts, so that their times are above each other.
 _AXIS_WIDTH = 74
-_PLANNED, _SEEN = "#8a94a0", "#2f7ed8"
+_PLANNED, _SEEN = NEUTRAL, V2
 # Dark enough for white text, on a light page and on a dark one.
 _VERDICT_COLORS: Final = {"good": "#1a7444", "critical": "#b02a35", "warning": "#8a5a00", "unknown": "#5f6b78"}
-_STAGE_COLORS: Final = ("#1d5c96", "#2e6da6")
+# Of v2's hue, as they are its shares.
+_STAGE_COLORS: Final = ("#5f3aa3", "#7350b8")
 _TEXT_COLOR = "#ffffff"
 LANES: Final = ("verdict", "stage", "decisions", "deploys", "alerts", "targets")
 _EVENT_LANES: Final[Mapping[EventKind, str]] = {
@@ -41,7 +43,7 @@ _SHAPES: Final[Mapping[str, str]] = {
 # How much of the width of a narrow window a character takes.
 _CHARACTER = 0.0075
 _BAR_COLUMNS: Final = ["lane", "start", "end", "text", "color", "tip"]
-_ENTRY_COLOR = "#9562e8"
+_ENTRY_COLOR = NEUTRAL
 
 
 @dataclass(frozen=True, slots=True)

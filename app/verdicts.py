@@ -20,6 +20,7 @@ from servescope.cutover.judgement import (
     Efficiency,
     Judgement,
     MetricJudgement,
+    OverallRatio,
     PromptMix,
     Verdict,
 )
@@ -198,12 +199,24 @@ def draw_forest(judgement: Judgement) -> str:
     ]
     rows: list[str] = []
     for required in (True, False):
-        members = [each for each in judgement.metrics if each.required is required]
+        members = [each for each in judgement.metrics if each.required is required and (required or has_data(each))]
         if members and not required:
             note = "Reported only: these explain and warn, and never decide"
             rows.append(element("tr", element("th", note, colspan=str(len(heads)), scope="colgroup"), "group"))
-        rows += [_forest_row(each) for each in sorted(members, key=lambda each: _ORDERS[required].index(each.verdict))]
+        rows += [
+            _forest_row(each, several_stages=judgement.stage.index > 0)
+            for each in sorted(members, key=lambda each: _ORDERS[required].index(each.verdict))
+        ]
+    empty = [each.title for each in judgement.metrics if not each.required and not has_data(each)]
+    if empty:
+        note = f"Reported only, and without data on either stack: {', '.join(empty)}"
+        rows.append(element("tr", element("th", escape(note), colspan=str(len(heads)), scope="colgroup"), "group"))
     return grid("judged", heads, rows)
+
+
+def has_data(metric: MetricJudgement) -> bool:
+    """Whether a row of the metric would show anything but dashes."""
+    return metric.ratio is not None or any(arm is not None and arm.value is not None for arm in (metric.v1, metric.v2))
 
 
 def _axis() -> str:
@@ -216,7 +229,7 @@ def _axis() -> str:
     return "".join(parts)
 
 
-def _forest_row(metric: MetricJudgement) -> str:
+def _forest_row(metric: MetricJudgement, *, several_stages: bool) -> str:
     notes = draw_lines(metric.notes)
     changes = f"Would change: {_lowered(metric.flips)}" if metric.flips else ""
     flips = element("div", escape(changes), "flips") if changes and metric.required else ""
@@ -231,7 +244,7 @@ def _forest_row(metric: MetricJudgement) -> str:
         ),
         cell("Verdict", verdict_chip(metric.verdict, changes or None), escape(metric.cause)),
         element("td", _plot(metric), "plot", data_label="Plot"),
-        cell("v2 ÷ v1", *_interval(metric), "number"),
+        cell("v2 ÷ v1", *_interval(metric, several_stages=several_stages), "number"),
         cell("Margin", escape(describe_margin(metric)), "", "number"),
         cell("v1", *_arm_value(metric, metric.v1), "number"),
         cell("v2", *_arm_value(metric, metric.v2), "number"),
@@ -268,10 +281,20 @@ def _bound(value: float | None, absent: str) -> str:
     return absent if not value or not math.isfinite(value) else f"{value:.2f}"
 
 
-def _interval(metric: MetricJudgement) -> tuple[str, str]:
+def _interval(metric: MetricJudgement, *, several_stages: bool) -> tuple[str, str]:
     if metric.ratio is None:
         return element("span", ABSENT, "absent"), ""
-    return element("span", f"× {metric.ratio:.2f}", "value"), escape(format_interval(metric))
+    tip = describe_overall(metric.overall) if several_stages else None
+    shown = element("span", f"× {metric.ratio:.2f}", "value", data_tip=tip, tabindex="0" if tip else None)
+    return shown, escape(format_interval(metric))
+
+
+def describe_overall(overall: OverallRatio | None) -> str | None:
+    """The ratio over the whole run, beside that of the stage; None where there is none."""
+    if overall is None:
+        return None
+    ends = f"{_bound(overall.low, '0')} – {_bound(overall.high, '∞')}"
+    return f"Of this stage. Over the whole run: × {overall.ratio:.2f}, interval {ends}"
 
 
 def _arm_value(metric: MetricJudgement, arm: ArmFigures | None) -> tuple[str, str]:

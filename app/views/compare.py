@@ -9,10 +9,11 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, comparison, display, families, frame, markup, queries, selection, tables, verdicts
-from app.charts import Chart, Line
+from app import charts, comparison, families, frame, markup, queries, selection, tables, verdicts
+from app.charts import Chart, Dash, Line
 from app.comparison import Compared
 from app.queries import Shown
+from app.readings import objective_line
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import Deployment
@@ -89,7 +90,8 @@ def draw_comparison(store: Past, left: Shown, right: Shown, span: TimeRange) -> 
     with numbers:
         if compared is not None:
             _draw_compared(compared, left, right)
-        st.html(tables.draw_levels(queries.read_levels(histories[left.name], histories[right.name]), left, right))
+        levels = queries.read_levels(histories[left.name], histories[right.name])
+        st.html(tables.draw_levels(levels, left, right, _swatches(left, right)))
         st.caption("Rates and levels averaged over the range; ratios and quantiles, which cannot be, are drawn only.")
     charts.let_numbers_paint()
     with headlines:
@@ -125,12 +127,26 @@ def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
     judgement, zone = compared.judgement, selection.reader_zone()
     line = f"{verdicts.verdict_chip(judgement.verdict)} {escape(verdicts.as_sentence(judgement.reason))}"
     st.html(markup.element("div", line, "scope judged-line"))
-    swatches = tables.swatch(left.index), tables.swatch(right.index)
-    st.html(comparison.draw_table(compared, left, right, swatches, zone))
+    shown = [each for each in judgement.metrics if verdicts.has_data(each)]
+    folded = [each for each in judgement.metrics if each not in shown]
+    swatches = _swatches(left, right)
+    st.html(comparison.draw_table(compared, shown or folded, left, right, swatches, zone))
+    if shown and folded:
+        with st.expander(f"{len(folded)} without data on either side", icon=":material/visibility_off:"):
+            st.html(comparison.draw_table(compared, folded, left, right, swatches, zone))
     st.caption(
         f"{right.name} judged beside {left.name} as a cutover would be: ratios of sums over the range, with intervals "
         f"that account for noise as {left.name} showed it before the range, for prompts and for load."
     )
+
+
+def _swatches(left: Shown, right: Shown) -> tuple[str, str]:
+    return tables.swatch(left.color), tables.swatch(right.color, _right_dash(left, right))
+
+
+def _right_dash(left: Shown, right: Shown) -> Dash:
+    """Of two deployments of one stack, which have one hue, the right one is dashed."""
+    return (6, 3) if left.color == right.color else (1, 0)
 
 
 def _charts(
@@ -151,19 +167,16 @@ def _figure_charts(
     columns = {one.name: queries.figure_columns(histories[one.name], figure) for one in shown}
     for label in sorted({label for found in columns.values() for label in found}, key=queries.label_order):
         lines = [
-            _line(one, histories[one.name][columns[one.name][label]]) for one in shown if label in columns[one.name]
+            Line(one.name, histories[one.name][columns[one.name][label]], one.color, dash)
+            for one, dash in zip(shown, ((1, 0), _right_dash(*shown)), strict=True)
+            if label in columns[one.name]
         ]
         # No chart of a status that no replica had.
         if not label or any((line.values > 0).any() for line in lines):
             title = f"{figure.title}, {label}" if label else figure.title
-            # A single line has no legend.
-            title = title if len(lines) > 1 else f"{title}: {lines[0].label}"
-            yield charts.draw_lines(lines, title=title, unit=figure.unit, span=span, band=figure.band)
-
-
-def _line(one: Shown, values: pd.Series[float]) -> Line:
-    color, dash = display.series_style(one.index)
-    return Line(one.name, values, color, dash)
+            yield charts.draw_lines(
+                lines, title=title, unit=figure.unit, span=span, band=figure.band, objective=objective_line(figure)
+            )
 
 
 show()

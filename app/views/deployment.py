@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pandas as pd
 import streamlit as st
 
-from app import charts, display, families, frame, markup, queries, selection, tables
+from app import charts, display, families, frame, marks, markup, queries, readings, selection, tables
 from app.charts import Chart
 from app.families import Family
+from app.marks import Mark
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES
 from servescope.contract.types import Figure
+from servescope.errors import ServescopeError
 from servescope.store.history import History
 from servescope.store.records import TargetStatus
 
 TILES = (
     "request_rate",
     "request_error_share",
+    "request_rejected_share",
     "time_to_first_token_p95",
     "tps_per_request",
     "output_tokens_per_second",
@@ -63,26 +68,63 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
         frame.nothing_in_range(store)
         return
     targets = queries.targets_by_deployment(store).get(one.deployment, [])
-    st.html(markup.draw_tiles(_tile(FIGURES[name], history, targets) for name in TILES))
+    tiles = [_rollout_tile(one), _replicas_tile(history)]
+    tiles += [_tile(FIGURES[name], history, targets, span) for name in TILES if queries.has_values(history, name)]
+    st.html(markup.draw_tiles(tiles, frame.moment(span)))
+    st.caption(frame.explain_moment(store, span))
+    found = _read_marks(store, one, span)
     charts.let_numbers_paint()
     for group, members in families.by_group(history).items():
         st.subheader(group, anchor=False)
-        charts.show_grid([_chart(family, history, one, span) for family in members if family.columns])
+        charts.show_grid([_chart(family, history, one, span, found) for family in members if family.columns])
         _name_absent([figure for family in members for figure in family.absent], targets)
 
 
-def _tile(figure: Figure, history: pd.DataFrame, targets: list[TargetStatus]) -> tuple[str, str, str]:
+def _rollout_tile(one: Shown) -> tuple[str, str, str]:
+    deployment = one.deployment
+    return "Rollout", escape(deployment.rollout_phase or display.ABSENT), markup.chip(deployment.inference_stack)
+
+
+def _replicas_tile(history: pd.DataFrame) -> tuple[str, str, str]:
+    active, others = tables.draw_replicas(queries.records(history)[-1])
+    return FIGURES["replica_count_by_status"].title, active or display.ABSENT, others
+
+
+def _tile(figure: Figure, history: pd.DataFrame, targets: list[TargetStatus], span: TimeRange) -> tuple[str, str, str]:
+    """The figure at the end of the range, how that reads, and between what it moved in the range."""
     # The newest row, not the newest value: what has stopped being measured is absent now.
-    value = float(history[figure.name].iloc[-1]) if figure.name in history else float("nan")
+    value = float(history[figure.name].iloc[-1])
     absence = queries.explain_absence(figure, targets)
-    verdict = display.judge(figure, value)
+    reading = readings.read(figure, value)
     unit = "" if figure.unit in ("ratio", "seconds", "bytes") else figure.unit
-    return figure.title, tables.show_figure(figure, value, absence), verdict.label if verdict else unit
+    said = reading.verdict.label if reading else unit
+    ends = (display.format_bare(end, figure.unit) for end in (history[figure.name].min(), history[figure.name].max()))
+    length = display.format_wait((span.end_ms - span.start_ms) / 1000)
+    course = markup.element("div", escape(f"{length}: {' – '.join(ends)}"))
+    return figure.title, tables.show_figure(figure, value, absence), f"{escape(said)}{course}"
 
 
-def _chart(family: Family, history: pd.DataFrame, one: Shown, span: TimeRange) -> Chart:
-    lines = families.lines(family, history, one.index)
-    return charts.draw_lines(lines, title=family.title, unit=family.unit, span=span, band=family.band)
+def _read_marks(store: History, one: Shown, span: TimeRange) -> list[Mark]:
+    """What happened to the deployment in the range, with the key of its marks; a store that cannot say is named."""
+    try:
+        found = marks.find_marks(store.read_events(span.start_ms, span.end_ms), one.deployment, span)
+    except ServescopeError as error:
+        st.caption(f"Without marks of alerts, rollouts and replicas: {error}")
+        return []
+    drawn = found[-marks.MOST :]
+    if drawn:
+        st.html(marks.draw_key(drawn))
+    if len(found) > len(drawn):
+        st.caption(f"Of {len(found)} marks in this range the newest {len(drawn)} are drawn.")
+    return drawn
+
+
+def _chart(family: Family, history: pd.DataFrame, one: Shown, span: TimeRange, found: list[Mark]) -> Chart:
+    lines = families.lines(family, history, one)
+    return charts.draw_lines(
+        lines, title=family.title, unit=family.unit, span=span, band=family.band, objective=family.objective,
+        marks=found,
+    )  # fmt: skip
 
 
 def _name_absent(figures: list[Figure], targets: list[TargetStatus]) -> None:

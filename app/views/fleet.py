@@ -11,15 +11,15 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import display, frame, markup, queries, selection, tables
+from app import display, frame, markup, queries, readings, selection, tables
 from app.queries import Record, Shown
+from app.readings import Reading
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.metrics import REPLICA_STATUSES
-from servescope.contract.types import Figure
+from servescope.contract.types import Figure, Status
 
 ALL = "all"
-_SEVERITY = {"critical": 2, "warning": 1, "good": 0}
 SORTS = {
     "name": "Name",
     "attention": "Attention first",
@@ -54,10 +54,17 @@ def show() -> None:
             return queries.explain_absence(figure, targets.get(known[name].deployment, []))
 
         now_ms = selection.now_ms() if span.live else span.end_ms
-        st.html(markup.draw_tiles(summarise(fleet, shown, now_ms)))
+        st.html(markup.draw_tiles(summarise(fleet, shown, now_ms), frame.moment(span)))
+        st.html(tables.draw_reading_key())
         trends = queries.read_trends(store, shown, span, tables.SPARK_FIGURE)
         parameters = selection.range_parameters()
-        st.html(tables.draw_fleet(fleet, ordered, trends, explain, now_ms=now_ms, parameters=parameters))
+        seen = [one for one in ordered if queries.fleet_row(fleet, one.name)["time_ms"] >= span.start_ms]
+        st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters))
+        st.caption(" ".join([frame.explain_moment(store, span), *_name_left_out(fleet)]))
+        unseen = [one for one in ordered if one not in seen]
+        if unseen:
+            with st.expander(f"{len(unseen)} without figures in this range", icon=":material/visibility_off:"):
+                st.html(tables.draw_fleet(fleet, unseen, trends, explain, now_ms=now_ms, parameters=parameters))
 
     frame.render(draw, span)
 
@@ -90,11 +97,9 @@ def _matches(one: Shown, text: str) -> bool:
     return all(part in words for part in text.lower().split())
 
 
-def worst_status(row: Record) -> str | None:
-    """The worst reading of a deployment's figures; None when no figure with a band has a value."""
-    verdicts = [display.judge(figure, row.get(name)) for name, figure in FIGURES.items() if figure.band]
-    statuses = [verdict.status for verdict in verdicts if verdict]
-    return max(statuses, key=_SEVERITY.__getitem__, default=None)
+def worst_reading(row: Record) -> Reading | None:
+    """The reading of a deployment's figures that asks for most attention; None when none of them has one."""
+    return readings.worst(readings.read(figure, row.get(name)) for name, figure in FIGURES.items())
 
 
 def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[Shown]:
@@ -105,7 +110,8 @@ def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[S
         if sort == "name":
             return 0.0, one.index
         if sort == "attention":
-            return -float(_SEVERITY.get(worst_status(row) or "", -1)), one.index
+            reading = worst_reading(row)
+            return -float(reading.weight if reading else -1), one.index
         value = float(row.get(sort, float("nan")))
         return (math.inf if math.isnan(value) else -value), one.index
 
@@ -132,8 +138,18 @@ def summarise(fleet: pd.DataFrame, shown: Sequence[Shown], now_ms: int) -> list[
         _total_tile(fleet, "request_rate", "concurrent_requests"),
         _total_tile(fleet, "input_tokens_per_second", None),
         _total_tile(fleet, "output_tokens_per_second", None),
-        ("Outside their band", *_attention(fleet)),
+        ("Harm to users", *_count_readings(fleet, harm=True)),
+        ("To tune", *_count_readings(fleet, harm=False)),
     ]
+
+
+def _name_left_out(fleet: pd.DataFrame) -> list[str]:
+    """The columns in which every row would be a dash, in a sentence; none where there is no such column."""
+    absent = [
+        FIGURES[name].title for column in tables.FLEET_COLUMNS if not tables.is_shown(fleet, column)
+        for name in (column.upper, column.lower) if name
+    ]  # fmt: skip
+    return [f"No deployment here has {', '.join(absent)}."] if absent else []
 
 
 def _total_tile(fleet: pd.DataFrame, name: str, below: str | None) -> tuple[str, str, str]:
@@ -152,16 +168,27 @@ def _total(fleet: pd.DataFrame, key: str) -> float | None:
     return float(fleet[key].sum())
 
 
-def _attention(fleet: pd.DataFrame) -> tuple[str, str]:
-    counts = Counter(worst_status(row) for row in queries.records(fleet))
-    outside = counts["critical"] + counts["warning"]
+def _count_readings(fleet: pd.DataFrame, *, harm: bool) -> tuple[str, str]:
+    """How many deployments are beyond an objective, or outside a band that is about tuning, and how far."""
+    found = [
+        readings.worst(
+            reading for name, figure in FIGURES.items() if (reading := readings.read(figure, row.get(name))) is not None
+            and reading.harm is harm
+        )
+        for row in queries.records(fleet)
+    ]  # fmt: skip
+    counts = Counter(each.verdict.status for each in found if each is not None)
+    if not counts:
+        return display.ABSENT, "nothing to judge"
+    far, near = ("far beyond an objective", "beyond") if harm else ("to tune soon", "to tune")
+    said: tuple[tuple[Status, str], ...] = (("critical", far), ("warning", near))
     parts = [
-        markup.element("span", f"{counts[status]} {status}", f"value {status}")
-        for status in ("critical", "warning")
+        markup.element("span", f"{counts[status]} {words}", f"value {status}" if harm else "")
+        for status, words in said
         if counts[status]
     ]
-    judged = outside + counts["good"]
-    return (str(outside), " · ".join(parts) or "all within") if judged else (display.ABSENT, "nothing to judge")
+    all_good = "all within their objectives" if harm else "all within their bands"
+    return str(counts["critical"] + counts["warning"]), " · ".join(parts) or all_good
 
 
 show()

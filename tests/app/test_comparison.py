@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from app import comparison, cutovers
+from app.colors import V1, V2
 from app.comparison import Compared
 from app.queries import Shown
 from app.selection import TimeRange
@@ -104,7 +105,9 @@ def test_the_table_shows_interval_reading_and_worst_span() -> None:
     """A row has both values over the range, the ratio with its interval, the verdict, and when it was worst."""
     compared, _ = compare(Story(past_hours=26, hours=3, share=0.5, v2=FROZEN_ENGINE))
     one, other = made_past(Story(hours=1)).deployments()
-    text = comparison.draw_table(compared, Shown(one, "a", 0), Shown(other, "b", 1), ("", ""), UTC)
+    text = comparison.draw_table(
+        compared, compared.judgement.metrics, Shown(one, "a", 0, V1), Shown(other, "b", 1, V2), ("", ""), UTC
+    )
 
     assert "✕" in text
     assert "DEGRADED" in text

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,12 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import selection
-from app.display import series_style
+from app.colors import V1, V2
+from servescope.contract.events import Event, EventKind
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
+from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.console_pages import charts, html
@@ -77,6 +81,17 @@ def row_of(text: str, name: str) -> str:
 def titles(page: AppTest) -> list[str]:
     """The titles of a page's charts."""
     return [str(chart["title"]["text"]) for chart in charts(page)]
+
+
+def paths(chart: dict[str, Any]) -> dict[str, Any]:
+    """The layer of a chart's lines."""
+    found: dict[str, Any] = next(layer for layer in chart["layer"] if "fold" in str(layer.get("transform", "")))
+    return found
+
+
+def inline_rows(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a chart shows beside its lines: bands, objectives, marks."""
+    return [row for layer in chart["layer"] for row in layer.get("data", {}).get("values", ())]
 
 
 def linked(page: AppTest, name: str) -> str:
@@ -191,14 +206,14 @@ def test_fleet_shows_every_deployment(open_page: Open) -> None:
 
 
 def test_fleet_colours_by_the_catalogs_band(open_page: Open) -> None:
-    """A figure outside its band has the band's colour, and its label and advice on hover."""
+    """A figure outside its band has an underline, and the band's label and advice on hover."""
     figure = FIGURES["speculation_rate"]
     assert figure.band is not None
     verdict = figure.band.judge(0.34)
 
     text = row(open_page(), "summarise-v2")
 
-    assert f'class="value band {verdict.status}"' in text
+    assert f'class="value tuned {verdict.status}"' in text
     assert verdict.label in text
     assert verdict.advice in text
 
@@ -229,11 +244,132 @@ def test_stopped_deployment_is_past(open_page: Open) -> None:
 
 
 def test_fleet_sorts_by_attention(open_page: Open) -> None:
-    """With attention first, the deployment with a critical figure leads."""
-    names = re.findall(r'class="name"[^>]*>([^<]+)<', html(open_page(sort="attention")))
+    """With attention first harm leads, the worst first, and what is only to be tuned follows."""
+    page = open_page(sort="attention")
+    names = re.findall(r'class="name"[^>]*>([^<]+)<', html(page))
 
-    assert names[0] == "summarise-v2"
+    assert names[0] == "extract-v1"  # refuses more than pages
+    assert 'class="value band critical"' in row(page, "extract-v1")
+    assert names.index("summarise-v1") < names.index("support-bot-v2")  # slow, and hits that are traded
+    assert 'class="value band' not in row(page, "support-bot-v2")
     assert len(names) == len(PLANS)
+
+
+def test_harm_is_read_by_the_objectives(open_page: Open) -> None:
+    """A latency beyond its objective has a background and the promise on hover, and the key says what that means."""
+    text = html(open_page())
+
+    assert re.search(r'class="value band warning" data-tip="Time to first token, p95 [^"]*beyond the objective', text)
+    assert OBJECTIVES["time_to_first_token"].promise in text
+    assert "users notice" in text
+    assert ">Harm to users<" in text.replace('<span class="when"> · now</span>', "<")
+
+
+def test_one_hue_is_one_stack(open_page: Open) -> None:
+    """Every deployment of a stack has its hue, on the fleet page and in every chart, whatever percentile is drawn."""
+    page = open_page("deployment", deployment="summarise-v2")
+    of_stack = [chart for chart in charts(page) if "Replicas" not in chart["title"]["text"]]
+    hues = {color for chart in of_stack for color in paths(chart)["encoding"]["color"]["scale"]["range"]}
+
+    assert hues == {V2}
+    quantiles = next(chart for chart in charts(page) if chart["title"]["text"] == "Time to first token")
+    dashes = paths(quantiles)["encoding"]["strokeDash"]["scale"]["range"]
+    assert len({tuple(dash) for dash in dashes}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [("deployment", {"deployment": "summarise-v2"}), ("compare", {"left": "chat-v1", "right": "chat-v2"})],
+)
+def test_every_chart_has_a_legend(open_page: Open, name: str, link: dict[str, str]) -> None:
+    """A chart of one line too says whose it is."""
+    drawn = charts(open_page(name, **link))
+
+    assert drawn
+    for chart in drawn:
+        legend = paths(chart)["encoding"]["color"]["legend"]
+        assert legend is not None, chart["title"]
+        assert "''" not in legend["labelExpr"]
+
+
+def test_objective_is_drawn_where_users_are_promised_something(open_page: Open) -> None:
+    """Errors and user-facing latency have a line where the promise ends, with its value."""
+    drawn = {chart["title"]["text"]: chart for chart in charts(open_page("deployment", deployment="chat-v2"))}
+    lines = {title: [row["name"] for row in inline_rows(chart) if "name" in row] for title, chart in drawn.items()}
+
+    assert lines["Errors"][0] == "objective 0.1 %"
+    assert lines["Time to first token"][0] == "objective 2.5 s"
+    assert lines["In flight"] == []
+
+
+def test_tiles_say_now_and_the_range(open_page: Open) -> None:
+    """A tile's value is of now, or of the end of a range that is past; below it is between what it moved meanwhile."""
+    live = html(open_page("deployment", deployment="chat-v2", range="1h"))
+    past = html(
+        open_page("deployment", deployment="chat-v2", **{"from": "2026-11-20T13:00:00Z", "to": "2026-11-20T13:30:00Z"})
+    )
+
+    assert re.search(r'Requests<span class="when"> · now</span>.*?<div>1 h: [\d.]+ – [\d.]+</div>', live)
+    assert re.search(r'Requests<span class="when"> · at 20 Nov 13:30</span>.*?<div>30 min: ', past)
+    assert html(open_page()).count(" · now</span>") == 7
+
+
+def test_rollout_and_replicas_are_shown(open_page: Open) -> None:
+    """The page of a deployment begins with its rollout phase and its replicas by status."""
+    text = html(open_page("deployment", deployment="summarise-v2"))
+
+    assert "promoting" in text
+    assert "1 draining" in text
+
+
+def test_deployments_without_figures_are_folded_away(open_page: Open) -> None:
+    """Rows of dashes alone are below the table, and counted."""
+    page = open_page(**{"from": "2026-11-20T14:00:00Z", "to": "2026-11-20T14:05:00Z"})
+    folded = page.expander[0]
+
+    assert folded.label == "1 without figures in this range"
+    assert "chat-staging" in folded.get("html")[0].proto.body
+
+
+def test_columns_of_dashes_are_left_out_and_named(open_page: Open) -> None:
+    """Of stacks without a router no column of its figures is shown, and a sentence says so."""
+    page = open_page(stack="v1")
+
+    assert ">KV cache hit rate<" not in html(page)
+    assert any("No deployment here has KV cache hit rate" in each.value for each in page.caption)
+
+
+def test_what_happened_is_marked_in_the_charts(open_page: Open, tmp_path: Path) -> None:
+    """Alerts, rollouts and replicas of the deployment are marks of each of its charts, those of others are not."""
+    store, one = tmp_path / "marked.db", Deployment("m", "chat", "v2", "production", "promoting")
+    with Store(store) as written:
+        for ago in range(20, 0, -1):
+            written.append_figures(one, NOW_MS - ago * 60_000, {"request_rate": 1.0})
+        written.append_events(
+            [
+                event("deploy", 12, "chat 1.4 is rolled out", deployment_id="chat"),
+                event("deploy", 11, "another one", deployment_id="search"),
+                event("target_gone", 10, "replica-1 is gone", deployment_id="chat", inference_stack="v2"),
+                event("alert_fired", 8, "fires", alertname="ServescopeQueueGrowing", deployment_id="chat"),
+                event("alert_resolved", 3, "over", alertname="ServescopeQueueGrowing", deployment_id="chat"),
+            ]
+        )
+    page = open_page("deployment", store, range="15m")
+    marked = [row for row in inline_rows(charts(page)[0]) if "what" in row]
+
+    assert {row["what"] for row in marked} == {
+        "chat 1.4 is rolled out",
+        "replica-1 is gone",
+        "ServescopeQueueGrowing fires",
+    }
+    (stretch,) = [row for row in marked if row["end"] is not None and row is marked[0]]
+    assert stretch["end"] - stretch["start"] == 5 * 60_000
+    assert all(words in html(page) for words in ("alert fires (1)", "rollout (1)", "replica gone (1)"))
+
+
+def event(kind: EventKind, minutes_ago: int, text: str, **labels: str) -> Event:
+    """An event so many minutes before the pages' time."""
+    return Event(NOW_MS - minutes_ago * 60_000, kind, make_labels(labels), text)
 
 
 def test_names_are_escaped(open_page: Open, tmp_path: Path) -> None:
@@ -326,13 +462,13 @@ def test_compare_averages_what_can_be_averaged(open_page: Open) -> None:
 
 
 def test_compare_draws_both_in_their_own_colours(open_page: Open) -> None:
-    """A deployment's line has the colour it has on every page."""
-    page = open_page("compare", left="chat-v1", right="chat-v2")
-    names = sorted(plan.deployment.deployment_id for plan in PLANS)
-    chart = charts(page)[0]
-    colors = chart["layer"][0]["encoding"]["color"]["scale"]["range"]
+    """A deployment's line has its stack's hue; of two of one stack the right one is dashed."""
+    of_two = paths(charts(open_page("compare", left="chat-v1", right="chat-v2"))[0])["encoding"]
+    of_one = paths(charts(open_page("compare", left="agents-v2", right="chat-v2"))[0])["encoding"]
 
-    assert colors == [series_style(names.index(name))[0] for name in ("chat-v1", "chat-v2")]
+    assert of_two["color"]["scale"]["range"] == [V1, V2]
+    assert of_one["color"]["scale"]["range"] == [V2, V2]
+    assert of_one["strokeDash"]["scale"]["range"] == [[1, 0], [6, 3]]
 
 
 def test_comparing_one_with_itself_asks_for_another(open_page: Open) -> None:

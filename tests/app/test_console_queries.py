@@ -75,11 +75,6 @@ def test_band_ranges_cover_every_value() -> None:
     assert all(left[1] == right[0] for left, right in itertools.pairwise(stretches))
 
 
-def test_first_thirty_deployments_look_different() -> None:
-    """No two of the first thirty deployments share both colour and dash."""
-    assert len({display.series_style(index) for index in range(30)}) == 30
-
-
 def test_hole_in_the_store_breaks_the_line(tmp_path: Path) -> None:
     """Where nothing was written for a while the history has a row without values."""
     with Store(tmp_path / "s.db") as store:

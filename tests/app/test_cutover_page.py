@@ -18,7 +18,7 @@ from app import cutovers, distributions, timeline, verdicts
 from app.judging import CutoverView, WarmReplicas, count_warm
 from app.selection import TimeRange
 from servescope.cutover.freezing import freeze
-from servescope.cutover.judgement import VERDICTS, MetricJudgement, Verdict
+from servescope.cutover.judgement import VERDICTS, MetricJudgement, OverallRatio, Verdict
 from servescope.cutover.judging import fold_evidence
 from servescope.cutover.plan import PlanChangedError
 from servescope.store.embedded import Store
@@ -84,16 +84,40 @@ def test_nothing_reads_nan_or_none(show: Show, verdict: Verdict) -> None:
 def test_every_metric_is_in_the_forest_plot(show: Show) -> None:
     """Each metric has a row with its ratio v2 ÷ v1, its interval, its margin and why; worst first, required first."""
     rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", html(show(make_cutover_view())), re.DOTALL)[
-        : len(METRICS_JUDGED)
+        : len(METRICS_JUDGED) - 1
     ]
     titles = [re.findall(r"<div>([^<]+)</div>", row)[0] for row in rows]
     first_token = rows[titles.index("Time to first token")]
 
-    assert sorted(titles) == sorted(each.title for each in METRICS_JUDGED)
+    assert sorted([*titles, "Speculation rate"]) == sorted(each.title for each in METRICS_JUDGED)
     assert titles[0] in ("Time to first token", "Errors")
-    assert titles[-1] == "Speculation rate"
     for part in ("× 1.04", "0.96 – 1.12", "10 % worse", "62 %", "about 1 h 20 min more", "the margin of 10 %"):
         assert part in first_token
+
+
+def test_ratio_over_the_whole_run_is_a_tooltip(show: Show) -> None:
+    """Beside the ratio of the stage is that of all stages, from the second stage on."""
+    view = make_cutover_view()
+    whole = OverallRatio(1.12, 1.04, 1.21)
+    metrics = tuple(replace(each, overall=whole if each.ratio else None) for each in view.judgement.metrics)
+
+    def text_of_stage(index: int) -> str:
+        stage = replace(view.judgement.stage, index=index)
+        return html(show(replace(view, judgement=replace(view.judgement, metrics=metrics, stage=stage))))
+
+    assert "Over the whole run: × 1.12, interval 1.04 – 1.21" in text_of_stage(1)
+    assert "Over the whole run" not in text_of_stage(0)
+
+
+def test_reported_metrics_without_data_are_one_line(show: Show) -> None:
+    """A metric that neither stack has and that never decides is named below the others, without a row of dashes."""
+    view = make_cutover_view()
+    last = view.judgement.metrics[-1]
+    empty = replace(last, required=False, ratio=None, low=None, high=None, v1=None, v2=None)
+    text = html(show(replace(view, judgement=replace(view.judgement, metrics=(*view.judgement.metrics[:-1], empty)))))
+
+    assert f"without data on either stack: {empty.title}" in text
+    assert f"<div>{empty.title}</div>" not in text
 
 
 def test_ratio_is_not_flipped_but_worse_is_always_right() -> None:

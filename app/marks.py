@@ -1,0 +1,93 @@
+"""What happened to a deployment, as marks of its charts: alerts, deploys and shares of the traffic, replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from app import markup
+from app.colors import HARM_COLORS, NEUTRAL, ROLLOUT
+from app.selection import TimeRange
+from servescope.contract.events import Event, EventKind
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+
+MOST: Final = 60
+"""The marks drawn at most, the newest; more could not be told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a kind of mark is drawn: what the key calls it, its colour, and its shape there and as a character."""
+
+    name: str
+    color: str
+    shape: str
+    sign: str
+
+
+ALERT: Final = Look("alert fires", HARM_COLORS["critical"], "triangle-down", "▼")
+LOOKS: Final[Mapping[EventKind, Look]] = {
+    "alert_fired": ALERT,
+    "deploy": Look("rollout", ROLLOUT, "triangle-up", "▲"),
+    "traffic_split": Look("configured share", ROLLOUT, "diamond", "◆"),
+    "target_appeared": Look("replica appeared", NEUTRAL, "circle", "●"),
+    "target_gone": Look("replica gone", NEUTRAL, "cross", "✚"),
+    "target_changed": Look("replica changed", NEUTRAL, "square", "■"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One thing that happened: when, until when an alert fired (None for what happened at once), and what."""
+
+    start_ms: int
+    end_ms: int | None
+    look: Look
+    text: str
+
+
+def find_marks(events: Iterable[Event], deployment: Deployment, span: TimeRange) -> list[Mark]:
+    """The marks of a deployment within the span, in the order of time: of what names it, its model or its stack."""
+    ours = sorted((each for each in events if concerns(each, deployment)), key=lambda each: each.time_ms)
+    found: list[Mark] = []
+    fired: dict[object, Event] = {}
+    for event in ours:
+        if event.kind == "alert_fired":
+            fired.setdefault(event.labels, event)
+        elif event.kind == "alert_resolved":
+            begun = fired.pop(event.labels, None)
+            # One that fired before the span began.
+            found.append(_alert(event, span.start_ms if begun is None else begun.time_ms, event.time_ms))
+        else:
+            found.append(Mark(event.time_ms, None, LOOKS[event.kind], event.text))
+    found += [_alert(event, event.time_ms, span.end_ms) for event in fired.values()]
+    return sorted((each for each in found if each.start_ms <= span.end_ms), key=lambda each: each.start_ms)
+
+
+def _alert(event: Event, start_ms: int, end_ms: int) -> Mark:
+    return Mark(start_ms, end_ms, ALERT, f"{dict(event.labels).get('alertname', 'an alert')} fires")
+
+
+def concerns(event: Event, deployment: Deployment) -> bool:
+    """Whether an event is about a deployment: it names it, its model or its stack, and no other."""
+    about = {name: value for name, value in event.labels if name in DEPLOYMENT_LABELS and value}
+    # Phases change in a rollout, and an event has that of its time.
+    about.pop("rollout_phase", None)
+    own = dict(deployment.labels())
+    return bool(about) and all(own.get(name) == value for name, value in about.items())
+
+
+def draw_key(marks: Sequence[Mark]) -> str:
+    """What the marks of the charts mean, and how many there are of each."""
+    looks = [look for look in LOOKS.values() if any(each.look is look for each in marks)]
+    entries = "".join(
+        markup.element(
+            "span",
+            markup.element("b", look.sign, "sign", style=f"color:{look.color}")
+            + f" {escape(look.name)} ({sum(each.look is look for each in marks)})",
+        )
+        for look in looks
+    )
+    return markup.element("div", "In the charts:" + entries, "scope legend")

@@ -1,0 +1,103 @@
+"""How a figure reads: as harm that users notice, by the objectives, or as tuning, by the figure's own band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from app import display
+from servescope.contract.expressions import FractionAbove, Quantile
+from servescope.contract.figures import FIGURES
+from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.types import Band, Figure, Objective, Status, Step, Verdict
+
+_PAGES_FROM: Final = BURN_WINDOWS[0].factor
+_OF_REQUESTS: Final = ("request_error_share", "request_rejected_share")
+_WITHIN: Final = Verdict("good", "within the objective", "Nothing to do.")
+_WEIGHTS: Final = {"good": 0, "warning": 1, "critical": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a value means; `harm` when users notice it."""
+
+    verdict: Verdict
+    harm: bool
+
+    @property
+    def weight(self) -> int:
+        """How much attention it asks for: harm before tuning, 0 for none."""
+        weight = _WEIGHTS[self.verdict.status]
+        return weight + 2 if self.harm and weight else weight
+
+
+def read(figure: Figure, value: float | None) -> Reading | None:
+    """What a figure's value means; None without a value, and of a figure that neither harms nor is tuned."""
+    band, harm = band_of(figure)
+    if band is None or value is None or math.isnan(value):
+        return None
+    return Reading(band.judge(value), harm)
+
+
+def band_of(figure: Figure) -> tuple[Band | None, bool]:
+    """The band that a figure is read by, and whether beyond it is harm."""
+    found = harm_band(figure.name)
+    return (found, True) if found is not None else (figure.band, False)
+
+
+def worst(readings: Iterable[Reading | None]) -> Reading | None:
+    """The reading that asks for most attention; None without any."""
+    return max((each for each in readings if each is not None), key=lambda each: each.weight, default=None)
+
+
+@cache
+def harm_band(name: str) -> Band | None:
+    """The band of what users are promised of a figure; None where they are promised nothing of it."""
+    expression = FIGURES[name].expression
+    if name in _OF_REQUESTS:
+        return _band_of_share(OBJECTIVES["requests"])
+    for objective in OBJECTIVES.values():
+        bad = objective.bad
+        if (
+            isinstance(expression, Quantile)
+            and isinstance(bad, FractionAbove)
+            and bad.histogram == expression.histogram
+        ):
+            return _band_of_quantile(objective, expression.quantile)
+    return None
+
+
+def _band_of_share(objective: Objective) -> Band:
+    page = round(_PAGES_FROM * objective.budget, 12)
+    return Band(
+        _WITHIN,
+        (
+            Step(objective.budget, False, _beyond("warning", objective)),
+            Step(page, True, _beyond("critical", objective)),
+        ),
+    )
+
+
+def _band_of_quantile(objective: Objective, quantile: float) -> Band:
+    """Above the promised latency at least 1 − q of the requests are late: how bad that is depends on the goal."""
+    late = round(1.0 - quantile, 12)
+    status: Status = "critical" if late >= _PAGES_FROM * objective.budget else "warning"
+    return Band(_WITHIN, (Step(objective.edges_seconds[0], False, _beyond(status, objective)),))
+
+
+def _beyond(status: Status, objective: Objective) -> Verdict:
+    label = "beyond the objective" if status == "warning" else "far beyond the objective"
+    return Verdict(status, label, f"Promised: {objective.promise}.")
+
+
+def objective_line(figure: Figure) -> tuple[float, str] | None:
+    """From where on a figure is beyond its objective, and what a chart calls that; None without an objective."""
+    band = harm_band(figure.name)
+    if band is None:
+        return None
+    start = band.steps[0].start
+    words = display.format_planned(start) if figure.unit == "ratio" else display.format_value(start, figure.unit)
+    return start, f"objective {words}"

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
+import numpy as np
 import pytest
 
 from servescope.collector.api.settings import ApiSettings
-from servescope.contract.increments import BLOCK_MS
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError
@@ -88,6 +89,57 @@ def test_what_is_judged_as_it_comes_is_what_is_judged_at_once(past: MadePast, jo
 
     assert verdicts[0] == "INCONCLUSIVE"
     assert verdicts[-1] == "DEGRADED"
+
+
+def test_an_eventful_run_is_judged_alike_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that changes, a span that is excluded afterwards, an acknowledgement, a late replica, restarts."""
+    monkeypatch.setattr("servescope.judge.case._AFRESH_BLOCKS", 1000)
+    story = Story(past_hours=26, hours=4, v2=Side(pods=3, slower=1.4))
+    past = made_past(story)
+
+    def at(hours: float) -> int:
+        return story.started_ms + round(hours * 3_600_000)
+
+    targets = {target.identity.replica: target for target in past.evidence.targets}
+    late = targets["v2-2"].at(targets["v2-2"].blocks >= at(1.25))
+    targets["v2-2"] = replace(late, started_ms=np.full(late.blocks.size, at(1.25) - 1000.0))
+    for replica, hours, is_known in (("v1-1", 2.25, True), ("v1-2", 3.0, False), ("v2-1", 2.75, True)):
+        targets[replica] = _restarted(targets[replica], at(hours), is_known=is_known)
+    past.evidence = replace(past.evidence, targets=tuple(targets.values()))
+    frozen = freeze_plan(past, plan_of(0.25, 0.26), story.started_ms)
+    decisions = (
+        Decision("start", story.started_ms, stage=0),
+        Decision("acknowledge", at(1.5), "ada", "a known regression"),
+        Decision("advance", at(1.75), "ada", "go on", stage=1),
+        Decision("exclude", at(2.6), "ada", "a deploy of v1", start_ms=at(1.9), end_ms=at(2.4)),
+    )
+
+    case, seen = WatchedCase(past), []
+    for block in range(1, story.hours * 12):
+        past.now_ms = story.started_ms + block * BLOCK_MS + 60_000
+        made = tuple(each for each in decisions if each.at_ms <= past.now_ms)
+        streamed = case.judge(frozen, made, past.now_ms)
+        assert streamed == judge_case(past, frozen, made, past.now_ms), block
+        seen.append(streamed)
+
+    assert {(each.stage.index, each.latched_since_ms is not None) for each in seen} == {
+        (0, False),
+        (0, True),
+        (1, False),
+    }
+    assert (seen[0].v2.replicas, seen[-1].v2.replicas) == (2, 3)
+    assert seen[-1].missed == ((at(1.9), at(2.4), "a deploy of v1"),)
+    assert (seen[-1].v1.resets, seen[-1].v2.resets) == (2, 1)
+
+
+def _restarted(target: TargetIncrements, at_ms: int, *, is_known: bool) -> TargetIncrements:
+    """A process that ended at a time and began anew, whether or not its start is shown."""
+    begun = np.where(target.blocks >= at_ms, at_ms + 1000.0, target.started_ms)
+    resets = (target.blocks == at_ms).astype(np.int64)
+    return replace(
+        target, started_ms=begun if is_known else np.full(begun.size, np.nan),
+        tallies=replace(target.tallies, resets=resets),
+    )  # fmt: skip
 
 
 def test_only_new_blocks_are_read(past: MadePast, journal: CutoverJournal) -> None:

@@ -52,10 +52,14 @@ class EventCounts:
 def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
     """The logarithm of the probability of each block's events at each ratio of the rates: (R, B), 0 without control."""
     share = counts.share()
-    known = np.isfinite(share)
-    odds = ratios[:, None] * np.where(known, share / (1.0 - np.where(known, share, 0.0)), 1.0)
-    logs = counts.v2_events * np.log(odds) - (counts.v1_events + counts.v2_events) * np.log1p(odds)
-    return np.where(known, logs, 0.0)
+    # A block without events is as probable at each.
+    events = counts.v1_events + counts.v2_events
+    some = np.isfinite(share) & (events > 0.0)
+    odds = share[some] / (1.0 - share[some])
+    logs = np.zeros((ratios.size, share.size))
+    logs[:, some] = counts.v2_events[some] * (np.log(ratios)[:, None] + np.log(odds))
+    logs[:, some] -= events[some] * np.log1p(ratios[:, None] * odds)
+    return logs
 
 
 def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,
@@ -71,6 +75,17 @@ def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLi
 def log_evidence_below(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0) -> Floats:
     """Evidence after each block that v2's rate is less than `bound` times v1's: (B,) logarithms of an e-value."""
     return _log_evidence(counts, bound, BETTER_RATIOS, dispersion, (0,), (1.0,))
+
+
+def latest_log_evidence(
+    counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: float
+) -> float:
+    """The evidence of all blocks that v2's rate is beyond `bound` times v1's, as that above and below are at the last.
+
+    `multiples` are `WORSE_RATIOS` or `BETTER_RATIOS`.
+    """
+    logs = log_likelihoods(counts, bound * np.array([1.0, *multiples])).sum(axis=1) / dispersion
+    return float(_log_mean(logs[1:] - logs[0], multiples))
 
 
 def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike,

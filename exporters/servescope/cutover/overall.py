@@ -7,7 +7,7 @@ all of it (4.11). It is one confidence sequence over the blocks of all stages, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -101,16 +101,22 @@ def _limits_of_events(noise: Noise, v1: ArmSums, v2: ArmSums) -> _Limits | None:
     if not all(events):
         return None
     requests = [float(each[both].sum()) for each in (arms.v1_requests, arms.v2_requests)]
+    # Of the latest evidence, blocks without events are no part.
+    some = both & (arms.v1_events + arms.v2_events > 0.0)
+    arms = counts.EventCounts(
+        arms.v1_events[some], arms.v1_requests[some], arms.v2_events[some], arms.v2_requests[some]
+    )  # fmt: skip
     needed = -math.log(_ALPHA)
 
-    def above(bound: float) -> bool:
-        return float(counts.log_evidence_above(arms, math.exp(bound), dispersion=noise.dispersion)[-1]) >= needed
-
-    def below(bound: float) -> bool:
-        return float(counts.log_evidence_below(arms, math.exp(bound), dispersion=noise.dispersion)[-1]) >= needed
+    def excluded(multiples: Mapping[float, float]) -> Callable[[float], bool]:
+        return lambda bound: counts.latest_log_evidence(arms, math.exp(bound), multiples, noise.dispersion) >= needed
 
     estimate = math.log(events[1] / requests[1]) - math.log(events[0] / requests[0])
-    return estimate, _furthest(above, -_FURTHEST, estimate), _furthest(below, _FURTHEST, estimate)
+    return (
+        estimate,
+        _furthest(excluded(counts.WORSE_RATIOS), -_FURTHEST, estimate),
+        _furthest(excluded(counts.BETTER_RATIOS), _FURTHEST, estimate),
+    )
 
 
 def _furthest(excluded: Callable[[float], bool], outside: float, estimate: float) -> float:

@@ -33,30 +33,29 @@ class ArmWarmth:
 
 def warm_pods(arm: ArmFold, timed: PodSums, warm_mean: Floats) -> ArmWarmth:
     """The warmth of each pod, from its past alone; `timed` is a latency of the arm and `warm_mean`, (B,), v1's mean."""
-    pods, blocks = arm.present.shape
-    usable = np.zeros((pods, blocks), dtype=np.bool_)
+    blocks = arm.blocks.size
     rearmed = np.zeros(blocks, dtype=np.bool_)
     requests = np.nan_to_num(arm.traffic["requests"])
-    counts, sums = np.nan_to_num(timed.below), np.nan_to_num(timed.above)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        effects = feature(Prompts(sums, counts)) - np.log(warm_mean)
+    ages, seen = _ages(arm, requests), arm.present.any(axis=1)
+    # Nearly all were old when they were first seen, and have not restarted since.
+    steady = seen & (ages[:, :1] - _BLOCK_SECONDS >= OLD_SECONDS).all(axis=1) & (np.diff(ages) >= 0.0).all(axis=1)
+    usable = np.repeat(steady[:, None], blocks, axis=1)
     took: list[float] = []
     cost = ColdStartCost(0.0, 0.0)
-    for pod in range(pods):
-        seen = np.flatnonzero(arm.present[pod])
-        if not seen.size:
-            continue
-        ages = _ages(arm, pod, int(seen[0]), requests[pod])
+    for pod in np.flatnonzero(seen & ~steady):
+        counts, sums = np.nan_to_num(timed.below[pod]), np.nan_to_num(timed.above[pod])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            effects = feature(Prompts(sums, counts)) - np.log(warm_mean)
         nothing = np.full(blocks, np.nan)
-        for number, (first, end) in enumerate(lives(ages)):
-            found = warmth(ages[first:end], requests[pod, first:end], nothing[first:end], effects[pod, first:end])
+        for number, (first, end) in enumerate(lives(ages[pod])):
+            found = warmth(ages[pod, first:end], requests[pod, first:end], nothing[first:end], effects[first:end])
             start = end if found.usable_from is None else first + found.usable_from
             usable[pod, start:end] = True
             if number:
                 rearmed[first:start] |= arm.present[pod, first:start]
             if found.seconds is not None:
                 took.append(found.seconds)
-                cost = _added(cost, counts[pod], sums[pod], warm_mean, slice(first, first + (found.declared or 0)))
+                cost = _added(cost, counts, sums, warm_mean, slice(first, first + (found.declared or 0)))
     return ArmWarmth(usable, rearmed, max(took, default=None), cost)
 
 
@@ -65,33 +64,34 @@ def _added(cost: ColdStartCost, counts: Floats, sums: Floats, warm_mean: Floats,
     return ColdStartCost(cost.requests + more.requests, cost.excess + more.excess)
 
 
-def _ages(arm: ArmFold, pod: int, first: int, requests: Floats) -> Floats:
-    """Seconds at each block's end since a pod began to be warmed: by its process, or by its first request.
+def _ages(arm: ArmFold, requests: Floats) -> Floats:
+    """Seconds at each block's end since a pod began to be warmed, (P, B): by its process, or by its first request.
 
     A process that was old when its first request came is as warm as it gets without one, and is compared at once.
     Where no start is known, it is as old as it has been seen.
     """
-    ends = arm.blocks + BLOCK_MS
-    known = np.isfinite(arm.started[pod])
+    if not arm.present.size:
+        return np.zeros(arm.present.shape)
+    ends, every = arm.blocks + BLOCK_MS, np.arange(len(arm.pods))
+    known = np.isfinite(arm.started)
     # A process began when it says, when its counters fell, and otherwise when it was first seen.
-    fell = arm.resets[pod] > 0.0
-    begun = np.where(known, arm.started[pod], arm.blocks)
+    fell = arm.resets > 0.0
+    begun = np.where(known, arm.started, arm.blocks)
     begun = np.where(fell, np.maximum(begun, arm.blocks), begun)
     news = known | fell
-    if not news.any():
-        news[first] = True
-    latest = np.maximum.accumulate(np.where(news, np.arange(begun.size), -1))
+    news[every, arm.present.argmax(axis=1)] |= ~news.any(axis=1)
+    latest = np.maximum.accumulate(np.where(news, np.arange(arm.blocks.size), -1), axis=1)
+    latest = np.where(latest >= 0, latest, news.argmax(axis=1)[:, None])
     # A start that is shown again after counters fell is that of another process of the target, and changes nothing.
-    started = np.maximum.accumulate(begun[np.where(latest >= 0, latest, int(np.argmax(news)))])
+    started = np.maximum.accumulate(np.take_along_axis(begun, latest, axis=1), axis=1)
     ages = (ends - started) / 1000.0
-    served = np.flatnonzero(requests > 0.0)
-    if not served.size:
-        return np.asarray(ages)
-    life = started == started[served[0]]
-    if ages[served[0]] - _BLOCK_SECONDS >= OLD_SECONDS:
-        return np.asarray(np.where(life, np.maximum(ages, OLD_SECONDS + _BLOCK_SECONDS), ages))
-    since = np.maximum(0.0, (ends - arm.blocks[served[0]]) / 1000.0)
-    return np.asarray(np.where(life, np.minimum(ages, since), ages))
+    served = requests > 0.0
+    first = served.argmax(axis=1)
+    life = served.any(axis=1)[:, None] & (started == started[every, first][:, None])
+    old = ages[every, first][:, None] - _BLOCK_SECONDS >= OLD_SECONDS
+    since = np.maximum(0.0, (ends - arm.blocks[first][:, None]) / 1000.0)
+    warming = np.where(old, np.maximum(ages, OLD_SECONDS + _BLOCK_SECONDS), np.minimum(ages, since))
+    return np.asarray(np.where(life, warming, ages))
 
 
 def warm_mean_of(v1: PodSums, usable: NDArray[np.bool_] | None = None) -> Floats:

@@ -74,7 +74,8 @@ def make_increments(status: TargetStatus, segment: Segment, divisions: dict[int,
         divisions[id(keys)] = Division(keys)
     division = divisions[id(keys)]
     padded = np.concatenate([values, np.full((1, len(times)), np.nan)])
-    started, *tallies = padded[division.own]
+    own = padded[division.own]
+    tallies = np.where(np.isnan(own[1:]), 0.0, own[1:]).astype(np.int64)
     return TargetIncrements(
         status.target_id,
         status.identity,
@@ -84,8 +85,8 @@ def make_increments(status: TargetStatus, segment: Segment, divisions: dict[int,
         division.gauges,
         padded[division.levels],
         padded[division.above],
-        started,
-        Tallies(*(np.where(np.isnan(each), 0.0, each).astype(np.int64) for each in tallies)),
+        own[0],
+        Tallies(*tallies),
         status.source,
         status.versions,
         status.layer,

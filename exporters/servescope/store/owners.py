@@ -149,7 +149,7 @@ class Owners:
         target_id, status = self._connection.execute(
             "SELECT target_id, status FROM targets JOIN statuses ON target = targets.id WHERE targets.id = ?", (target,)
         ).fetchone()
-        return self._status(target_id, status, "{}")
+        return self._status(target_id, status, None)
 
     def statuses_of(self, deployment: int | None) -> list[tuple[int, TargetStatus]]:
         """The rows of a deployment's targets with their latest status, without their coverage, by target id."""
@@ -158,7 +158,7 @@ class Owners:
             "WHERE deployment = ? ORDER BY target_id",
             (deployment,),
         ).fetchall()
-        return [(row, self._status(target_id, status, "{}")) for row, target_id, status in rows]
+        return [(row, self._status(target_id, status, None)) for row, target_id, status in rows]
 
     def statuses(self) -> list[TargetStatus]:
         """The latest status of every target that is listed, by target id."""
@@ -166,11 +166,11 @@ class Owners:
             "SELECT target_id, status, text FROM targets JOIN statuses ON target = targets.id "
             "LEFT JOIN coverages ON coverages.id = coverage WHERE listed ORDER BY target_id"
         ).fetchall()
-        return [self._status(target_id, status, coverage or "{}") for target_id, status, coverage in rows]
+        return [self._status(target_id, status, coverage) for target_id, status, coverage in rows]
 
-    def _status(self, target_id: str, status: str, coverage: str) -> TargetStatus:
+    def _status(self, target_id: str, status: str, coverage: str | None) -> TargetStatus:
         what = f"the status of target {target_id!r}"
-        covered = decode(coverage, dict, self._path, what)
+        covered = {} if coverage is None else decode(coverage, dict, self._path, what)
         return decode(status, lambda stored: _make_status(target_id, stored, covered), self._path, what)
 
     def _find(self, query: str, name: str) -> int | None:

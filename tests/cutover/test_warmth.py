@@ -1,6 +1,7 @@
 """Warm-up: when a replica is declared warm, when it may be compared, and what the cold start cost."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.folding import fold
 from servescope.cutover.sequences import Floats
+from servescope.cutover.warming import warm_mean_of, warm_pods
 from servescope.cutover.warmth import cold_start_cost, is_flat, is_settled, lives, warmth
+from tests.support.cutover_evidence import START_MS, Story, evidence_of, plan_of
 
 BLOCKS = 160
 AGES: Floats = np.arange(1, BLOCKS + 1, dtype=np.float64) * np.float64(300.0)
@@ -93,3 +98,23 @@ def test_the_cost_is_the_excess_over_warm_requests() -> None:
     """In the metric's unit times requests; blocks that nothing warm is known of are left out."""
     cost = cold_start_cost(np.array([10.0, 20.0, 5.0]), np.array([12.0, 12.0, 9.0]), np.array([0.5, 0.5, np.nan]))
     assert (cost.requests, cost.excess) == (30.0, 9.0)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_restart_ends_no_earlier_comparison(is_known: bool) -> None:
+    """Whether or not a source shows when its process began: what was warm before stays so, and it has to warm anew."""
+    story, restart = Story(past_hours=8, hours=1), 40
+    targets = list(evidence_of(story).targets)
+    begun = np.where(targets[1].blocks >= START_MS + restart * BLOCK_MS, START_MS + restart * BLOCK_MS, 0.0)
+    targets[1] = replace(
+        targets[1], started_ms=begun if is_known else np.full(begun.size, np.nan),
+        tallies=replace(targets[1].tallies, resets=(np.arange(begun.size) == restart).astype(np.int64)),
+    )  # fmt: skip
+    arm = fold(plan_of(), targets, START_MS, story.end_ms).v1
+    timed = arm.metrics["time_to_first_token_seconds"]
+    found = warm_pods(arm, timed, warm_mean_of(timed))
+
+    assert found.usable[1, restart - 1]
+    assert not found.usable[1, restart]
+    assert found.rearmed[restart]
+    assert found.usable[1, -1]

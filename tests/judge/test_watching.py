@@ -127,9 +127,11 @@ def test_an_eventful_run_is_judged_alike_block_by_block(monkeypatch: pytest.Monk
         (0, True),
         (1, False),
     }
-    assert (seen[0].v2.replicas, seen[-1].v2.replicas) == (2, 3)
+    first, last = seen[0].v2, seen[-1].v2
+    assert first is not None
+    assert last is not None
+    assert (first.replicas, last.replicas, last.resets) == (2, 3, 1)
     assert seen[-1].missed == ((at(1.9), at(2.4), "a deploy of v1"),)
-    assert (seen[-1].v1.resets, seen[-1].v2.resets) == (2, 1)
 
 
 def _restarted(target: TargetIncrements, at_ms: int, *, is_known: bool) -> TargetIncrements:

@@ -36,7 +36,7 @@ def warm_pods(arm: ArmFold, timed: PodSums, warm_mean: Floats) -> ArmWarmth:
     blocks = arm.blocks.size
     rearmed = np.zeros(blocks, dtype=np.bool_)
     requests = np.nan_to_num(arm.traffic["requests"])
-    ages, seen = _ages(arm, requests), arm.present.any(axis=1)
+    ages, seen = _ages(arm, requests), np.asarray(arm.present.any(axis=1))
     # Nearly all were old when they were first seen, and have not restarted since.
     steady = seen & (ages[:, :1] - _BLOCK_SECONDS >= OLD_SECONDS).all(axis=1) & (np.diff(ages) >= 0.0).all(axis=1)
     usable = np.repeat(steady[:, None], blocks, axis=1)
@@ -79,7 +79,7 @@ def _ages(arm: ArmFold, requests: Floats) -> Floats:
     begun = np.where(known, arm.started, arm.blocks)
     begun = np.where(fell, np.maximum(begun, arm.blocks), begun)
     news = known | fell
-    news[every, arm.present.argmax(axis=1)] |= ~news.any(axis=1)
+    news[every, arm.present.argmax(axis=1)] |= ~known.any(axis=1)
     latest = np.maximum.accumulate(np.where(news, np.arange(arm.blocks.size), -1), axis=1)
     latest = np.where(latest >= 0, latest, news.argmax(axis=1)[:, None])
     # A start that is shown again after counters fell is that of another process of the target, and changes nothing.
@@ -87,7 +87,7 @@ def _ages(arm: ArmFold, requests: Floats) -> Floats:
     ages = (ends - started) / 1000.0
     served = requests > 0.0
     first = served.argmax(axis=1)
-    life = served.any(axis=1)[:, None] & (started == started[every, first][:, None])
+    life = served.any(axis=1, keepdims=True) & (started == started[every, first][:, None])
     old = ages[every, first][:, None] - _BLOCK_SECONDS >= OLD_SECONDS
     since = np.maximum(0.0, (ends - arm.blocks[first][:, None]) / 1000.0)
     warming = np.where(old, np.maximum(ages, OLD_SECONDS + _BLOCK_SECONDS), np.minimum(ages, since))

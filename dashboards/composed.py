@@ -25,12 +25,13 @@ def above_floor(expression: str, traffic: Expression, floor: float, options: Opt
 def acceptance_length(options: Options) -> str:
     """Output tokens per draft and verification step: one, plus the accepted draft tokens.
 
-    The contract does not count drafts; each is assumed to have as many positions as have accepted tokens.
+    Where drafts are not counted, each is assumed to have as many positions as have accepted tokens.
     """
+    per_draft = compile_figure("spec_decode_accepted_tokens_per_draft", options)
     positions = compile_figure("spec_decode_accepted_tokens_per_second", options)
     share = compile_figure("speculation_rate", options)
     labels = _deployment(options)
-    return f"1 + ({share}) * on ({labels}) count by ({labels}) ({positions})"
+    return f"1 + (({per_draft}) or on ({labels}) ({share}) * on ({labels}) count by ({labels}) ({positions}))"
 
 
 def replica_share(above: str, below: str, floor: float, options: Options) -> str:

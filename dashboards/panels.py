@@ -47,8 +47,8 @@ UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
         **{
             unit: f"count:{unit}"
             for unit in (
-                "alerts", "connections", "decisions", "decisions/s", "errors", "errors/s", "events", "events/s",
-                "preemptions", "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows",
+                "alerts", "connections", "decisions", "decisions/s", "drafts", "errors", "errors/s", "events",
+                "events/s", "preemptions", "preemptions/s", "problems", "recoveries", "replicas", "requests", "rows",
                 "samples", "samples/s", "scrapes", "scrapes/s", "series", "stages", "targets", "tasks", "tokens",
                 "tokens/s", "workers",
             )

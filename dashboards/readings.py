@@ -84,6 +84,10 @@ READINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "if it changes, latency and autoscaling change as well.",
         ),
         "output_tokens_per_request": ("depends on the traffic.", "a sudden drop can mean truncated answers."),
+        "spec_decode_accepted_tokens_per_draft": (
+            "well above 0, and below the length of a draft.",
+            "if it is near 0, drafts save nothing: check the speculation rate.",
+        ),
         "spec_decode_accepted_tokens_per_second": (
             "decreases slowly from position 0 on.",
             "if late positions collapse, shorten the draft (max_draft_len).",

@@ -41,7 +41,7 @@ def make(options: Options) -> Board:
                         "Mean acceptance length", {"": acceptance_length(options)}, options, unit="tokens",
                         by=WHO,
                         meaning="Output tokens per draft and verification step: "
-                        "1 + accepted / drafted × draft positions. The contract does not count drafts: every draft is "
+                        "1 + accepted tokens / drafts. Of an engine that does not count its drafts, every draft is "
                         "assumed to have as many positions as have accepted tokens, so the value is too high where "
                         "draft lengths vary.",
                         normal="well above 1; at 1 drafts save nothing.",

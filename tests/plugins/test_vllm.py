@@ -193,8 +193,11 @@ def test_speculation_by_position(plugin: Any) -> None:
     """Its counters are 0 from the start; each position counts by itself."""
     logger = start(plugin, draft_length=3)
     assert read(plugin, "spec_decode_num_draft_tokens_total") == 0
-    logger.record(Scheduler(spec_decoding_stats=Speculation(6, [2, 1, 1])), Iteration(inter_token_latencies_iter=[0.1]))
+    logger.record(
+        Scheduler(spec_decoding_stats=Speculation(6, [2, 1, 1], 2)), Iteration(inter_token_latencies_iter=[0.1])
+    )
     logger.record(Scheduler(spec_decoding_stats=None), None)
+    assert read(plugin, "spec_decode_num_drafts_total") == 2
     assert read(plugin, "spec_decode_num_draft_tokens_total") == 6
     assert read(plugin, "spec_decode_num_accepted_tokens_total") == 4
     assert read(plugin, "spec_decode_num_accepted_tokens_per_pos_total", position="0") == 2

@@ -101,6 +101,7 @@ class Speculation:
 
     num_draft_tokens: Any = 0
     num_accepted_tokens_per_pos: Any = field(default_factory=list)
+    num_drafts: Any = 0
 
 
 @dataclass

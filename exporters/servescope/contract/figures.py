@@ -143,6 +143,13 @@ _FIGURES = (
         recorded=("speculation_rate", "ratio_rate"),
     ),
     Figure(
+        "spec_decode_accepted_tokens_per_draft", "Accepted tokens per draft", "Speculation", "tokens",
+        Ratio(rate("spec_decode_num_accepted_tokens_total"), rate("spec_decode_num_drafts_total")),
+        "Draft tokens the main model accepted of each draft, on average; a step yields one token more.",
+        better="higher", idle="absent", exposed="spec_decode_accepted_tokens_per_draft",
+        recorded=("spec_decode_accepted_tokens_per_draft", "ratio_rate"),
+    ),
+    Figure(
         "spec_decode_accepted_tokens_per_second", "Accepted by draft position", "Speculation", "tokens/s",
         rate("spec_decode_num_accepted_tokens_per_pos_total"),
         "Draft tokens accepted a second, by their position in the draft.",

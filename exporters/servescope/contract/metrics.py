@@ -81,6 +81,14 @@ _ENGINE_METRICS = (
         absent="speculation is off, or nothing was drafted",
     ),
     Metric(
+        "spec_decode_num_drafts_total",
+        "counter",
+        "drafts",
+        "engine",
+        "Drafts made, one for each sequence and step.",
+        absent="speculation is off, or the engine counts draft tokens only",
+    ),
+    Metric(
         "spec_decode_num_draft_tokens_total",
         "counter",
         "tokens",

@@ -13,7 +13,8 @@ NAMESPACE = "servescope"
 
 UNITS: Mapping[Unit, str] = {
     "bytes": "By", "bytes/s": "By/s", "cores": "{cpu}", "decisions": "{decision}", "decisions/s": "{decision}/s",
-    "events": "{event}", "events/s": "{event}/s", "preemptions": "{preemption}", "preemptions/s": "{preemption}/s",
+    "drafts": "{draft}", "events": "{event}", "events/s": "{event}/s",
+    "preemptions": "{preemption}", "preemptions/s": "{preemption}/s",
     "ratio": "1", "recoveries": "{recovery}", "replicas": "{replica}", "requests": "{request}",
     "requests/s": "{request}/s", "seconds": "s", "tokens": "{token}", "tokens/s": "{token}/s", "workers": "{worker}",
 }  # fmt: skip

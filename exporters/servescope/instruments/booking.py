@@ -78,6 +78,7 @@ class EngineSeries:
         self._output_sizes = distribution(METRICS["output_tokens_per_request"])
         self._concurrent = scalar(METRICS["concurrent_requests"])
         self._speculation_rate = scalar(METRICS["speculation_rate"])
+        self._drafts = scalar(METRICS["spec_decode_num_drafts_total"])
         self._drafted = scalar(METRICS["spec_decode_num_draft_tokens_total"])
         self._accepted = scalar(METRICS["spec_decode_num_accepted_tokens_total"])
         by_position = METRICS["spec_decode_num_accepted_tokens_per_pos_total"]
@@ -163,6 +164,10 @@ class EngineSeries:
         self._transfer_seconds.observe(np.array(seconds))
         self._transfer_wait_seconds.observe(np.array(waits))
         self._transfer_bytes.add(sum(sizes))
+
+    def book_drafts(self, counts: list[int], _: list[Mark]) -> None:
+        """Drafts made."""
+        self._drafts.add(sum(counts))
 
     def book_preemptions(self, counts: list[int], _: list[Mark]) -> None:
         """Preempted requests."""

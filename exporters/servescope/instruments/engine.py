@@ -143,6 +143,7 @@ class EngineInstruments(Instruments):
         self._batches = self._journal(series.book_batches)
         self._first_tokens = self._journal(series.book_first_tokens)
         self._steps = self._journal(series.book_steps, window_seconds=window_seconds)
+        self._drafts = self._journal(series.book_drafts)
         self._preempted = self._journal(series.book_preemptions)
         self._transferred = self._journal(series.book_transfers)
         self._moved = self._journal(series.book_moves, droppable=False)
@@ -211,6 +212,13 @@ class EngineInstruments(Instruments):
         steps.append(record)
         if len(steps.records) >= steps.stop_at:
             steps.stop()
+
+    def count_drafts(self, count: int) -> None:
+        """Count the drafts of one step, one for each sequence that had one; for engines that know how many."""
+        try:
+            self._drafts.write(whole("drafts", count))
+        except Exception as error:
+            self._refuse_error(error)
 
     # --- state of the engine ------------------------------------------------------------------------------------------
 

@@ -237,6 +237,9 @@ class _EngineReader:
             counts = counts[: self._draft_length] + [0] * (self._draft_length - len(counts))
             counts[-1] += sum(beyond)
             self.instruments.record_speculation(drafted, tuple(counts))
+            drafts = getattr(stats, "num_drafts", None)
+            if drafts is not None:
+                self.instruments.count_drafts(drafts)
 
 
 class _Disconnects:

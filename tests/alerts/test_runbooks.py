@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
 from alerts.__main__ import GENERATED
 from alerts.options import make_options
 from alerts.runbooks import queries_of, render_index, render_runbook
+from servescope.alerting import playbooks
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_path
-from servescope.alerting.playbooks.families import FAMILIES
+from servescope.alerting.playbooks.families import FAMILIES, Playbook
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, labels_of
 from servescope.alerting.sections import families_of, is_alive
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.objectives import OBJECTIVES
 
 SECTIONS = (
     "Meaning", "What users notice", "Open first", "Find the cause", "Do now", "Do not", "Whom to call",
@@ -25,7 +29,7 @@ SECTIONS = (
 VLLM_ALONE = make_options({"alerts": {"sources": ["vllm"]}}, origin="options.toml")
 
 
-@pytest.fixture(params=[name for name, alert in ALERTS.items() if alert.runbook.first])
+@pytest.fixture(params=ALERTS)
 def alert(request: pytest.FixtureRequest) -> Alert:
     return ALERTS[request.param]
 
@@ -56,7 +60,7 @@ def test_it_says_how_a_bad_and_a_good_answer_look(alert: Alert) -> None:
     assert first.count("```promql") == 1
     assert re.search(r"\*\*Bad:\*\* \w+", first.replace("`", ""))
     assert re.search(r"\*\*Good:\*\* \w+", first.replace("`", ""))
-    assert all(re.match(r"\w[^\n]+\.\n\n```promql\n(?:top|bottom)k by ", text) for text in second)
+    assert all(re.match(r"\w[^\n]+[.?]\n\n```promql\n(?:top|bottom)k by ", text) for text in second)
     assert queries_of(alert) == tuple(re.findall(r"```promql\n(.+)\n```", "\n".join((first, *second))))
 
 
@@ -69,7 +73,33 @@ def test_it_asks_the_replicas_where_the_alert_is_about_some(alert: Alert) -> Non
     if is_about_engines:
         assert look.by_replica is not None
         assert "replica" in labels_of(look.by_replica)
-        assert "replica" in queries_of(alert)[1]
+        assert "Then by replica" in read_sections(alert)
+
+
+def test_objectives_have_texts_of_their_own() -> None:
+    """What users notice, where to look and what to do differ between latencies and failing requests."""
+    for ending in ("BurnsFast", "Burns"):
+        by_title: dict[str, list[str]] = {}
+        for name in OBJECTIVES:
+            camel = "".join(word.capitalize() for word in name.split("_"))
+            for title, text in read_sections(ALERTS[f"Servescope{camel}Budget{ending}"]).items():
+                by_title.setdefault(title, []).append(text)
+        for title in (
+            "What users notice",
+            "Open first",
+            "Then by replica",
+            "Find the cause",
+            "Do now",
+            "False positives",
+        ):
+            assert len(by_title[title]) == len({*by_title[title]}) == len(OBJECTIVES), title
+
+
+def test_no_alert_has_the_text_of_another() -> None:
+    """Not one page is a copy: what users notice or what to do differs."""
+    pages = [(alert.runbook.impact, alert.runbook.diagnosis, alert.runbook.mitigation) for alert in ALERTS.values()]
+
+    assert len({*pages}) == len(pages)
 
 
 def test_engines_that_cannot_raise_an_alert_are_not_in_its_runbook(alert: Alert) -> None:
@@ -81,6 +111,17 @@ def test_engines_that_cannot_raise_an_alert_are_not_in_its_runbook(alert: Alert)
     assert named == ({*families_of(alert)} if alert.runbook.playbooks else set())
     assert "Dynamo" not in named or is_alive(alert, "Dynamo")
     assert not re.search(r"^- \*\*[^:]*(?:SGLang|TensorRT-LLM|Dynamo)", vllm_alone, re.MULTILINE)
+
+
+def test_every_playbook_is_of_use() -> None:
+    """Each topic is part of a runbook, and says something about each family."""
+    modules = [import_module(f"{playbooks.__name__}.{each.name}") for each in iter_modules(playbooks.__path__)]
+    written = [each for module in modules for each in vars(module).values() if isinstance(each, Playbook)]
+    used = {book for alert in ALERTS.values() for book in alert.runbook.playbooks}
+
+    assert {*written} == used
+    assert len({book.topic for book in used}) == len(used)
+    assert all(book.of(family) for book in used for family in FAMILIES)
 
 
 def test_the_index_begins_with_what_pages() -> None:

@@ -5,8 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound, waited
-from servescope.alerting.records import NUMBER, WHO, Alert, All, Compare, Except, Over, Present, Runbook, Shown
+from servescope.alerting.listing import target_up
+from servescope.alerting.playbooks.capacity import SCALING, START
+from servescope.alerting.records import (
+    NUMBER,
+    WHO,
+    Alert,
+    All,
+    Compare,
+    Except,
+    Look,
+    Over,
+    Present,
+    Runbook,
+    Shown,
+    by_replica,
+)
 from servescope.contract.bounds import SCALE_CHANGES
+from servescope.contract.expressions import Matchers
 
 _WANTED: Final = Shown("autoscaler_desired_scale")
 _SENT: Final = Shown("autoscaler_rounded_desired_scale")
@@ -14,6 +30,7 @@ _ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
 _STARTING: Final = Shown("replica_count_by_status", (("status", ("starting",)),))
 _LEAST: Final = Shown("autoscaler_min_replicas")
 _MOST: Final = Shown("autoscaler_max_replicas")
+_AUTOSCALERS: Final[Matchers] = (("role", ("autoscaler",)),)
 _CHANGES: Final = bound(SCALE_CHANGES)
 
 AUTOSCALING_ALERTS: Final = (
@@ -27,12 +44,24 @@ AUTOSCALING_ALERTS: Final = (
             "The raw desired scale is above the scale sent to the orchestrator. Only the upper bound causes this, "
             "since rounding goes up and scaling up is not delayed. A deployment whose lower bound is its upper bound "
             "has a fixed size and does not fire it.",
-            "Requests queue, and the time to first token grows, for as long as the load lasts.",
-            "Compare the raw scale with the one sent. Check whether the tokens in flight belong to real traffic or to "
-            "stuck requests.",
+            "Requests queue, and users wait longer for the first word, for as long as the load lasts.",
+            "Check whether the tokens in flight belong to real traffic or to requests that hang: does the request rate "
+            "rise with them?",
             "Raise max_replica, or target_in_flight_tokens if latency allows; otherwise limit the traffic.",
             "An upper bound set on purpose as a budget, above the lower bound or of an autoscaler that does not report "
             "its bounds; silence the alert then.",
+            Look(
+                _WANTED,
+                "above the scale sent, and rising.",
+                "falling: the load ends by itself.",
+                by_replica("concurrent_requests"),
+                "All replicas hold about as much: the load is real. One holds far more: its requests hang, and more "
+                "replicas do not help.",
+            ),
+            (SCALING,),
+            "Do not raise max_replica beyond the GPUs there are: replicas that wait for a GPU help nobody.",
+            "Whoever owns the budget of GPUs, if an alert on an objective pages too.",
+            "The raw scale is not above the scale sent.",
         ),
         "scale", "autoscaler_desired_scale", keep="5m",
     ),
@@ -44,11 +73,22 @@ AUTOSCALING_ALERTS: Final = (
         Runbook(
             "The orchestrator did not provide the requested replicas: there is no capacity or no GPU, or replicas fail "
             "or start slowly.",
-            "Too few replicas serve the load: requests queue.",
+            "Requests queue, as too few replicas serve the load.",
             "Check the replicas by status: many `starting` ones mean a slow start, `failed` ones mean an error, and "
-            "neither means that none were started.",
+            "neither means that none were started: ask the orchestrator why (`kubectl get events`).",
             "Free or add capacity; fix the image or the volume that replicas start from.",
             f"A cold start that always takes longer than {waited()}.",
+            Look(
+                Shown("replica_count_by_status"),
+                "`active` stays below the scale sent.",
+                "`starting` replicas are becoming `active`.",
+                by_replica("replica_start_time_seconds"),
+                "Each line is when a process began: new ones are starting, and missing ones have none yet.",
+            ),
+            (START, SCALING),
+            "Do not lower the desired scale to silence it: the load stays.",
+            "Whoever owns the machines, if no GPU is free; now if a queue grows.",
+            "As many replicas are active as were requested.",
         ),
         "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
     ),
@@ -59,10 +99,22 @@ AUTOSCALING_ALERTS: Final = (
         f"{WHO} has had more active replicas than requested for {waited()}; {NUMBER} are active now.",
         Runbook(
             "Replicas that the autoscaler no longer requests are still running and serving requests.",
-            "None for users; it costs GPUs.",
-            "Check whether replicas are draining, and which long requests keep them.",
-            "Remove the replicas at the orchestrator; check whether something else scales the deployment too.",
+            "Nothing; it costs GPUs.",
+            "Check whether replicas are draining, and which long requests keep them. Does something else scale the "
+            "deployment too?",
+            "Remove the replicas at the orchestrator, after their requests have ended.",
             "Replicas added by hand on purpose.",
+            Look(
+                Shown("replica_count_by_status"),
+                "`active` stays above the scale sent.",
+                "`draining` replicas are ending.",
+                by_replica("concurrent_requests"),
+                "Replicas without requests can go; those with a few long ones are what it waits for.",
+            ),
+            (SCALING,),
+            "Do not kill replicas that have requests in flight.",
+            "Nobody.",
+            "As many replicas are active as were requested.",
         ),
         "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
     ),
@@ -79,10 +131,19 @@ AUTOSCALING_ALERTS: Final = (
         Runbook(
             "While new replicas were starting, the load went down, or its average still included a queue that is gone: "
             "more replicas are starting than are needed.",
-            "None for users now; scaling down again loses caches.",
+            "Nothing now; scaling down again loses caches, which users notice as later first words.",
             "Compare the tokens in flight with their average, and with the time a replica takes to start.",
-            "Increase autoscaling_window, or raise min_replica if bursts are usual.",
+            "Nothing tonight. Then increase autoscaling_window, or raise min_replica if bursts are usual.",
             "A short burst that is over before its replicas have started.",
+            Look(
+                _WANTED,
+                "below the active replicas, while others start.",
+                "it rises again: the replicas will be needed.",
+            ),
+            (SCALING,),
+            "Do not stop the replicas that start: the autoscaler would start them again.",
+            "Nobody.",
+            "No replica is starting, or the load needs those that are.",
         ),
         "scale", "autoscaler_desired_scale", wait="5m",
     ),
@@ -93,11 +154,22 @@ AUTOSCALING_ALERTS: Final = (
         f"The scale sent for {WHO} changed {_CHANGES:g} times or more within the last hour.",
         Runbook(
             f"The requested number of replicas changed {_CHANGES:g} times or more within an hour.",
-            "Caches are lost and filled again, and cold starts are paid for capacity that is soon removed.",
+            "First words that come late again and again: caches are lost and filled, and cold starts are paid for "
+            "capacity that is soon removed.",
             "Compare the changes with the traffic. If the traffic does not rise and fall with them, the averaging "
             "windows are too short for its noise.",
-            "Increase autoscaling_window, scale_down_delay and scale_down_half_life_seconds.",
+            "Set the replicas to the highest number of the last hour by hand until the morning. Then increase "
+            "autoscaling_window, scale_down_delay and scale_down_half_life_seconds.",
             "A steep rise of the traffic, in as many steps upwards.",
+            Look(
+                _SENT,
+                "up and down with the same distance, again and again.",
+                "steps in one direction.",
+            ),
+            (SCALING,),
+            "Do not shorten the delays to make it follow the load more closely: it would flap more.",
+            "Nobody at night. In the morning whoever owns the autoscaler's configuration.",
+            "The scale sent stays the same for most of an hour.",
         ),
         "scale", "autoscaler_rounded_desired_scale", wait="5m",
     ),
@@ -109,10 +181,24 @@ AUTOSCALING_ALERTS: Final = (
         Runbook(
             "The deployment is still monitored and had an autoscaler within the last 6 hours, but there is no desired "
             "scale now: the autoscaler's target fails, is no longer listed, or does not expose it.",
-            "No replicas are added when the load grows, and the alerts on scaling cannot fire.",
+            "Nothing while the load stays the same. When it grows, no replicas are added and requests queue; the "
+            "alerts on scaling cannot fire.",
             "Check the targets with the role autoscaler, then its log and its leader election.",
             "Restart it; set the replicas by hand until it is back.",
             "A deployment whose autoscaler was removed on purpose; the alert resolves after 6 hours.",
+            Look(
+                _SENT,
+                "the line of the deployment ends.",
+                "the line goes on: its scrape failed for a while.",
+                target_up(_AUTOSCALERS),
+                "A line at zero is an autoscaler that is listed and does not answer; no line is one that is not "
+                "listed.",
+                lowest=True,
+            ),
+            (SCALING,),
+            "Do not scale down by hand meanwhile: nothing would scale up again.",
+            "Whoever runs the autoscaler, now if the traffic is about to rise, else in the morning.",
+            "The desired scale is reported again.",
         ),
         "scale", "autoscaler_rounded_desired_scale", keep="5m",
     ),
@@ -129,10 +215,22 @@ AUTOSCALING_ALERTS: Final = (
         Runbook(
             "Requests have been in flight and produced tokens all the time, which changes the number of tokens in "
             "flight, but the autoscaler's gauge of them is constant.",
-            "It scales by an outdated load: no new replicas when the load grows, too many when it falls.",
+            "Nothing while the load stays the same. It scales by an outdated load: no new replicas when the load "
+            "grows, too many when it falls.",
             "Check the autoscaler's log, and whether it still reaches the workers it counts.",
             "Restart it; set the replicas by hand until it follows the load.",
             "None known.",
+            Look(
+                Shown("autoscaler_in_flight_tokens"),
+                "a straight line, while requests come and go.",
+                "it moves with the requests in flight.",
+                by_replica("concurrent_requests"),
+                "These move: the engines report. If they do not move either, the engines are the cause.",
+            ),
+            (SCALING,),
+            "Do not trust the desired scale meanwhile.",
+            "Whoever runs the autoscaler, now if the traffic is about to rise, else in the morning.",
+            "The tokens in flight move with the load.",
         ),
         "scale", "autoscaler_in_flight_tokens", keep="5m",
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import band_start, bound, waited
+from servescope.alerting.playbooks.capacity import KV_MEMORY, SCALING
+from servescope.alerting.playbooks.routing import CACHE_EVENTS, PREFIX_CACHE
 from servescope.alerting.records import (
     NUMBER,
     PERCENT,
@@ -12,11 +14,13 @@ from servescope.alerting.records import (
     Alert,
     All,
     Compare,
+    Look,
     Measured,
     Over,
     Runbook,
     Scaled,
     Shown,
+    by_replica,
 )
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND
 from servescope.contract.bounds import EVENT_GAPS, HIT_RATE_KEPT, PROMPT_TRAFFIC
@@ -32,6 +36,9 @@ _ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
 _PROMPTS: Final = Compare(Measured(rate("kv_cache_eligible_tokens_total")), ">=", bound(PROMPT_TRAFFIC))
 _DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(Over("avg", _HIT_RATE, "1d", before="30m"), _KEPT))
 
+_DEGRADED_STATE: Final = Level("router_index_state", "max", (("state", ("degraded",)),))
+_DEGRADED: Final = Measured(_DEGRADED_STATE)
+
 CACHE_ALERTS: Final = (
     Alert(
         "ServescopeCacheChurn", "warning", "router", "cache",
@@ -42,12 +49,23 @@ CACHE_ALERTS: Final = (
         Runbook(
             f"More than {_CHURN:%} of the prompt tokens are predicted as cached but are gone when the request is "
             "served. Blocks are evicted in between, or the router misses their eviction events.",
-            "Requests are routed to workers that no longer hold their prefix: the time to first token grows, and "
+            "Users wait longer for the first word: requests go to workers that no longer hold their prefix, and "
             "prompts are computed twice.",
-            "Check the KV cache usage and preemptions: a cache that is nearly full evicts blocks. If there is room, "
-            "check the router for event gaps and dropped events.",
+            "A cache that is nearly full evicts blocks. If there is room, check the router for event gaps and dropped "
+            "events.",
             SKEW_BAND.steps[-1].verdict.advice,
             "While many replicas are new or were restarted, their caches are empty before the router knows.",
+            Look(
+                _SKEW,
+                f"above {_CHURN:+%}, and level.",
+                "falling: new caches are being filled.",
+                by_replica("kv_cache_usage"),
+                "Replicas at the top evict. If none is near full, events of evictions are lost.",
+            ),
+            (KV_MEMORY, CACHE_EVENTS),
+            "Do not restart workers to clean their caches: the router would be wrong about all of them.",
+            "Nobody at night, unless an alert on first tokens pages too.",
+            f"The difference is below {_CHURN:+%}.",
         ),
         "cache", "kv_cache_hit_rate_skew", keep="10m",
     ),
@@ -60,11 +78,22 @@ CACHE_ALERTS: Final = (
         Runbook(
             f"The predicted hit rate is more than {-_BEHIND:%} of the prompt tokens below the actual one: the "
             "router's index does not receive all cache events of the workers.",
-            "Requests are not routed to the workers that hold their prefix, so possible cache hits are missed.",
-            "Check event gaps, dropped events and the state of the router's index, then the network between workers "
-            "and router.",
+            "Users wait somewhat longer for the first word: requests are not routed to the workers that hold their "
+            "prefix.",
+            "Check dropped events and the state of the router's index, then the network between workers and router.",
             SKEW_BAND.lowest.advice,
             "Right after the start of a router without a snapshot its index is empty and still filling.",
+            Look(
+                _SKEW,
+                f"below {_BEHIND:+%}, and level.",
+                "rising towards zero: the index is being filled.",
+                by_replica("router_event_gap_rate"),
+                "One router alone: its subscription. All routers: a worker that publishes nothing, or the transport.",
+            ),
+            (CACHE_EVENTS,),
+            "Do not restart the workers: the events of the router are what is missing.",
+            "Nobody at night, unless an alert on first tokens pages too.",
+            f"The difference is above {_BEHIND:+%}.",
         ),
         "cache", "kv_cache_hit_rate_skew", keep="10m",
     ),
@@ -75,26 +104,48 @@ CACHE_ALERTS: Final = (
         f"The router of {WHO} misses {NUMBER} cache events per second.",
         Runbook(
             "The sequence numbers of the workers' cache events have gaps: some events were lost in transit.",
-            "The router's index is wrong until it recovers: it misses cached prefixes, or predicts hits that do not "
-            "exist.",
-            "Find the worker whose events are missing. Check the messaging between workers and router for full buffers "
-            "and packet loss.",
+            "Some users wait longer for the first word: the router misses cached prefixes, or predicts hits that do "
+            "not exist, until its index recovers.",
+            "Find the worker whose events are missing: the router's log names it. Check the messaging between workers "
+            "and router for full buffers and packet loss.",
             "Fix the transport. If the index does not recover, restart the router from a snapshot.",
             "A worker that restarts can leave a single gap, which is over before this alert fires.",
+            Look(
+                Shown("router_event_gap_rate"),
+                "above zero all the time.",
+                "a peak that is over: a worker was restarted.",
+                by_replica("router_event_gap_rate"),
+                "One router alone: its connection or its CPU. All routers: the worker or the broker between them.",
+            ),
+            (CACHE_EVENTS,),
+            "Do not restart the router without a snapshot: its index would be empty.",
+            "Whoever owns the messaging, in the morning.",
+            "There are no gaps any more, and the index is `exact` again.",
         ),
         "cache", "router_event_gap_rate", keep="10m",
     ),
     Alert(
         "ServescopeRouterIndexDegraded", "warning", "router", "cache",
-        Compare(Measured(Level("router_index_state", "max", (("state", ("degraded",)),))), ">", 0.0),
+        Compare(_DEGRADED, ">", 0.0),
         "The router's index of the workers' caches is degraded.",
         f"The router index of {WHO} has been degraded for {waited()}: its predictions are unreliable.",
         Runbook(
             "The router reports that its index does not match the workers' caches.",
-            "Requests are routed with little regard to cached prefixes: the time to first token grows.",
+            "Users wait longer for the first word: requests are routed with little regard to cached prefixes.",
             "Check event gaps and dropped events, and whether recoveries are attempted and fail.",
             "Fix the event stream; restart the router from a snapshot.",
             "None known: the router itself reports this state.",
+            Look(
+                _DEGRADED,
+                "above zero and level: it does not recover.",
+                "zero: it has recovered.",
+                Measured(_DEGRADED_STATE, ("replica",)),
+                "One router alone: restart that one. All routers: the events of the workers.",
+            ),
+            (CACHE_EVENTS, PREFIX_CACHE),
+            "Do not restart all routers at the same time: none would know any cache.",
+            "Whoever owns the router, in the morning; now if an alert on first tokens pages too.",
+            "The state is `exact` again.",
         ),
         "cache", "router_event_gap_rate", keep="5m",
     ),
@@ -107,11 +158,24 @@ CACHE_ALERTS: Final = (
         Runbook(
             f"Less than {_EFFICIENT:%} of the possible cache hits are served: requests go to workers other than the "
             "one with their longest cached prefix, or the prefix was evicted before they arrived.",
-            "Prompts are computed that are cached elsewhere: the time to first token and the load grow.",
+            "Users wait somewhat longer for the first word: prompts are computed that are cached elsewhere.",
             "Check the hit-rate skew first; if it is large, follow the alerts on it. Otherwise compare the load of the "
             "workers: the router avoids a saturated one.",
             EFFICIENCY_BAND.lowest.advice,
             "At saturation a router gives up cache hits to balance the load, which is correct.",
+            Look(
+                Shown("kv_cache_hit_rate_efficiency"),
+                f"below {_EFFICIENT:%}, at a usual load.",
+                "low only while the load is high: the router balances.",
+                by_replica("concurrent_requests"),
+                "Some replicas hold far more than the others: the router spreads the load for them. All hold the same: "
+                "its weights ignore the caches.",
+                lowest=False,
+            ),
+            (PREFIX_CACHE,),
+            "Do not raise the weight of cached prefixes while replicas are saturated: the fullest would get more.",
+            "Nobody at night. In the morning whoever owns the router's configuration.",
+            f"The efficiency is {_EFFICIENT:%} or more at a usual load.",
         ),
         "cache", "kv_cache_hit_rate_efficiency", wait="30m", keep="15m",
     ),
@@ -124,11 +188,24 @@ CACHE_ALERTS: Final = (
             f"The hit rate is below {_KEPT:%} of its own average over the day that ended 30 minutes ago. The alert is "
             "on the change, because a normal level depends on the traffic. While a drop lasts it becomes part of that "
             "average: after half a day at half the rate, the alert takes it as normal.",
-            "The time to first token grows, and the same load needs more replicas.",
+            "Users wait longer for the first word, and the same load needs more replicas.",
             "Check the best possible hit rate: if it dropped too, the traffic changed; if not, routing or the caches "
             "did. Look for restarts and scale-downs at that time.",
             "Nothing for new traffic. Otherwise follow the alerts on skew and efficiency, and slow down scale-downs.",
             "Another mix of prompts, as of a batch at night.",
+            Look(
+                _HIT_RATE,
+                "a step downwards at the time of a restart, a scale-down or a change of the router.",
+                "a slope downwards together with the best possible hit rate: other prompts.",
+                by_replica("kv_cache_usage"),
+                "Replicas that are nearly empty were restarted: their caches fill again. All full: prefixes are "
+                "evicted.",
+                lowest=True,
+            ),
+            (PREFIX_CACHE,),
+            "Do not restart anything: empty caches are what it is about.",
+            "Nobody at night, unless an alert on first tokens pages too.",
+            f"The hit rate is above {_KEPT:%} of its average over the last day.",
         ),
         "cache", "kv_cache_hit_rate", wait="15m",
     ),
@@ -141,11 +218,23 @@ CACHE_ALERTS: Final = (
         Runbook(
             "Replicas were removed and the hit rate dropped with them: their caches held prefixes that are still in "
             "use.",
-            "The time to first token grows until the other replicas have cached the same prefixes. Often the load "
-            "brings the replicas back.",
+            "Users wait longer for the first word until the other replicas have cached the same prefixes. Often the "
+            "load brings the replicas back.",
             "Compare the time of the scale-down with the drop of the hit rate.",
-            "Increase scale_down_half_life_seconds and scale_down_delay.",
+            "Nothing tonight: the caches fill by themselves. Then increase scale_down_half_life_seconds and "
+            "scale_down_delay.",
             "Replicas that left for another reason while the traffic changed.",
+            Look(
+                _HIT_RATE,
+                "a step downwards at the minute at which replicas left.",
+                "rising again.",
+                by_replica("kv_cache_usage"),
+                "The replicas that are left fill up. Those at the top begin to evict: scale up again.",
+            ),
+            (SCALING, PREFIX_CACHE),
+            "Do not scale down further by hand.",
+            "Nobody at night, unless an alert on first tokens pages too.",
+            f"The hit rate is above {_KEPT:%} of its average over the last day.",
         ),
         "cache", "kv_cache_hit_rate",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound
+from servescope.alerting.playbooks.capacity import GPU, KV_MEMORY
 from servescope.alerting.records import (
     NUMBER,
     PERCENT,
@@ -14,11 +15,13 @@ from servescope.alerting.records import (
     Compare,
     Except,
     Lately,
+    Look,
     Measured,
     Present,
     Quotient,
     Runbook,
     Shown,
+    by_replica,
 )
 from servescope.contract.bounds import COMPARED_TRAFFIC, KV_FULL, PREEMPTED_SHARE, QUEUE_FLOOR
 from servescope.contract.expressions import level
@@ -46,15 +49,26 @@ MEMORY_ALERTS: Final = (
         Runbook(
             "The replica is scraped, and a GPU whose memory it reported within the last 6 hours is missing: the driver "
             "has lost it, or a restarted process sees fewer GPUs.",
-            "Most engines stop at their next step and hang, which is a page of ServescopeUpButNotServing; others go "
-            "on with what is left, more slowly.",
+            "Requests on this replica hang or are slow. Most engines stop at their next step, which is a page of "
+            "ServescopeUpButNotServing; others go on with what is left, more slowly.",
             "On the machine: `nvidia-smi` lists the GPU or says that it is lost, and `dmesg | grep -i xid` has the "
-            "cause (fallen off the bus, an uncorrectable memory error). Good: all GPUs are listed, and the process was "
-            "restarted with fewer of them. vLLM, SGLang, TensorRT-LLM and Dynamo log a CUDA error at their next step.",
-            "Remove the replica from routing, drain the machine, and reset or replace the GPU. Do not restart the "
-            "engine on the same machine before that: it fails again, or starts without the GPU. Call whoever owns the "
-            "machines. It is over when the GPU is reported again, or 6 hours after it was.",
+            "cause (fallen off the bus, an uncorrectable memory error). If all GPUs are listed, the process was "
+            "restarted with fewer of them.",
+            "Take the replica out of routing, drain the machine, and reset or replace the GPU.",
             "A process that was restarted on purpose with fewer GPUs.",
+            Look(
+                Shown("gpu_memory_usage"),
+                "down by the memory of a GPU, at one minute.",
+                "as before: the GPU is reported again.",
+                _GPU,
+                "Each line is a GPU of a replica: the line that ends is the GPU. Several that end at once share a "
+                "machine or its power.",
+                lowest=True,
+            ),
+            (GPU,),
+            "Do not restart the engine on the same machine before that: it fails again, or starts without the GPU.",
+            "Whoever owns the machines, now if several GPUs are gone, else in the morning.",
+            "The GPU is reported again, or 6 hours have passed since it was.",
         ),
         "requests", "gpu_memory_usage", wait="5m", keep="5m", panel="GPU gone",
     ),
@@ -66,16 +80,24 @@ MEMORY_ALERTS: Final = (
         Runbook(
             f"There are more than {_PREEMPTED:g} preemptions for each request: the KV cache has no room for the "
             "requests that were admitted, and what was computed for the preempted ones is computed again.",
-            "The output of preempted requests stops for seconds; time per output token and throughput get worse for "
-            "all.",
-            "Open this panel first, then the KV cache in use and the output tokens per request. Good: a few "
-            "preemptions during a burst. Bad: a cache that stays full, longer outputs than before, or a smaller cache "
-            "than before. vLLM logs the number of KV blocks at its start and warns of preemptions, SGLang logs "
-            "`KV cache pool is full. Retract requests`, TensorRT-LLM paused requests.",
-            "Add replicas, or limit the running requests: vLLM `--max-num-seqs`, SGLang `--max-running-requests`, "
-            "TensorRT-LLM `max_batch_size`; behind Dynamo the engine's own switch. Do not raise the share of GPU "
-            "memory under load: the engine may run out of memory. It is over when preemptions are rare.",
+            "Answers stop in the middle for seconds and then go on; all answers get slower.",
+            "Open the KV cache in use and the output tokens per request: is it a cache that stays full, are answers "
+            "longer than before, or is the cache smaller than before?",
+            "Add replicas. If none can be had, limit the requests that run at the same time; that takes a restart of "
+            "one replica after the other.",
             "Short bursts of very long prompts.",
+            Look(
+                Shown("preemptions_rate"),
+                "level and high, with a full KV cache.",
+                "a few during a burst, then none.",
+                by_replica("preemptions_rate"),
+                "One replica alone: it has less memory for its cache, or the router prefers it. All: too many or too "
+                "long requests for the caches.",
+            ),
+            (KV_MEMORY,),
+            "Do not raise the share of GPU memory under load: the engine may run out of memory and end.",
+            "Whoever owns the capacity, in the morning; now if an alert on an objective pages too.",
+            "Preemptions are rare again.",
         ),
         "cache", "preemptions_rate", wait="10m", keep="10m",
     ),
@@ -92,14 +114,23 @@ MEMORY_ALERTS: Final = (
         f"{PERCENT} of the KV cache of {WHO} are in use, and requests queue.",
         Runbook(
             f"Replicas use {_FULL:%} or more of their KV cache on average, and {_QUEUE:g} requests or more wait.",
-            "New requests wait for others to end: the time to first token grows.",
-            "Open this panel first, then the request rate and the input tokens per request: is there more traffic, are "
-            "the prompts longer, or is the cache smaller than before? vLLM (`GPU KV cache size`), SGLang "
-            "(`max_total_num_tokens`) and TensorRT-LLM log the size of the cache at their start; behind Dynamo its "
-            "workers do.",
-            "Add replicas; route part of the traffic to the other stack; limit the length of prompts. Do not restart "
-            "replicas: their caches would be empty, and all prompts computed again. It is over when the queue is gone.",
+            "Users wait longer for the first word: new requests wait for others to end.",
+            "Open the request rate and the input tokens per request: is there more traffic, are the prompts longer, or "
+            "is the cache smaller than before, as after a change of version or arguments?",
+            "Add replicas; route part of the traffic to the other stack; limit the length of prompts at the gateway.",
             "A batch of offline requests sent at once.",
+            Look(
+                Shown("kv_cache_usage"),
+                f"at {_FULL:%} or more, and level.",
+                "up and down below that.",
+                by_replica("kv_cache_usage"),
+                "One replica alone is full: the router prefers it, or its cache is smaller. All are full: there is too "
+                "little memory for the traffic.",
+            ),
+            (KV_MEMORY,),
+            "Do not restart replicas: their caches would be empty, and all prompts computed again.",
+            "Whoever owns the capacity, if the autoscaler cannot add replicas.",
+            "The queue is gone.",
         ),
         "cache", "kv_cache_usage", wait="10m", keep="10m",
     ),

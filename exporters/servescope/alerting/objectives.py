@@ -16,9 +16,9 @@ from servescope.alerting.records import (
     Condition,
     Product,
     RequestsEnded,
-    Runbook,
     Scaled,
 )
+from servescope.alerting.violations import violation_runbook
 from servescope.contract.bounds import ALL_BAD, ALL_BAD_REQUESTS, BAD_REQUESTS
 from servescope.contract.objectives import BURN_WINDOWS
 from servescope.contract.types import BurnWindow, Objective
@@ -44,24 +44,13 @@ def _burn_alert(objective: Objective, severity: str) -> Alert:
     rows = [row for row in BURN_WINDOWS if row.severity == severity]
     camel = "".join(word.capitalize() for word in objective.name.split("_"))
     is_fast = severity == "critical"
-    burn_rates = " or ".join(f"above {row.factor:g} over {row.long} and {row.short}" for row in rows)
-    budget = f"{objective.budget * 100:.6g}%"
     return Alert(
         f"Servescope{camel}Budget{'BurnsFast' if is_fast else 'Burns'}",
         "critical" if is_fast else "warning", "slo", f"slo-{objective.name.replace('_', '-')}",
         Any(tuple(_burns(objective, row) for row in rows)),
         f"{objective.title}: the error budget is burning {'fast' if is_fast else 'too fast'}.",
         f"{PERCENT} of the {objective.counts} of {WHO} violate the objective: {objective.promise}.",
-        Runbook(
-            f"The objective is that {objective.promise}. The error budget of {budget} over 30 days burns too "
-            f"fast: its burn rate is {burn_rates}.",
-            "Users are affected now." if is_fast else "Some users are affected; the budget runs out within the month.",
-            "Compare the replicas: is it one, or all? Check the last change, the queue and the KV cache usage.",
-            "Roll back the last change; remove a bad replica; add replicas if requests queue.",
-            "A new share of requests that are slow by nature, such as very long prompts. A few bad requests among few "
-            f"do not suffice: over the longer window there are {_ENOUGH:g} or more, or at least {_ALL:g} and no good "
-            "one.",
-        ),
+        violation_runbook(objective, rows, is_fast=is_fast),
         "requests", _FIGURES[objective.name], wait="2m" if is_fast else "15m", keep="10m",
         waits_less="both windows must burn, the longer one for an hour or more" if is_fast else "",
     )  # fmt: skip

@@ -6,7 +6,21 @@ from typing import Final
 
 from servescope.alerting.choices import bound
 from servescope.alerting.listing import ANY_PHASE, ENGINES, NONE_WANTED_LATELY, RETIRED, target_up
-from servescope.alerting.records import NUMBER, WHO, Alert, All, Compare, Except, Extreme, Runbook, Shown
+from servescope.alerting.playbooks.failures import UNREACHABLE
+from servescope.alerting.playbooks.routing import KV_TRANSFER
+from servescope.alerting.records import (
+    NUMBER,
+    WHO,
+    Alert,
+    All,
+    Compare,
+    Except,
+    Extreme,
+    Look,
+    Runbook,
+    Shown,
+    by_replica,
+)
 from servescope.contract.bounds import COMPARED_TRAFFIC, KV_TRANSFER_TIME
 from servescope.contract.expressions import Matchers
 from servescope.contract.metrics import PHASES
@@ -37,14 +51,23 @@ PHASE_ALERTS: Final = (
             "Prefill and decode are served by workers of their own. The scrapes of every listed worker of one phase "
             "fail: without it no request can be served, however healthy the other phase is.",
             "Most likely every request fails, or hangs after its prompt is computed.",
-            "Send a request yourself. Open this panel by deployment; 0 for all workers of a role is bad. Then check "
-            "one worker: is it running, and does its port answer? vLLM logs the KV connector's errors, SGLang its "
-            "bootstrap server's, Dynamo workers lost leases of etcd or NATS; TensorRT-LLM context and generation "
-            "servers log both sides of a transfer.",
-            "Restart the workers of that phase, or roll back their last change; route the traffic to the other stack. "
-            "Leave the other phase alone. It is over when one worker of the phase answers.",
+            "Send a request yourself. Then check one worker of the phase: does it run, does its port answer, and what "
+            "are the last lines of its log?",
+            "Restart the workers of that phase, or roll back their last change; route the traffic to the other stack.",
             "A network policy or credentials that affect only the collector; a phase that takes longer than 5 minutes "
             "to start.",
+            Look(
+                Extreme("max", target_up(_PHASED), (*ANY_PHASE, "role")),
+                "0 for one of the two roles.",
+                "neither role is at 0.",
+                target_up(_PHASED),
+                "Each line is a worker. All of a role at 0 at the same minute: a change, or what they share.",
+                lowest=True,
+            ),
+            (UNREACHABLE,),
+            "Leave the other phase alone: its workers are healthy, and prefill workers hold computed prompts.",
+            "The owner of the deployment, now, if no worker of the phase comes up again.",
+            "One worker of the phase answers, and a request of yours is answered.",
         ),
         "health", "servescope_target_up", wait="5m", keep="5m",
     ),
@@ -57,15 +80,23 @@ PHASE_ALERTS: Final = (
         Runbook(
             "Prompts are computed and wait at prefill workers, and not one byte of KV has reached a decode worker "
             "within 5 minutes.",
-            "Requests hang after their prompt is computed: users get at most a first token.",
-            "Open this panel first, then the KV transferred: with 0 bytes per second and requests that wait it is bad; "
-            "without requests that wait it is idle. Check the network between the phases (NIXL, UCX, RDMA links: "
-            "`ibstat`, `ucx_info`), and whether decode workers have free KV cache. vLLM logs timeouts of its KV "
-            "connector, SGLang `KVTransferError`, TensorRT-LLM errors of its cache transceiver, Dynamo those of NIXL.",
+            "Requests hang after their prompt is computed: users get at most a first word.",
+            "Compare with the KV transferred: requests that wait at 0 bytes per second are stuck. Check the network "
+            "between the phases (RDMA links: `ibstat`, `ucx_info`), and whether decode workers have free KV cache.",
             "Restart the decode workers whose links are broken, one after the other; route the traffic to the other "
-            "stack. Do not restart all prefill workers: they hold the computed prompts. Call whoever owns the "
-            "network. It is over when KV is transferred and the number that waits falls.",
+            "stack.",
             "A single request with a transfer longer than 5 minutes.",
+            Look(
+                Shown("kv_transfers_pending"),
+                "level or rising.",
+                "falling, or nothing waits.",
+                by_replica("kv_transfers_pending"),
+                "One prefill worker alone: its link. All: the network, or decode workers that accept nothing.",
+            ),
+            (KV_TRANSFER,),
+            "Do not restart all prefill workers: they hold the computed prompts.",
+            "Whoever owns the network, now.",
+            "KV is transferred, and the number that waits falls.",
         ),
         "phases", "kv_transfers_pending", wait="5m", keep="5m",
     ),
@@ -80,13 +111,22 @@ PHASE_ALERTS: Final = (
         Runbook(
             f"The 95th percentile of the time that a request's KV takes from prefill to decode is above {_LIMIT:g} "
             "seconds.",
-            "Users see a pause between the first token and the others.",
-            "Open this panel first, then KV transfer by replica: one slow replica points to its link, all to the "
-            "network or to longer prompts. UCX or NIXL that fell back to TCP log their transports at the start of the "
-            "worker (vLLM, SGLang, TensorRT-LLM and Dynamo alike).",
-            "Drain the worker with the slow link; restore the fast transport. Do not add decode workers: they share "
-            "the network. It is over when transfers take as long as before.",
+            "Users see a pause between the first word and the others.",
+            "Is the network shared with something new, such as a copy of weights? Did a worker fall back from RDMA to "
+            "TCP? Workers log their transports at their start. Are prompts longer than before?",
+            "Drain the worker with the slow link; restore the fast transport.",
             "A larger share of very long prompts.",
+            Look(
+                Shown("kv_transfer_p95"),
+                "up by a step, and level since.",
+                "up together with the input tokens per request: the prompts are longer.",
+                by_replica("kv_transfer_p95"),
+                "One slow replica points to its link, all of them to the network or to longer prompts.",
+            ),
+            (KV_TRANSFER,),
+            "Do not add decode workers: they share the network.",
+            "Whoever owns the network, in the morning; now if transfers keep getting slower.",
+            "Transfers take as long as before.",
         ),
         "phases", "kv_transfer_p95", wait="10m", keep="10m",
     ),

@@ -5,8 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound, waited
-from servescope.alerting.listing import NONE_WANTED_LATELY, RETIRED
-from servescope.alerting.records import NUMBER, WHO, Alert, Any, Compare, Except, Over, Runbook, Shown
+from servescope.alerting.listing import ENGINES, NONE_WANTED_LATELY, RETIRED, target_up
+from servescope.alerting.playbooks.capacity import START
+from servescope.alerting.playbooks.failures import ERRORS, UNREACHABLE
+from servescope.alerting.records import (
+    NUMBER,
+    WHO,
+    Alert,
+    Any,
+    Compare,
+    Except,
+    Look,
+    Over,
+    Runbook,
+    Shown,
+    by_replica,
+)
 from servescope.contract.bounds import ACTIVE_REPLICAS, FAILURES_REPEATED
 
 _ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
@@ -23,10 +37,22 @@ REPLICA_ALERTS: Final = (
         f"Number of failed replicas of {WHO}: {NUMBER}.",
         Runbook(
             "Replicas ended with an error and have not been replaced.",
-            "Less capacity; the requests on these replicas were lost.",
+            "The requests on these replicas failed. The others have more to do.",
             "Read the last log of a failed replica: GPU out of memory, a device error, a missing file.",
             "Let the orchestrator replace it; drain the machine if all of its replicas fail.",
             "None known.",
+            Look(
+                Shown("replica_count_by_status"),
+                "`failed` above 0, and `active` below what was requested.",
+                "`failed` falls: they are being replaced.",
+                by_replica("replica_start_time_seconds"),
+                "Each line is when a process began. Replicas that are missing failed; those with a new start were "
+                "restarted.",
+            ),
+            (ERRORS,),
+            "Do not delete a failed replica before you have its log.",
+            "Whoever owns the machines, if all replicas of one machine fail.",
+            "No replica is `failed`.",
         ),
         "scale", "replica_count_by_status", wait="5m", keep="5m",
     ),
@@ -37,11 +63,23 @@ REPLICA_ALERTS: Final = (
         f"The number of failed replicas of {WHO} changed {_FAILURES:g} times or more within the last 30 minutes.",
         Runbook(
             f"The number of failed replicas changed {_FAILURES:g} times or more within 30 minutes.",
-            "Every failure loses the requests and the cache of a replica.",
+            "Requests fail again and again: every failure loses the requests and the cache of a replica.",
             "Find out when they fail: right after the start points to the image or its configuration, later to the "
             "load.",
             "Roll back to the last working version; drain the machine if all failures are on one.",
             "Replicas that are stopped by hand one after the other.",
+            Look(
+                Shown("replica_count_by_status"),
+                "`starting` and `failed` take turns.",
+                "`active` is level again.",
+                by_replica("replica_start_time_seconds"),
+                "Each line is when a process began: one that keeps rising is the replica that fails. All of them: the "
+                "version, or a request that ends whoever gets it.",
+            ),
+            (START, ERRORS),
+            "Do not add replicas: they fail as well. Do not raise memory limits under load.",
+            "Whoever made the last change, now, if a rollback is not yours to do.",
+            "No replica has failed for 30 minutes.",
         ),
         "scale", "replica_count_by_status", wait="5m", keep="15m",
     ),
@@ -61,11 +99,25 @@ REPLICA_ALERTS: Final = (
         Runbook(
             f"There has been at least one starting replica at all times for {waited('5m')}, and within that time no "
             "replica became active and no process of the deployment began.",
-            "Requested capacity is missing: requests queue while the load is high.",
-            "Find out what the start waits for: image, weights, compilation, health check.",
-            "Keep the weights close to the machines, or raise min_replica so that bursts do not wait for a start.",
+            "Nothing at a low load. At a high load requests queue, as the capacity that was requested is missing.",
+            "Find out what the start waits for: a machine, the image, the weights, compilation, or the health check.",
+            "If it waits for a machine or an image, that is the orchestrator's: free a GPU, or choose another machine. "
+            "If the process runs, its log says how far it is. For the next time: keep the weights close to the "
+            "machines, or raise min_replica so that bursts do not wait for a start.",
             "A rolling update whose new replicas replace old ones within one scrape, on an engine that does not show "
             "when its process began.",
+            Look(
+                Shown("replica_count_by_status"),
+                "`starting` is level, `active` is not rising.",
+                "`starting` falls and `active` rises: it was only slow.",
+                by_replica("replica_start_time_seconds"),
+                "A replica with a line runs a process that loads or compiles. One without has no process yet: the "
+                "orchestrator, the image or the machine.",
+            ),
+            (START,),
+            "Do not delete the starting replica to start it again: it begins from nothing.",
+            "Whoever owns the machines, if no GPU is free and a queue grows.",
+            "The replicas are active.",
         ),
         "scale", "replica_count_by_status", wait="15m", keep="5m",
     ),
@@ -77,11 +129,24 @@ REPLICA_ALERTS: Final = (
         Runbook(
             "No replica is active, although the deployment was not scaled to zero.",
             "Every request fails or waits.",
-            "Check the replicas by status, and the last change of the deployment.",
-            "Roll back to the last working version; route the traffic to the other stack.",
+            "Look at the last change of the deployment, and at the log of one replica: did it start and fail, or was "
+            "it never started?",
+            "Route the traffic to the other stack first. Then roll back to the last working version.",
             "A deployment that was removed by hand while its autoscaler still requests replicas; one whose first "
             "replicas take longer than 5 minutes to start. After scaling to zero the first replica has 20 minutes to "
             "start before the alert can fire.",
+            Look(
+                Shown("replica_count_by_status"),
+                "`active` at 0, and nothing is `starting`.",
+                "something is `starting`: see how far it is.",
+                target_up(ENGINES),
+                "Each line is an engine that is listed: one at 1 answers, whatever the orchestrator counts.",
+                lowest=True,
+            ),
+            (UNREACHABLE, START),
+            "Do not scale to zero and up again: that loses what is already starting.",
+            "The owner of the deployment and whoever owns the machines, now.",
+            "A replica is active, and a request of yours is answered.",
         ),
         "scale", "replica_count_by_status", wait="5m", keep="5m",
     ),

@@ -22,7 +22,7 @@ _SOURCES: Final[dict[Family, tuple[str, ...]]] = {
     "TensorRT-LLM": (),
     "Dynamo": ("dynamo-frontend", "dynamo-mocker"),
 }
-"""The source maps of each family."""
+"""The source maps of each family. The first says what the family has, as a mock lacks what real workers have."""
 
 _ANY_ENGINE: Final = "servescope"
 """The source of a program of any family that exposes the contract by the instruments."""
@@ -81,9 +81,8 @@ def _first(look: Look, panel: str, write: Callable[[Term], str], deployment: Seq
 
 
 def _parts(term: Term) -> str:
-    """What the values of a term are of: replicas, or what else they are told apart by."""
-    labels = labels_of(term)
-    return "replica" if "replica" in labels else labels[-1]
+    """What each value of a term is of."""
+    return "replica" if "replica" in labels_of(term) else "deployment"
 
 
 # --- Engine families --------------------------------------------------------------------------------------------------
@@ -117,19 +116,20 @@ def _is_chosen(family: Family, sources: Sequence[str]) -> bool:
 
 def is_alive(alert: Alert, family: Family) -> bool:
     """Whether the alert can fire with the metrics of a family alone, by its source maps."""
-    return any(can_hold(alert.condition, metrics_of((source,))) for source in _SOURCES[family])
+    return any(can_hold(alert.condition, metrics_of((source,))) for source in _SOURCES[family][:1])
 
 
 def _caveat(alert: Alert, families: Sequence[Family]) -> Iterator[str]:
     """Where the alert's metrics come from, for families that do not expose them by themselves."""
-    behind = "behind Dynamo, " if is_alive(alert, "Dynamo") else ""
+    behind_dynamo = is_alive(alert, "Dynamo")
     if not is_alive(alert, "vLLM"):
         yield (
-            f"No engine exposes by itself what this alert reads: the parts of engines are for those {behind}behind a "
-            "router or an autoscaler with servescope's instruments."
+            "No engine exposes by itself what this alert reads: the parts of engines are for workers of "
+            f"{'Dynamo, or of ' if behind_dynamo else ''}a router or an autoscaler with servescope's instruments."
         )
     elif {"SGLang", "TensorRT-LLM"} & {*families}:
+        workers = "workers of Dynamo, or for " if behind_dynamo else ""
         yield (
-            f"SGLang and TensorRT-LLM have no source map: their parts are for engines {behind}with servescope's "
+            f"SGLang and TensorRT-LLM have no source map: their parts are for {workers}engines with servescope's "
             "instruments or a source map of your own."
         )

@@ -6,6 +6,8 @@ from typing import Final
 
 from servescope.alerting.choices import bound
 from servescope.alerting.listing import ENGINES, scrape_age
+from servescope.alerting.playbooks.failures import HANG
+from servescope.alerting.playbooks.latency import QUEUE
 from servescope.alerting.records import (
     NUMBER,
     WHO,
@@ -15,11 +17,13 @@ from servescope.alerting.records import (
     Compare,
     Except,
     Extreme,
+    Look,
     Measured,
     Over,
     Runbook,
     Scaled,
     Shown,
+    by_replica,
 )
 from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, SERVING_AGE
 from servescope.contract.expressions import level, rate
@@ -48,17 +52,25 @@ SERVING_ALERTS: Final = (
             "The replica answers scrapes and health checks and has requests in flight, but reads no prompt tokens and "
             f"writes no output tokens. It is judged only by scrapes of the last {_FRESH:g} seconds: a target that is "
             "scraped more seldom, as by a limit of scrapes per minute, cannot fire it.",
-            "Its requests hang until they time out, and the router keeps sending more.",
-            "Open this panel first, by deployment; each line is a replica that hangs, with its requests "
-            "in flight; no line is good. Check the replica's log and its GPU (`nvidia-smi`, `dmesg | grep -i xid`) for "
-            "a lost device, a blocked collective operation or a deadlock. vLLM logs `EngineDeadError` or a watchdog "
-            "of NCCL, SGLang a `Watchdog timeout`, TensorRT-LLM a hang detector of its executor, a Dynamo worker "
-            "lost leases.",
-            "Remove the replica from routing first, then save a dump of its stacks (`py-spy dump --pid`), then "
-            "restart it. Leave the other replicas alone, they serve. If several replicas hang at "
-            "once, call whoever owns the GPUs and the network. It is over when the replica's output tokens per second "
-            "are above 0.",
+            "Some requests hang until they time out: those of this replica, and the router keeps sending it more.",
+            "On the replica's machine: `nvidia-smi` for a lost GPU, `dmesg | grep -i xid` for its errors, its log for "
+            "a collective operation that waits for another GPU.",
+            "Take the replica out of routing first. Then save its stacks (`py-spy dump --pid`), then restart it.",
             "An engine that reports its tokens only at the end of a request, on requests longer than 10 minutes.",
+            Look(
+                Shown("output_tokens_per_second"),
+                "fallen, while as many requests are in flight as before; 0 if no other replica serves.",
+                "as before: the others serve what this one does not.",
+                by_replica("output_tokens_per_second"),
+                "The replica of the alert is at 0 and the others are not. If several are at 0, they share a GPU, a "
+                "machine or a network.",
+                lowest=True,
+            ),
+            (HANG,),
+            "Do not restart the other replicas: they serve. Do not restart this one before its stacks are saved, or "
+            "nobody will find out why.",
+            "Whoever owns the GPUs and the network, now, if several replicas hang at once or the same one hangs again.",
+            "The replica's output tokens per second are above 0.",
         ),
         "requests", "concurrent_requests", wait="5m", keep="5m", panel="Up but not serving",
     ),
@@ -77,12 +89,27 @@ SERVING_ALERTS: Final = (
         Runbook(
             f"The queue has {_FLOOR:g} requests or more, and it keeps growing or is more than {_SHARE:%} of all "
             "requests in flight, so that it does not drain.",
-            "The time to first token grows until requests are rejected or time out.",
-            "Compare the request rate, batch size and KV cache usage with earlier: is there more traffic, or do the "
-            "engines serve less?",
-            "Add replicas; follow the alerts on the autoscaler if it does not.",
+            "Users wait longer and longer for the first word, until requests are refused or time out.",
+            "Compare the request rate and the input tokens per request with earlier: is there more to do? If not, the "
+            "engines do less: compare the active replicas, the KV cache in use and the preemptions.",
+            "Add replicas; follow the alerts on the autoscaler if it does not. If no more can be had, limit the client "
+            "that sends most, or route part of the traffic to the other stack.",
             "A batch of offline requests sent at once. Dynamo's frontend counts a request as queued until its first "
             "token: prompts that take longer than their answers look like a queue there; raise queue_share.",
+            Look(
+                _QUEUED,
+                "rising, or level and long.",
+                "falling: it drains, wait for it.",
+                by_replica("queued_requests"),
+                "One replica alone has the queue: it is slow, or the router prefers it. All have one: there is too "
+                "little capacity. A router's line is its own queue.",
+            ),
+            (QUEUE,),
+            "Do not restart replicas: they lose their caches, and the queue gets longer. Do not raise the batch beyond "
+            "what fits into the KV cache.",
+            "Whoever owns the capacity, if the queue is still there when all replicas that the autoscaler may request "
+            "are active.",
+            f"The queue stays below {_FLOOR:g} requests.",
         ),
         "requests", "queued_requests", wait="15m", keep="5m",
     ),

@@ -20,6 +20,7 @@ from servescope.alerting.listing import (
     target_up,
     unless_unused,
 )
+from servescope.alerting.playbooks.failures import TELEMETRY, UNREACHABLE
 from servescope.alerting.records import (
     NUMBER,
     PERCENT,
@@ -31,6 +32,7 @@ from servescope.alerting.records import (
     Count,
     Except,
     Extreme,
+    Look,
     Over,
     Own,
     Quotient,
@@ -44,6 +46,7 @@ _OTHERS: Final = (("role", tuple(role for role in ROLES if role not in ENGINE_RO
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 _ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
 _SCALED_DOWN: Final = Compare(SENT, "<", Over("max", SENT, "1h"))
+_MISSING: Final = Own("servescope_target_missing_metrics", IDENTITY_LABELS)
 _AGE_LIMIT: Final = bound(SCRAPE_AGE)
 _MOST: Final = bound(MOST_GONE)
 
@@ -55,10 +58,26 @@ TELEMETRY_ALERTS: Final = (
         f"Scrapes of {_TARGET} fail: the target does not answer, answers too late, or its response is incomplete.",
         Runbook(
             "The collector gets no complete response from this target. Its part of every figure is missing.",
-            "None by itself; figures are computed from the other targets.",
-            "The Sources page of the console and `/api/v1/targets` show the error of the last scrape.",
-            "Fix what the error names: the address, the credentials, the timeout, a proxy that truncates responses.",
+            "Nothing, if only the scrape fails. If the target itself is down, the requests it had are lost and the "
+            "others have more to do.",
+            "The Sources page of the console and `/api/v1/targets` show the error of the last scrape. Does the target "
+            "answer a request? Then only its metrics do not.",
+            "Fix what the error names: the address, the credentials, the timeout, a proxy that truncates responses. "
+            "If the target is down, let the orchestrator replace it.",
             "A replica that was removed and is still listed.",
+            Look(
+                Extreme("min", target_up(), ANY_PHASE),
+                "0, and level: a target of the deployment does not answer.",
+                "no target of it is at 0 any more.",
+                target_up(),
+                "Each line is a target. Several at 0 at the same minute: a change, a network policy or a machine that "
+                "they share.",
+                lowest=True,
+            ),
+            (TELEMETRY, UNREACHABLE),
+            "Do not remove the target from the list to silence it: nobody would notice if it fails for good.",
+            "Nobody at night, as long as others of its role answer: if none does, another alert pages.",
+            "The target's scrapes succeed.",
         ),
         "health", "servescope_target_up", wait="5m", keep="5m",
     ),
@@ -75,11 +94,22 @@ TELEMETRY_ALERTS: Final = (
         f"{_TARGET} was scraped 30 minutes ago and is no longer discovered.",
         Runbook(
             "Discovery no longer lists a target that it listed 30 minutes ago, and the autoscaler did not scale down.",
-            "None by itself; but nobody would notice if the target failed.",
+            "Nothing by itself; but nobody would notice if the target failed.",
             "Compare with the replicas that the orchestrator runs: was the target replaced, or is it missing from the "
             "list?",
             "Fix the list, or the relabelling that drops the target.",
             "A rollout, which replaces each replica by one with another name; scaling down by hand.",
+            Look(
+                Extreme("max", scrape_age(), (*ANY_PHASE, "role")),
+                "a role of the deployment has no line any more.",
+                "every role that you expect has one.",
+                scrape_age(),
+                "Each line is a target that is listed: which of the running replicas has none?",
+            ),
+            (),
+            "Do not add the target to a second list: it would be scraped twice when the first is right again.",
+            "Nobody at night. In the morning whoever owns the lists.",
+            "The target is listed, or it is known to be replaced.",
         ),
         "health", "servescope_target_up", wait="5m",
     ),
@@ -91,11 +121,22 @@ TELEMETRY_ALERTS: Final = (
         Runbook(
             f"The last scrape of the target succeeded more than {_AGE_LIMIT:g} seconds ago, and none was attempted "
             "since.",
-            "Figures are computed without the target, and nobody would notice if it failed.",
+            "Nothing by itself. Figures are computed without the target, and nobody would notice if it failed.",
             "Check whether its host has reached its limit of scrapes per minute, and the missed scrapes of the "
             "collector.",
             "Raise the limit or the interval; give the collector more CPU.",
             "A target with a scrape interval of about this length.",
+            Look(
+                Extreme("max", scrape_age(), ANY_PHASE),
+                "rising: the target is not scraped at all.",
+                "a saw whose teeth are as long as the scrape interval.",
+                scrape_age(),
+                "Targets of one host alone: its limit. Targets of all hosts: the collector does not keep up.",
+            ),
+            (),
+            "Do not restart the target: it was not asked.",
+            "Nobody at night, unless all targets of a deployment are stale: then whoever runs the collectors.",
+            f"The age stays below {_AGE_LIMIT:g} seconds.",
         ),
         "health", "servescope_target_scrape_age_seconds", wait="5m", keep="5m",
     ),
@@ -109,15 +150,28 @@ TELEMETRY_ALERTS: Final = (
             "from the collector. The alerts on what users notice cannot fire meanwhile. The alert stays active for up "
             "to a day if the engines then vanish from the lists of targets: a list without engines is no recovery.",
             "Most likely every request fails. If not, nobody would be notified when requests fail.",
-            "Send a request yourself. Open this panel, by deployment; 0 for every engine is bad, 1 for "
-            "any is good. Then check one engine: is it running, and does its port answer, also from the collector's "
-            "machine? vLLM, SGLang and TensorRT-LLM answer `GET /health`; of Dynamo the frontend does. The last lines "
-            "of the log name a lack of GPU memory, a missing file, or a lost GPU.",
+            "Send a request yourself: if it is answered, only the scrapes fail. Then check one engine: does it run, "
+            "and does its port answer, also from the collector's machine? The last lines of its log name a lack of GPU "
+            "memory, a missing file, or a lost GPU.",
             "Roll back to the last working version; route the traffic to the other stack; fix the network if only the "
-            "scrapes fail. Do not remove the engines from the list to silence it. It is over when one engine answers.",
+            "scrapes fail.",
             "A network policy, a certificate or credentials that affect only the collector; a new deployment that is "
             "listed and takes longer than 5 minutes to start. After scaling to zero the first replica has 20 minutes "
             "to start before the alert can fire. A stack whose configured share of the traffic is 0 is left out.",
+            Look(
+                _ENGINES_UP,
+                "0: no engine of the deployment answers.",
+                "1: at least one answers again.",
+                target_up(ENGINES),
+                "Each line is an engine. All at 0 at the same minute: a change, the network, or what they share. One "
+                "after the other: requests or memory end them.",
+                lowest=True,
+            ),
+            (UNREACHABLE,),
+            "Do not remove the engines from the list to silence it. Do not restart all of them before you have saved "
+            "the log of one.",
+            "The owner of the deployment, now, if a request of yours is not answered and a rollback does not help.",
+            "One engine answers, and a request of yours is answered.",
         ),
         "health", "servescope_target_up", wait="5m", keep="5m",
         lasts=Except(unless_unused(lately_listed(ENGINES)), Compare(_ENGINES_UP, "==", 1.0)),
@@ -130,15 +184,28 @@ TELEMETRY_ALERTS: Final = (
         Runbook(
             "All engines of the deployment have disappeared from the lists of targets. The alert stays active for a "
             "day, or until an engine is listed again.",
-            "None if the deployment was removed. Otherwise it is not monitored, and nobody is notified when it fails.",
+            "Nothing, if the deployment was removed on purpose. Otherwise it is not monitored, and nobody is notified "
+            "when it fails.",
             "Check first whether the deployment still runs: send it a request. Then open the Sources page of the "
             "console: a list with a problem keeps its former targets, so an empty list without a problem is what the "
-            "orchestrator reported. Good: the deployment was removed on purpose. Bad: it serves, and nobody watches.",
+            "orchestrator reported.",
             "Fix the list, or the relabelling that drops its targets; start the deployment if it should run. If it "
             "was removed on purpose, set its stack's share to 0 in `[[traffic_split]]`, or silence the alert for a "
-            "day. It is over when an engine is listed.",
+            "day.",
             "A deployment that was removed on purpose. Deployments that are scaled to zero, or whose configured share "
             "of the traffic is 0, are left out.",
+            Look(
+                Extreme("min", scrape_age(ENGINES), ANY_PHASE),
+                "the deployment has no line, and it answers requests: nobody watches it.",
+                "the deployment has no line, and somebody removed it.",
+                scrape_age(ENGINES),
+                "Each line is an engine that is listed. Lines that ended one after the other: a scale-down. All at the "
+                "same minute: the list.",
+            ),
+            (),
+            "Do not empty or rewrite lists by hand before you know who writes them: the next writing would undo it.",
+            "The owner of the deployment, now, if it serves and is not watched; else nobody.",
+            "An engine of the deployment is listed.",
         ),
         "health", "servescope_target_up", wait="5m",
     ),
@@ -151,30 +218,54 @@ TELEMETRY_ALERTS: Final = (
             f"More than {_MOST:%} of the deployments of the last day have disappeared from the lists of targets: "
             "usually the source of the lists failed, and seldom the deployments. One page replaces the tickets of "
             "ServescopeDeploymentGone.",
-            "These deployments are not monitored: whatever happens to their users, nobody is notified.",
+            "Nothing, if only the lists failed. But whatever happens to the users of these deployments, nobody is "
+            "notified.",
             "Send a request to one of the deployments. If it answers, only the lists are wrong: the Sources page of "
             "the console names each list, its number of targets and its problem. If it does not, the cluster or its "
-            "network failed. This panel shows which deployments still have targets.",
+            "network failed.",
             "Restore the source of the lists: the orchestrator's API, the job that writes the files, the credentials. "
-            "Do not restart the collector: it keeps what it knows, and a restart shortens it. Until then watch the "
-            "gateway's own monitoring. It is over when the deployments are listed again.",
+            "Until then watch the gateway's own monitoring.",
             "Several deployments that were removed within a day: set the shares of their stacks to 0, or silence it.",
+            Look(
+                Quotient(Count(GONE), Count(EXPECTED)),
+                f"above {_MOST:%}, since one minute.",
+                "falling: the lists come back.",
+                Extreme("min", scrape_age(ENGINES), ANY_PHASE),
+                "Each line is a deployment that is still listed: what do those that are missing have in common?",
+            ),
+            (),
+            "Do not restart the collector: it keeps what it knows, and a restart shortens it.",
+            "Whoever owns the orchestrator or the job that writes the lists, now.",
+            "The deployments are listed again.",
         ),
         "health", "servescope_target_up", wait="5m",
     ),
     Alert(
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",
-        Compare(Own("servescope_target_missing_metrics", IDENTITY_LABELS), ">", 0.0),
+        Compare(_MISSING, ">", 0.0),
         "A target no longer exposes metrics that it exposed before.",
         f"Number of metrics that {_TARGET} no longer exposes: {NUMBER}. An upgrade may have renamed them.",
         Runbook(
             "The target answers, but metrics of the contract that it exposed before are missing.",
-            "Figures and alerts computed from them have no data, and look healthy.",
+            "Nothing by itself. Figures and alerts computed from them have no data, and look healthy.",
             "The Sources page of the console names them; `servescope inspect` compares the response with the source "
-            "maps.",
-            "Set the source map of the new version in the target's list, or write one.",
+            "maps. Did its version or its arguments change?",
+            "Set the source map of the new version in the target's list, or write one; or restore the argument that "
+            "exposes the metrics.",
             "A feature that was switched off, such as speculative decoding; an engine that was restarted, has had no "
             "request since, and exposes some metrics only from its first request on.",
+            Look(
+                Extreme("max", _MISSING, ANY_PHASE),
+                "up since the minute of a rollout.",
+                "0: all metrics are there again.",
+                _MISSING,
+                "All replicas alike: a new version or new arguments. A single one: it differs from the others, or it "
+                "had no request yet.",
+            ),
+            (TELEMETRY,),
+            "Do not read a quiet dashboard as health meanwhile.",
+            "Nobody at night, unless a rollout is under way: then whoever does it, to stop it.",
+            "No metric is missing.",
         ),
         "health", "servescope_target_missing_metrics", keep="5m",
     ),

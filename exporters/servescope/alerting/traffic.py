@@ -15,6 +15,7 @@ from servescope.alerting.listing import (
     target_up,
     unless_unused,
 )
+from servescope.alerting.playbooks.routing import ROUTER
 from servescope.alerting.records import (
     WHO,
     Alert,
@@ -23,10 +24,12 @@ from servescope.alerting.records import (
     Except,
     Extreme,
     Lately,
+    Look,
     Present,
     Runbook,
     Shown,
     Total,
+    by_replica,
 )
 from servescope.contract.bounds import STEADY_TRAFFIC
 
@@ -51,19 +54,27 @@ TRAFFIC_ALERTS: Final = (
             "The alert stays active for up to a day if the routers then vanish from the lists of targets.",
             "Requests are refused or time out before they reach an engine. None of them is in any figure of the "
             "engines.",
-            "Open this panel first, by deployment; 0 for each `router` target is bad, 1 for any is good. "
-            "Then compare with the request rate of its engines: if that is 0 the router is dead, if it is as before "
-            "only the scrapes fail. On the router's machine: does the process run, and does its port answer? vLLM "
-            "router and SGLang router (`sglang_router`): the log ends with a panic or an OOM kill. Dynamo: "
-            "`python -m dynamo.frontend` logs lost etcd or NATS leases. TensorRT-LLM: the `trtllm-serve` "
-            "disaggregated server logs unreachable workers.",
+            "Compare with the request rate of its engines: if that is 0 the router is dead, if it is as before only "
+            "the scrapes fail. On the router's machine: does the process run, and does its port answer? The end of "
+            "its log has the reason: a panic, a lack of memory, a lost connection to discovery.",
             "Restart the router, or start a second one; roll back its last change; route the traffic to the other "
-            "stack of the model. Do not restart the engines: they are healthy, and their caches would be lost. If the "
-            "router does not stay up, call whoever owns the gateway. It is over when the request rate of the engines "
-            "is as before.",
+            "stack of the model.",
             "A network policy, a certificate or credentials that affect only the collector: then requests are served "
             "as before. A router that was removed on purpose and is still listed. A stack whose configured share of "
             "the traffic is 0, or that is scaled to zero, is left out.",
+            Look(
+                _ROUTERS_UP,
+                "0: no router of the deployment answers.",
+                "1: at least one answers again.",
+                target_up(ROUTERS),
+                "Each line is a router. All at 0 at the same minute: a change or the network. One after the other: "
+                "load or memory.",
+                lowest=True,
+            ),
+            (ROUTER,),
+            "Do not restart the engines: they are healthy, and their caches would be lost.",
+            "Whoever owns the gateway, now, if the router does not stay up.",
+            "The request rate of the engines is as before.",
         ),
         "health", "servescope_target_up", wait="5m", keep="5m",
         lasts=Except(unless_unused(lately_listed(ROUTERS)), Compare(_ROUTERS_UP, "==", 1.0)),
@@ -84,17 +95,26 @@ TRAFFIC_ALERTS: Final = (
             "a cutover drains does not count: the requests of all stacks are summed. The alert stays active until "
             "requests are served again, for at most a day.",
             "Most likely every request fails before it reaches an engine: in the gateway, in DNS, in the load "
-            "balancer, or in the router.",
-            "Send a request through the public address. Then open this panel without a filter by stack: a fall to 0 "
-            "within a minute is a failure, a slow decline over an hour is not. A refused connection or a bad gateway "
-            "points to the gateway or the router, a refused key to the keys, an unknown model to a renamed one. A good "
-            "answer means that clients stopped: ask the largest one. vLLM, SGLang, TensorRT-LLM and Dynamo: send one "
-            "request to an engine directly (`/v1/completions`); if it answers, the engines are not the cause.",
-            "Roll back the last change of the gateway or the router; restore the route to the model. Do not restart "
-            "engines and do not scale down: the traffic comes back at once when the route does. It is over when the "
-            "request rate is as before.",
+            "balancer, or in the router. If not, nobody wants anything.",
+            "Send a request through the public address. A refused connection or a bad gateway points to the gateway "
+            "or the router, a refused key to the keys, an unknown model to a renamed one. A good answer means that "
+            "clients stopped: ask the largest one. Then send a request to an engine directly: if it answers, the "
+            "engines are not the cause.",
+            "Roll back the last change of the gateway or the router; restore the route to the model.",
             "A batch job of more than an hour that ended; a model whose clients moved to another model: silence it "
             "until the model is removed.",
+            Look(
+                _SERVED,
+                "a fall to 0 within a minute, on all stacks: a failure.",
+                "a slow decline over an hour: clients stopped.",
+                by_replica("request_rate"),
+                "All replicas of all stacks end at the same minute: what is before them failed. One stack after the "
+                "other: somebody moved or stopped the traffic.",
+            ),
+            (ROUTER,),
+            "Do not restart engines and do not scale down: the traffic comes back at once when the route does.",
+            "Whoever owns the gateway, now.",
+            "The request rate is as before.",
         ),
         "requests", "request_rate", wait="5m", keep="5m", panel="Requests",
         lasts=Except(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound
+from servescope.alerting.playbooks.failures import ABORTS, HANG
 from servescope.alerting.records import (
     NUMBER,
     PERCENT,
@@ -14,6 +15,7 @@ from servescope.alerting.records import (
     Any,
     Compare,
     Except,
+    Look,
     Over,
     Present,
     Product,
@@ -21,6 +23,7 @@ from servescope.alerting.records import (
     Scaled,
     Shifted,
     Shown,
+    by_replica,
 )
 from servescope.contract.bounds import (
     ABORTS_MORE,
@@ -68,11 +71,24 @@ UNANSWERED_ALERTS: Final = (
             "Users, or the applications they use, give up: their requests take longer than they wait, or answer in "
             "vain. The work for them is lost.",
             "Compare the time to first token and the request duration with the time limits of the clients and of the "
-            "gateway before them. Find out whether all clients leave or those of one application or replica.",
+            "gateway before them. Find out whether all clients leave or those of one application.",
             "If requests became slow, follow the alerts on latency and on the queue. If a client or a gateway got a "
-            "shorter time limit, raise it. Do not restart engines for it: an engine ends these requests in order.",
+            "shorter time limit, raise it.",
             "An application that stops answers on purpose, as a completion while somebody types: after a day it is the "
             "usual share. vLLM does not count a client that leaves before its answer is whole in every version.",
+            Look(
+                _ABORTED,
+                "up by a step, and level since: a change of a client, a gateway or the stack.",
+                "a short peak that is over: one application was restarted.",
+                by_replica("client_abort_share"),
+                "One replica alone: its users leave because it is slow or hangs; take it out of routing. All: clients, "
+                "the gateway or the load.",
+            ),
+            (ABORTS,),
+            "Do not restart engines for it: an engine ends these requests in order.",
+            "Whoever owns the gateway or the application whose requests these are, in the morning; at once if users "
+            "complain.",
+            "The share is about what it was over the day before.",
         ),
         "requests", "client_abort_share", keep="10m",
     ),
@@ -97,16 +113,26 @@ UNANSWERED_ALERTS: Final = (
             f"requests in flight are more than {_GROWN:g} times as many as over the day before; and they are more "
             f"than {_TIMES:g} times as many as the rate at which requests end and their duration account for. A "
             "request that hangs is in no histogram of latencies and is no error.",
-            "Its user waits until a time limit ends it. The requests that hang also hold their part of the batch and "
-            "of the KV cache.",
-            "Compare the requests in flight by replica: is it one that holds them, or all? Then its tokens per second "
-            "and its queue. Look in its log for a blocked transfer of KV, a lost worker or a client that reads "
-            "nothing.",
-            "Remove the replica that holds them from routing and restart it: vLLM and SGLang end what hangs with the "
-            "process; of Dynamo restart the worker, not the frontend. Do not add replicas: new requests would hang "
-            "there, too, if their cause is shared.",
+            "Some users wait until a time limit ends their request. What hangs also holds its part of the batch and of "
+            "the KV cache, so that others wait longer.",
+            "Look at the tokens per second and the queue of the replica that holds them, and in its log for a blocked "
+            "transfer of KV, a lost worker or a client that reads nothing.",
+            "Take the replica that holds them out of routing, save its stacks (`py-spy dump --pid`) and restart it: "
+            "what hangs ends with the process. Of Dynamo restart the worker, not the frontend.",
             "A batch of requests that take far longer than all others, until the first of them end; a load of many "
             "times what the engines serve, which ServescopeQueueGrowing reports.",
+            Look(
+                _IN_FLIGHT,
+                "rising steadily, while the request rate does not.",
+                "rising with the request rate: there is more traffic, see the queue.",
+                by_replica("concurrent_requests"),
+                "One replica holds far more than the others: it hangs. All hold more: what they share hangs, such as "
+                "the KV transfer or the router.",
+            ),
+            (ABORTS, HANG),
+            "Do not add replicas: new requests would hang there, too, if their cause is shared.",
+            "Whoever owns the engines, if requests hang on all replicas.",
+            "The requests in flight are as many as before at the same request rate.",
         ),
         "requests", "concurrent_requests", wait="15m", keep="5m",
     ),

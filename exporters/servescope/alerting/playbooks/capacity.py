@@ -49,7 +49,7 @@ START: Final = Playbook(
 )
 
 _NO_AUTOSCALER: Final = (
-    "It has no autoscaler of its own: an HPA, KEDA or the orchestrator sets the replicas. `kubectl get "
+    "No autoscaler of its own: an HPA, KEDA or the orchestrator sets the replicas. `kubectl get "
     "hpa,scaledobject` shows bounds and state, `kubectl describe hpa` the reason of the last decision. To set replicas "
     "by hand under KEDA, use the annotation `autoscaling.keda.sh/paused-replicas`, and remove it afterwards."
 )

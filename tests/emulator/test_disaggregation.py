@@ -81,15 +81,18 @@ def test_unit_is_read_as_documented() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"b10_disagg_config": {}}, "b10_disagg_config is set, expected is_disaggregated = true"),
-        ({"is_disaggregated": False, "b10_disagg_config": {}}, "expected is_disaggregated = true"),
-        ({"is_disaggregated": True}, "is_disaggregated is true, expected b10_disagg_config"),
+        ({"b10_disagg_config": {}}, "b10_disagg_config needs is_disaggregated to be true, which is false or absent"),
+        ({"is_disaggregated": False, "b10_disagg_config": {}}, "b10_disagg_config needs is_disaggregated to be true"),
+        (
+            {"is_disaggregated": True},
+            "b10_disagg_config is missing: is_disaggregated is true, expected prefill_workers",
+        ),
         ({"is_disaggregated": "yes"}, "is_disaggregated is 'yes', expected true or false"),
-        ({"is_disaggregated": True, "b10_disagg_config": 3}, "b10_disagg_config is 3, expected a table"),
-        ({"is_disaggregated": True, "b10_disagg_config": {}}, "has no prefill_workers_per_replica and no decode"),
+        ({"is_disaggregated": True, "b10_disagg_config": 3}, "b10_disagg_config is 3, expected a mapping"),
+        ({"is_disaggregated": True, "b10_disagg_config": {}}, "prefill_workers_per_replica is missing"),
         (
             {"is_disaggregated": True, "b10_disagg_config": {"prefill_workers_per_replica": 1}},
-            "has no decode_workers_per_replica",
+            "decode_workers_per_replica is missing",
         ),
         *(
             (
@@ -97,16 +100,16 @@ def test_unit_is_read_as_documented() -> None:
                     "is_disaggregated": True,
                     "b10_disagg_config": {"prefill_workers_per_replica": wrong, "decode_workers_per_replica": 1},
                 },
-                f"prefill_workers_per_replica is {wrong!r}, expected a whole number of 1 or more",
+                f"prefill_workers_per_replica is {shown}, expected a whole number of 1 or more",
             )
-            for wrong in (0, -1, 1.5, True, "2")
+            for wrong, shown in ((0, "0"), (-1, "-1"), (1.5, "1.5"), (True, "true"), ("2", "'2'"))
         ),
         (
             {
                 "is_disaggregated": True,
                 "b10_disagg_config": {"prefill_workers": 1, "decode_workers_per_replica": 1},
             },
-            "unknown field 'b10_disagg_config.prefill_workers', known: prefill_workers_per_replica",
+            "b10_disagg_config.prefill_workers is an unknown field, did you mean 'prefill_workers_per_replica'",
         ),
     ],
 )

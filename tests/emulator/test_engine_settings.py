@@ -100,7 +100,7 @@ def test_speculation_is_as_documented() -> None:
         ({"acceptance_drift": 0.1}, {}, None, "acceptance_drift: .* only beside a speculative_config"),
         ({"acceptance_drift": 1}, {}, EAGLE, "acceptance_drift: 1 is wrong, expected a share of 0 or more and below 1"),
         ({"acceptance": [1.5]}, {}, EAGLE, "acceptance: .* a list of chances"),
-        ({}, {}, {"decoding_type": "medusa"}, "unknown speculative_config.decoding_type 'medusa', supported: Eagle"),
+        ({}, {}, {"decoding_type": "medusa"}, "speculative_config.decoding_type is 'medusa', expected one of"),
     ],
 )
 def test_wrong_engines_are_refused_with_their_place(

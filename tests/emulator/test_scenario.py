@@ -216,7 +216,7 @@ def change(path: str, value: object) -> Mapping[str, object]:
             0,
             "runtime.max_batch_size: 0 is wrong, expected a whole number from 1",
         ),
-        ("deployments.0.llm_config.is_disaggregated", False, "deployments[0].llm_config: b10_disagg_config is set"),
+        ("deployments.0.llm_config.is_disaggregated", False, "deployments[0].llm_config.b10_disagg_config needs is_"),
         (
             "deployments.0.llm_config.b10_disagg_config",
             {"prefill_workers_per_replica": 0, "decode_workers_per_replica": 1},
@@ -225,17 +225,17 @@ def change(path: str, value: object) -> Mapping[str, object]:
         (
             "deployments.0.llm_config.b10_routing_config",
             {"router_temprature": 1},
-            "deployments[0].llm_config.b10_routing_config: unknown field 'router_temprature'; did you mean",
+            "deployments[0].llm_config.b10_routing_config.router_temprature is an unknown field, did you mean",
         ),
         (
             "deployments.0.llm_config.speculative_config",
             {"decoding_type": "medusa"},
-            "unknown speculative_config.decoding_type 'medusa', supported: Eagle, MTP, NGram",
+            "speculative_config.decoding_type is 'medusa', expected one of: Eagle, MTP, NGram",
         ),
         (
             "deployments.0.llm_config.speculative_config",
             {"decoding_type": "Eagle"},
-            "decoding_type 'Eagle' needs 'speculative_model_dir'",
+            "speculative_model_dir is missing: decoding_type Eagle requires it",
         ),
         (
             "deployments.0.llm_config.b10_autoscaling_config",

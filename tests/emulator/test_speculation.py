@@ -52,27 +52,27 @@ def test_factors_lower_positions() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({}, "'decoding_type' is missing, supported: Eagle, MTP, NGram"),
+        ({}, "decoding_type is missing, expected one of: Eagle, MTP, NGram"),
         (
             {"decoding_type": "lookahead"},
-            "unknown speculative_config.decoding_type 'lookahead', supported: Eagle, MTP, N",
+            "speculative_config.decoding_type is 'lookahead', expected one of: Eagle, MTP, NGram",
         ),
-        ({"decoding_type": 3}, "decoding_type 3, supported"),
-        ({"decoding_type": "Eagle"}, "'Eagle' needs 'speculative_model_dir'"),
+        ({"decoding_type": 3}, "decoding_type is 3, expected one of"),
+        ({"decoding_type": "Eagle"}, "speculative_model_dir is missing: decoding_type Eagle requires it"),
         ({**EAGLE, "speculative_model_dir": ""}, "speculative_model_dir is '', expected a path"),
-        ({"decoding_type": "MTP"}, "'MTP' needs 'num_nextn_predict_layers'"),
+        ({"decoding_type": "MTP"}, "num_nextn_predict_layers is missing: decoding_type MTP requires it"),
         (
             {"decoding_type": "MTP", "num_nextn_predict_layers": 0},
             "num_nextn_predict_layers is 0, expected a whole number",
         ),
         (
             {"decoding_type": "NGram", "eagle3_one_model": True},
-            "eagle3_one_model is for decoding_type 'Eagle', not 'NGram'",
+            "eagle3_one_model is for decoding_type Eagle only, not for NGram",
         ),
         ({**EAGLE, "eagle3_one_model": "yes"}, "eagle3_one_model is 'yes', expected true or false"),
-        ({**EAGLE, "max_draft_len": True}, "max_draft_len is True, expected a whole number"),
+        ({**EAGLE, "max_draft_len": True}, "max_draft_len is true, expected a whole number"),
         ({**EAGLE, "max_draft_len": 65}, "draft length is 65, expected 1 to 64"),
-        ({**EAGLE, "draft_len": 3}, "unknown field 'draft_len', supported: decoding_type"),
+        ({**EAGLE, "draft_len": 3}, "draft_len is an unknown field, did you mean 'max_draft_len'?"),
         (
             {"speculative_decoding_mode": "MEDUSA"},
             "unknown speculative_decoding_mode 'MEDUSA', supported: LOOKAHEAD_DEC",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servescope.errors import ConfigurationError
 from servescope.migration.document import DocumentError, is_same, read_document
 from servescope.migration.fates import FATES
 from servescope.migration.translation import Answers, Migration, translate
-from servescope.migration.trt_llm import V1_BUILD, V1_RUNTIME
+from servescope.migration.trt_llm import V1_BUILD, V1_RUNTIME, Stack
 from tests.support.configurations import Style, draw_configuration
 
 # The documented pair of files, rebuilt.
@@ -197,6 +199,23 @@ def test_configurations_in_any_style(
     again = translate(read_document(found.text, "f"))
     assert (again.text, again.changes) == (found.text, ())
     check_back(config["trt_llm"], translate(again.document, "v1"))
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 6), st.sampled_from(
+    [" ", "\n", ":", "- ", "#", "{", "}", "]", ",", "&a ", "*a", "<<: ", "? ", "|\n", "'", "!!int ", "\t", "\u2028",
+     "---\n"]
+)), min_size=1, max_size=4))  # fmt: skip
+def test_damaged_configurations(seed: int, damages: list[tuple[int, int, str]]) -> None:
+    """Translated to what was intended, or refused with an error for users; never another error."""
+    random = Random(seed)
+    text = Style(random).write(draw_configuration(random))
+    for at, deleted, inserted in damages:
+        at %= len(text) + 1
+        text = text[:at] + inserted + text[at + deleted :]
+    for to in get_args(Stack):
+        with suppress(ConfigurationError):
+            translate(read_document(text, "f"), to)
 
 
 def check_block(v1: dict[str, Any], v2: dict[str, Any]) -> None:

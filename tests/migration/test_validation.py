@@ -198,10 +198,10 @@ def test_unknown_fields_name_the_nearest_known_one() -> None:
     text = f"{V1}    quantisation_type: fp8\n  runtme: {{}}\nresource: {{}}\nfoo: 1\n"
 
     assert found(text, severity="warning") == [
-        "4:5 trt_llm.build.quantisation_type unknown field, did you mean 'quantization_type'?",
-        "5:3 trt_llm.runtme unknown field, did you mean 'runtime'?",
-        "6:1 resource unknown field, did you mean 'resources'?",
-        "7:1 foo unknown field",
+        "4:5 trt_llm.build.quantisation_type is an unknown field, did you mean 'quantization_type'?",
+        "5:3 trt_llm.runtme is an unknown field, did you mean 'runtime'?",
+        "6:1 resource is an unknown field, did you mean 'resources'?",
+        "7:1 foo is an unknown field",
     ]
 
 
@@ -295,7 +295,7 @@ def body_errors(text: str, *, severity: str = "error") -> list[str]:
         ("speculative_config: {decoding_type: NGram, eagle3_one_model: true}", "is for decoding_type Eagle only"),
         ("speculative_config: {decoding_type: NGram, max_draft_len: 0}", "is 0, expected a whole number of 1 or more"),
         ("b10_disagg_config: {prefill_workers_per_replica: 1, decode_workers_per_replica: 2}",
-         "b10_disagg_config needs is_disaggregated: true, which is false or absent"),
+         "b10_disagg_config needs is_disaggregated to be true, which is false or absent"),
         ("is_disaggregated: true", "b10_disagg_config is missing: is_disaggregated is true"),
         ("is_disaggregated: true\nb10_disagg_config: {prefill_workers_per_replica: 1}",
          "decode_workers_per_replica is missing, expected a whole number of 1 or more"),

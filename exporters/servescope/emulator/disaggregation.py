@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from servescope.emulator.clock import VirtualClock
 from servescope.errors import UsageError
+from servescope.migration.llm_config import DISAGGREGATION, check_disaggregation, require
 
 WorkerRole = Literal["aggregated", "prefill", "decode"]
 
@@ -22,13 +23,10 @@ class Disaggregation:
     decode_workers_per_replica: int
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            count = getattr(self, field.name)
-            # A bool is an int in Python, and never meant as one here.
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise UsageError(f"{field.name} is {count!r}, expected a whole number of 1 or more")
+        require(DISAGGREGATION.check, asdict(self), "")
+        for name, count in asdict(self).items():
             if count > _MOST_WORKERS:
-                raise UsageError(f"{field.name} is {count!r}, expected {_MOST_WORKERS} at most")
+                raise UsageError(f"{name} is {count!r}, expected {_MOST_WORKERS} at most")
 
     @property
     def roles(self) -> tuple[WorkerRole, ...]:
@@ -40,39 +38,20 @@ class Disaggregation:
         return tuple(role for role, count in counts.items() for _ in range(count))
 
 
-_COUNTS = tuple(field.name for field in fields(Disaggregation))
-
-
 def parse_disaggregation(llm_config: Mapping[str, object], where: str = "llm_config") -> Disaggregation | None:
     """What `is_disaggregated` and `b10_disagg_config` of an `llm_config` say; None when it is not disaggregated.
 
     Refused as documented, with `where` in the error: a `b10_disagg_config` without `is_disaggregated = true`, and
     `is_disaggregated = true` without both counts, each a whole number of 1 or more; and what has another type or name.
     """
-    enabled = llm_config.get("is_disaggregated", False)
-    if not isinstance(enabled, bool):
-        raise UsageError(f"{where}: is_disaggregated is {enabled!r}, expected true or false")
-    config = llm_config.get("b10_disagg_config")
+    require(check_disaggregation, llm_config, where)
+    config: Any = llm_config.get("b10_disagg_config")
     if config is None:
-        if enabled:
-            raise UsageError(
-                f"{where}: is_disaggregated is true, expected b10_disagg_config with {' and '.join(_COUNTS)}"
-            )
         return None
-    if not isinstance(config, Mapping):
-        raise UsageError(f"{where}: b10_disagg_config is {config!r}, expected a table with {' and '.join(_COUNTS)}")
-    if not enabled:
-        raise UsageError(f"{where}: b10_disagg_config is set, expected is_disaggregated = true beside it")
-    for name in config:
-        if name not in _COUNTS:
-            raise UsageError(f"{where}: unknown field 'b10_disagg_config.{name}', known: {', '.join(_COUNTS)}")
-    missing = [name for name in _COUNTS if name not in config]
-    if missing:
-        raise UsageError(f"{where}: b10_disagg_config has no {' and no '.join(missing)}, expected both counts")
     try:
         return Disaggregation(**config)
     except UsageError as error:
-        raise UsageError(f"{where}: b10_disagg_config: {error}") from error
+        raise UsageError(f"{where}.b10_disagg_config.{error}") from error
 
 
 class Transfer:

@@ -9,6 +9,8 @@ from operator import mul
 from typing import NamedTuple
 
 from servescope.errors import UsageError
+from servescope.migration.llm_config import canonical_type, check_speculation, require
+from servescope.migration.trt_llm import LOOKAHEAD, LOOKAHEAD_SIZES
 
 _LONGEST_DRAFT = 64  # positions that the instruments distinguish
 
@@ -40,14 +42,7 @@ _KINDS = {
 DECODING_TYPES = tuple(_KINDS)
 """The kinds of drafts there are: three documented for v2, and v1's lookahead."""
 
-_V2_TYPES = tuple(name for name, kind in _KINDS.items() if kind.stack == "v2")
-
-_V2_FIELDS = (
-    "decoding_type", "speculative_model_dir", "num_nextn_predict_layers", "max_draft_len", "eagle3_one_model",
-)  # fmt: skip
-_LOOKAHEAD_SIZES = ("lookahead_windows_size", "lookahead_ngram_size", "lookahead_verification_set_size")
-_V1_FIELDS = ("speculative_decoding_mode", *_LOOKAHEAD_SIZES)
-_V1_MODE = "LOOKAHEAD_DECODING"
+_V1_FIELDS = ("speculative_decoding_mode", *LOOKAHEAD_SIZES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +114,16 @@ def parse_speculation(table: Mapping[str, object], *, acceptance: Sequence[float
     """Speculation as v2's `speculative_config` or v1's `speculator` describes it.
 
     v2 has `decoding_type` (Eagle, MTP or NGram, in any case), `speculative_model_dir` (Eagle needs it),
-    `num_nextn_predict_layers` (MTP needs it), `max_draft_len`, and `eagle3_one_model` (Eagle only). v1 has
+    `num_nextn_predict_layers` (MTP needs it), `max_draft_len`, and `eagle3_one_model` (Eagle only), by the rules of
+    `migration`. v1 has
     `speculative_decoding_mode` and the three sizes of lookahead. Anything else raises UsageError, which says what is
     supported. `acceptance` are the chances of the positions, for those that are not as usual for the kind.
     """
     if "speculative_decoding_mode" in table:
         return _parse_lookahead(table, acceptance)
-    _refuse_unknown(table, _V2_FIELDS, "speculative_config")
-    if "decoding_type" not in table:
-        raise UsageError(f"speculative_config: 'decoding_type' is missing, supported: {', '.join(_V2_TYPES)}")
-    name = _canonical(table["decoding_type"], _V2_TYPES, "speculative_config.decoding_type")
-    model_dir = table.get("speculative_model_dir")
-    if name == "Eagle" and model_dir is None:
-        raise UsageError("speculative_config: decoding_type 'Eagle' needs 'speculative_model_dir'")
-    if model_dir is not None and (not isinstance(model_dir, str) or not model_dir):
-        raise UsageError(f"speculative_config.speculative_model_dir is {model_dir!r}, expected a path")
+    require(check_speculation, table, "speculative_config")
+    name = canonical_type(str(table["decoding_type"]))
     layers = _whole(table, "num_nextn_predict_layers", "speculative_config")
-    if name == "MTP" and layers is None:
-        raise UsageError("speculative_config: decoding_type 'MTP' needs 'num_nextn_predict_layers'")
-    one_model = table.get("eagle3_one_model")
-    if one_model is not None and not isinstance(one_model, bool):
-        raise UsageError(f"speculative_config.eagle3_one_model is {one_model!r}, expected true or false")
-    if one_model is not None and name != "Eagle":
-        raise UsageError(f"speculative_config.eagle3_one_model is for decoding_type 'Eagle', not {name!r}")
     length = _whole(table, "max_draft_len", "speculative_config")
     return _with_length(name, layers if length is None and name == "MTP" else length, acceptance)
 
@@ -149,12 +131,12 @@ def parse_speculation(table: Mapping[str, object], *, acceptance: Sequence[float
 def _parse_lookahead(table: Mapping[str, object], acceptance: Sequence[float] | None) -> Speculation:
     _refuse_unknown(table, _V1_FIELDS, "speculator")
     mode = table["speculative_decoding_mode"]
-    if mode != _V1_MODE:
-        raise UsageError(f"speculator: unknown speculative_decoding_mode {mode!r}, supported: {_V1_MODE}")
-    sizes = {name: _whole(table, name, "speculator") for name in _LOOKAHEAD_SIZES}
+    if mode != LOOKAHEAD:
+        raise UsageError(f"speculator: unknown speculative_decoding_mode {mode!r}, supported: {LOOKAHEAD}")
+    sizes = {name: _whole(table, name, "speculator") for name in LOOKAHEAD_SIZES}
     for name, size in sizes.items():
         if size is None:
-            raise UsageError(f"speculator: {_V1_MODE} needs {name!r}")
+            raise UsageError(f"speculator: {LOOKAHEAD} needs {name!r}")
     ngram = sizes["lookahead_ngram_size"] or 1
     # An n-gram begins with a token that is there already: the draft is the rest of it.
     return _with_length("lookahead", max(ngram - 1, 1), acceptance)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from servescope.migration.document import Document, DocumentNode
+from servescope.migration.document import Document
+from servescope.migration.nodes import DocumentNode
 from servescope.migration.shapes import (
     ANYTHING,
     ChoiceShape,

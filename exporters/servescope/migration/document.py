@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from yaml import MappingNode, SequenceNode, YAMLError
 from yaml.constructor import SafeConstructor
@@ -29,6 +28,7 @@ from yaml.resolver import Resolver
 from yaml.scanner import Scanner
 
 from servescope.errors import ConfigurationError
+from servescope.migration.nodes import DocumentNode, MappingEntry
 
 LARGEST_BYTES: Final = 1 << 20
 DEEPEST: Final = 50
@@ -54,71 +54,6 @@ class DocumentError(ConfigurationError):
         self.line = line
         self.column = column
         self.what = what
-
-
-@dataclass(slots=True, eq=False)
-class DocumentNode:
-    """One node: `text[start:end]` is it, with its anchor and tag, without comments after it; lines count from 1.
-
-    `value` is what Python gets. An alias has the name of its anchor as `alias`, and the anchored node as `target`.
-    """
-
-    kind: Literal["scalar", "sequence", "mapping"]
-    start: int
-    end: int
-    line: int
-    column: int
-    value: Any = None
-    is_flow: bool = False
-    style: str | None = None
-    anchor: str | None = None
-    alias: str | None = None
-    target: DocumentNode | None = None
-    items: list[DocumentNode] = field(default_factory=list)
-    entries: list[MappingEntry] = field(default_factory=list)
-
-    @property
-    def real(self) -> DocumentNode:
-        """The node itself, or the one that an alias repeats."""
-        return self.target or self
-
-    def find(self, *keys: str) -> DocumentNode | None:
-        """The node below these keys; None where one of them is missing or no mapping holds it."""
-        node: DocumentNode | None = self
-        for key in keys:
-            entry = node.real.entry(key) if node is not None else None
-            node = entry.value if entry is not None else None
-        return node
-
-    def entry(self, key: str) -> MappingEntry | None:
-        """The entry of a mapping with this key, also where a merge (`<<`) brings it."""
-        for each in self.entries:
-            if not each.is_merge and each.key.value == key:
-                return each
-        for each in self.entries:
-            if each.is_merge:
-                for merged in [each.value.real, *each.value.real.items]:
-                    if found := merged.real.entry(key):
-                        return found
-        return None
-
-    def walk(self) -> Iterator[DocumentNode]:
-        """The node and all below it, in the order of the text; aliases are not followed."""
-        yield self
-        for entry in self.entries:
-            yield from entry.key.walk()
-            yield from entry.value.walk()
-        for item in self.items:
-            yield from item.walk()
-
-
-@dataclass(slots=True, eq=False)
-class MappingEntry:
-    """A key of a mapping with its value."""
-
-    key: DocumentNode
-    value: DocumentNode
-    is_merge: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,7 +251,7 @@ class _Loader(Reader, Scanner, Parser, SafeConstructor, Resolver):
             return
         try:
             node.value = self.construct_object(ScalarNode(tag, event.value, _start(event), _end(event)))
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:  # of a tag on what it does not fit
             shown = event.value if len(event.value) <= 40 else f"{event.value[:40]}…"
             raise self._error(_start(event), f"{shown!r} cannot be read as {_short(tag)[2:]}") from error
 

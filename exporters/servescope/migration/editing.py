@@ -7,15 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from servescope.migration.document import (
-    BREAK,
-    Document,
-    DocumentError,
-    DocumentNode,
-    MappingEntry,
-    is_same,
-    read_document,
-)
+from servescope.migration.document import BREAK, Document, DocumentError, is_same, read_document
+from servescope.migration.nodes import DocumentNode, MappingEntry
 
 _SPACES: Final = re.compile(r"[ \t]*")
 _COMMENT: Final = re.compile(r"[ \t]*(#[^\n\r\x85\u2028\u2029]*)")

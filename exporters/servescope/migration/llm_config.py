@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from servescope.migration.document import DocumentNode
+from servescope.errors import UsageError
+from servescope.migration.nodes import DocumentNode, make_tree
 from servescope.migration.shapes import (
     ChoiceShape,
     ConfigurationFinding,
@@ -77,6 +78,32 @@ _SENSIBLE_TARGET: Final = (50_000, 150_000)
 _SENSIBLE_HALF_LIFE: Final = (600, 1800)
 
 
+def require(check: Callable[[DocumentNode, str], Iterable[ConfigurationFinding]], value: object, path: str) -> None:
+    """Raise UsageError for the first error that a check of this module, or of a shape, finds in a value.
+
+    A field that nobody knows is one as well: what is emulated is what was written.
+    """
+    for finding in check(make_tree(value), path):
+        if finding.severity == "error" or finding.message.startswith("is an unknown field"):
+            raise UsageError(finding.sentence)
+
+
+def check_speculation(node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
+    """The findings of a `speculative_config`."""
+    yield from SPECULATIVE.check(node, path)
+    if node.kind == "mapping":
+        yield from _check_speculation(node, path)
+
+
+def check_disaggregation(node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
+    """The findings of `is_disaggregated` and `b10_disagg_config` in an `llm_config`, whatever else it holds."""
+    fields = {key.value: value for key, value in each_entry(node)}
+    yield from _check_disaggregation(fields, path)
+    for name in ("is_disaggregated", "b10_disagg_config"):
+        if name in fields:
+            yield from LLM_CONFIG.keys[name].shape.check(fields[name], f"{path}.{name}")
+
+
 def check_llm_config(node: DocumentNode, path: str = "llm_config") -> Iterator[ConfigurationFinding]:
     """The findings of an `llm_config`: types, ranges, and what Eagle, MTP and disaggregation require."""
     yield from LLM_CONFIG.check(node, path)
@@ -86,7 +113,7 @@ def check_llm_config(node: DocumentNode, path: str = "llm_config") -> Iterator[C
     speculative = fields.get("speculative_config")
     if speculative is not None and speculative.kind == "mapping":
         yield from _check_speculation(speculative, f"{path}.speculative_config")
-    yield from _check_disaggregation(node, fields, path)
+    yield from _check_disaggregation(fields, path)
     half_life = node.find("b10_autoscaling_config", "scale_down_half_life_seconds")
     if half_life is not None:
         yield from _check_sensible(half_life, f"{path}.b10_autoscaling_config.scale_down_half_life_seconds",
@@ -137,13 +164,11 @@ def _check_speculation(node: DocumentNode, path: str) -> Iterator[ConfigurationF
         yield wrong(one_model, f"{path}.eagle3_one_model", f"is for decoding_type Eagle only, not for {name}")
 
 
-def _check_disaggregation(
-    node: DocumentNode, fields: Mapping[Any, DocumentNode], path: str
-) -> Iterator[ConfigurationFinding]:
+def _check_disaggregation(fields: Mapping[Any, DocumentNode], path: str) -> Iterator[ConfigurationFinding]:
     config, enabled = fields.get("b10_disagg_config"), fields.get("is_disaggregated")
     is_enabled = enabled is not None and enabled.value is True
     if config is not None and not is_enabled:
-        yield wrong(config, f"{path}.b10_disagg_config", "needs is_disaggregated: true, which is false or absent")
+        yield wrong(config, f"{path}.b10_disagg_config", "needs is_disaggregated to be true, which is false or absent")
     if is_enabled and config is None:
         what = f"is missing: is_disaggregated is true, expected {' and '.join(_WORKERS)}"
         yield wrong(enabled, f"{path}.b10_disagg_config", what)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from servescope.migration.document import DocumentNode
+from servescope.migration.nodes import DocumentNode
 from servescope.migration.trt_llm import LOOKAHEAD_SIZES
 
 Topic = Literal[

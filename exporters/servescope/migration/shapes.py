@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from servescope.migration.document import DocumentNode
+from servescope.migration.nodes import DocumentNode
 
 Severity = Literal["error", "warning"]
 
 _LONGEST_SHOWN: Final = 60
+_FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ class ChoiceShape(ValueShape):
             return
         known = {each.lower() for each in self.values} if self.any_case else self.values
         if not isinstance(value, str) or (value.lower() if self.any_case else value) not in known:
-            near = nearest(value, self.values)
+            near = nearest(value, self.values) if isinstance(value, str) else ""
             yield wrong(node, path, f"is {show(value)}, expected {self.text}{near}")
 
 
@@ -257,10 +258,8 @@ class TableShape(ValueShape):
             key = self.keys.get(name.value) if isinstance(name.value, str) else None
             inner = join(path, name.value)
             if key is None:
-                expected = [each for each, known in self.keys.items() if not known.elsewhere]
-                yield ConfigurationFinding(
-                    "warning", inner, name.line, name.column, f"unknown field{nearest(name.value, expected)}"
-                )
+                what = f"is an unknown field{self._suggest(name.value)}"
+                yield ConfigurationFinding("warning", inner, name.line, name.column, what)
             elif key.elsewhere:
                 yield wrong(name, inner, key.elsewhere)
             else:
@@ -270,6 +269,12 @@ class TableShape(ValueShape):
         for name_, key in self.keys.items():
             if key.is_required and name_ not in there:
                 yield wrong(node, join(path, name_), f"is missing, expected {key.shape.text}")
+
+    def _suggest(self, name: object) -> str:
+        """The nearest known field, or all of them where they are few."""
+        known = [each for each, field in self.keys.items() if not field.elsewhere]
+        near = nearest(name, known)
+        return near or (f", expected one of: {', '.join(known)}" if 0 < len(known) <= _FEW else "")
 
 
 def each_entry(node: DocumentNode) -> Iterator[tuple[DocumentNode, DocumentNode]]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from servescope.migration.config_yaml import check_config
-from servescope.migration.document import Document, DocumentNode, MappingEntry, read_document
+from servescope.migration.document import Document, read_document
 from servescope.migration.editing import EditedMapping, EntryText, RemovedComment, TextEdit, apply, quoted
 from servescope.migration.fates import BACK, FATES, FateKind, FieldFate
+from servescope.migration.nodes import DocumentNode, MappingEntry
 from servescope.migration.shapes import ConfigurationFinding
 from servescope.migration.trt_llm import ENCODERS, LARGEST_V2_BATCH_TOKENS, Stack, stack_of
 

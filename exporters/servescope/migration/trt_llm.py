@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from servescope.migration.document import DocumentNode
+from servescope.migration.nodes import DocumentNode
 from servescope.migration.shapes import (
     ChoiceShape,
     ConfigurationFinding,

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, cast
 
 from servescope.errors import UsageError
-
-QueuePolicy = Literal["fcfs", "wspt"]
-
-QUEUE_POLICIES: tuple[str, ...] = get_args(QueuePolicy)
-
+from servescope.migration.llm_config import ROUTING, require
 
 # Far above all that makes sense, and so far below what a float holds that costs can be added and compared.
 _LARGEST = 1e100
@@ -30,23 +25,20 @@ def _require_number(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KvRouterParameters:
-    """How the KV-aware router weighs: the three fields of `b10_routing_config` with their documented defaults.
+    """How the KV-aware router weighs: `b10_routing_config`, with the defaults and rules that `migration` has of it.
 
     `router_queue_policy` orders the requests that wait because every worker is saturated: `fcfs` by arrival, where
     priority counts as having come earlier, `wspt` by priority and how little there is to compute.
     """
 
-    router_overlap_score_weight: float = 3.5
-    router_temperature: float = 0.05
-    router_queue_policy: str = "fcfs"
+    router_overlap_score_weight: float = ROUTING.keys["router_overlap_score_weight"].default
+    router_temperature: float = ROUTING.keys["router_temperature"].default
+    router_queue_policy: str = ROUTING.keys["router_queue_policy"].default
 
     def __post_init__(self) -> None:
+        require(ROUTING.check, asdict(self), "")
         for name in ("router_overlap_score_weight", "router_temperature"):
             _require_number(name, getattr(self, name))
-        if self.router_queue_policy not in QUEUE_POLICIES:
-            raise UsageError(
-                f"router_queue_policy is {self.router_queue_policy!r}, expected one of: {', '.join(QUEUE_POLICIES)}"
-            )
 
 
 def parse_routing(table: object, where: str = "b10_routing_config") -> KvRouterParameters:
@@ -55,18 +47,11 @@ def parse_routing(table: object, where: str = "b10_routing_config") -> KvRouterP
     Raises UsageError for anything else: an unknown field (with the nearest known one), a wrong type, a number below 0
     or endless, an unknown queue policy.
     """
-    known = [each.name for each in fields(KvRouterParameters)]
-    if not isinstance(table, Mapping):
-        raise UsageError(f"{where} is {table!r}, expected a table with any of: {', '.join(sorted(known))}")
-    for name in table:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-            raise UsageError(f"{where}: unknown field {name!r}; {hint}")
+    require(ROUTING.check, table, where)
     try:
-        return KvRouterParameters(**table)
+        return KvRouterParameters(**cast(Mapping[str, Any], table))
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
+        raise UsageError(f"{where}.{error}") from error
 
 
 @dataclass(frozen=True, slots=True)

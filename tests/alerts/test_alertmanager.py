@@ -66,8 +66,9 @@ def test_a_budget_that_burns_fast_mutes_symptoms_and_no_cause(url: str) -> None:
             "fast": ("ServescopeRequestsBudgetBurnsFast", here),
             "slow": ("ServescopeRequestsBudgetBurns", here),
             "other objective": ("ServescopeTimeToFirstTokenBudgetBurns", here),
-            "other objective, fast": ("ServescopeTimeToFirstTokenBudgetBurnsFast", here),
+            "third objective, fast": ("ServescopeTimePerOutputTokenBudgetBurnsFast", here),
             "queue": ("ServescopeQueueGrowing", here),
+            "aborts": ("ServescopeClientAbortsHigh", here),
             "compared": ("ServescopeNewStackErrorsMore", here),
             "split": ("ServescopeTrafficSplitNotAsConfigured", here),
             "failed": ("ServescopeReplicasFailed", here),
@@ -78,8 +79,8 @@ def test_a_budget_that_burns_fast_mutes_symptoms_and_no_cause(url: str) -> None:
     )
 
     assert _muted(url) == {
-        "fast": False, "slow": True, "other objective": True, "other objective, fast": False, "queue": True,
-        "compared": True, "split": False, "failed": False, "cache": False, "slow elsewhere": False,
+        "fast": False, "slow": True, "other objective": True, "third objective, fast": False, "queue": True,
+        "aborts": True, "compared": True, "split": False, "failed": False, "cache": False, "slow elsewhere": False,
         "queue elsewhere": False,
     }  # fmt: skip
 

@@ -121,20 +121,31 @@ def post(url: str, alerts: Sequence[Mapping[str, Any]]) -> None:
 
 
 def alerts_of(
-    options: Options, name: str, *, over: bool = False, replicas: Sequence[str] = ("r0",), **labels: str
+    options: Options,
+    name: str,
+    *,
+    over: bool = False,
+    began: datetime = _STARTED,
+    replicas: Sequence[str] = ("r0",),
+    **labels: str,
 ) -> list[dict[str, Any]]:
-    """An alert, of each replica if it has replicas, with these labels in place of the deployment's."""
-    return [_alert(options, name, over=over, labels={**labels, "replica": replica}) for replica in replicas]
+    """An alert, of each replica if it has replicas, with these labels in place of the deployment's.
+
+    Where it `began` long ago, Alertmanager waits for no other alert of the same message.
+    """
+    return [
+        _alert(options, name, over=over, began=began, labels={**labels, "replica": replica}) for replica in replicas
+    ]
 
 
-def _alert(options: Options, name: str, *, over: bool, labels: Mapping[str, str]) -> dict[str, Any]:
+def _alert(options: Options, name: str, *, over: bool, began: datetime, labels: Mapping[str, str]) -> dict[str, Any]:
     alert = ALERTS[name]
     known = {key: value for key, value in {**DEPLOYMENT, **labels}.items() if key in labels_of(alert.condition)}
     annotations = {key: _filled(text, known) for key, text in annotations_of(alert, options).items()}
     annotations |= {key: labels.get(key, "") for key in also_firing(alert, options)}
     ends = {"endsAt": (_STARTED + timedelta(minutes=20)).isoformat()} if over else {}
     every = {"alertname": name, **alert.labels, **known}
-    return {"labels": every, "annotations": annotations, "startsAt": _STARTED.isoformat(), **ends}
+    return {"labels": every, "annotations": annotations, "startsAt": began.isoformat(), **ends}
 
 
 def _filled(text: str, labels: Mapping[str, str]) -> str:
@@ -195,14 +206,14 @@ def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: C
     options = chatting(tmp_path, chat)
     frozen, failing = "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast"
     causes = "ServescopeReplicasFailed, ServescopeTargetDown (pending)"
+    now = datetime.now(UTC)
 
     with alerting(alertmanager, tmp_path, options) as url:
-        # At once: they began so long ago that no group waits for more.
         post(
             url,
             [
-                *alerts_of(options, frozen, replicas=("r0", "r1")),
-                *alerts_of(options, failing, also_firing=causes),
+                *alerts_of(options, frozen, began=now, replicas=("r0", "r1")),
+                *alerts_of(options, failing, began=now, also_firing=causes),
                 *alerts_of(options, "ServescopeReplicasFailed", status="failed"),
                 *alerts_of(options, "ServescopeDeploymentDown", deployment_id="code-v2"),
                 *alerts_of(options, "ServescopeCollectorGone"),
@@ -220,7 +231,8 @@ def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: C
     ]
     (shown,) = (shown for _, shown in posts if "FIRING 3" in shown["title"])
     assert [line.partition(":")[0] for line in shown["text"].splitlines()] == [
-        "- since 2026-11-20 08", "Runbook", "Dashboard", *["- since 2026-11-20 08"] * 2, "Runbook", "Dashboard",
+        f"- since {now:%Y-%m-%d %H}", "Runbook", "Dashboard", *[f"- since {now:%Y-%m-%d %H}"] * 2, "Runbook",
+        "Dashboard",
         "Also firing", "Silence",
     ]  # fmt: skip
     assert f"Also firing: {causes}\n" in shown["text"]
@@ -233,7 +245,8 @@ def test_a_message_of_many_replicas_stays_readable(alertmanager: Path, tmp_path:
     options = chatting(tmp_path, chat)
 
     with alerting(alertmanager, tmp_path, options) as url:
-        send(url, options, "ServescopeUpButNotServing", replicas=[f"r{number}" for number in range(64)])
+        replicas = [f"r{number}" for number in range(64)]
+        send(url, options, "ServescopeUpButNotServing", began=datetime.now(UTC), replicas=replicas)
         ((_, post),) = chat.wait_for(1)
     lines = post["attachments"][0]["text"].splitlines()
 

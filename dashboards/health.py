@@ -56,6 +56,12 @@ def _collecting(options: Options) -> tuple[Panel, ...]:
             "scrape.",
         ),
         _panel(
+            "Targets of each deployment", level("servescope_targets"), options, unit="targets", by=("deployment_id",),
+            normal="as many as the orchestrator runs.",
+            first="if one falls to 0 its list is empty: send the deployment a request; the Sources page of the console "
+            "names the lists and their problems.",
+        ),
+        _panel(
             "Scrapes by outcome", rate("servescope_scrapes_total"), options, unit="scrapes/s", by=("outcome",),
             normal="nearly all `ok`.",
             first="the label `outcome` names the error; the collector's log names the target.",

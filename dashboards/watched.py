@@ -112,12 +112,20 @@ def _with_lines(panel: Panel, alerts: Sequence[Alert], compiler: Compiler) -> Pa
     if not alerts or panel.kind == "table":
         return panel
     lines = [query for query in _lines(alerts, compiler) if query.expression not in _expressions(panel)]
+    # A number of another unit says nothing of what the panel shows.
+    comparable = [alert for alert in alerts if _unit_of(alert) in ("", panel.unit)]
     return replace(
         panel,
         queries=(*panel.queries, *lines),
         overlay=(*panel.overlay, LIMIT) if lines else panel.overlay,
-        thresholds=_steps(alerts) if len(panel.thresholds) == 1 else panel.thresholds,
+        thresholds=_steps(comparable) if len(panel.thresholds) == 1 and comparable else panel.thresholds,
     )
+
+
+def _unit_of(alert: Alert) -> str:
+    """The unit of the numbers that an alert compares, "" without a comparison."""
+    term = compared(alert.condition)
+    return "" if term is None else UNITS[_unit(term)]
 
 
 def _expressions(panel: Panel) -> set[str]:
@@ -324,8 +332,9 @@ def _absence(term: Term) -> NoData:
     match term:
         case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _):
             return absent_own(name)
-        case Quotient(Count(condition), _):
-            return _absence_of_all(condition)
+        case Quotient(Shown() as numerator, Shown()):
+            declared = _absence(numerator)
+            return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
     expression, idle = _expression(term)
     declared = absence(expression, idle=idle)
     wanted = {label: values[0] for label, values in _where(term) if len(values) == 1}

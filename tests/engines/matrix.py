@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any as Json
+from typing import Literal
 
 from dashboards.__main__ import BOARDS
+from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
 from dashboards.panels import NoData
-from dashboards.queries import ALERTS, HISTOGRAMS
+from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE
 from dashboards.watched import LIMIT
+from servescope.alerting.alerts import ALERTS as CATALOG
 from servescope.alerting.links import HEALTH
+from servescope.alerting.records import (
+    All,
+    Any,
+    Badness,
+    Condition,
+    Count,
+    Except,
+    Measured,
+    RequestsEnded,
+    Shown,
+    Term,
+    terms,
+)
 from servescope.contract.expressions import Expression, Rate, promql
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import IDENTITY_LABELS
@@ -69,10 +85,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """All panels on all engines, and what the collector read of each."""
+    """All panels and alerts on all engines, and what the collector read of each.
+
+    `alerts` has of each alert on an engine's metrics whether what it reads is there, by the engine's name.
+    """
 
     recorded: Recorded
     lines: tuple[Line, ...]
+    alerts: Mapping[str, Mapping[str, Cell]]
+
+    def is_elsewhere(self, engine: str, cell: Cell) -> bool:
+        """Whether all that is missing is what a process beside the captured ones would supply."""
+        return bool(cell.missing) and all(self.recorded.is_elsewhere(engine, each) for each in cell.missing)
 
     def find(self, board: str, panel: str) -> Line:
         """The line of a panel; raises LookupError."""
@@ -103,7 +127,7 @@ class Matrix:
                 return line.no_data.absence == "idle" or any(word in line.no_data.text for word in _IDLE_WORDS)
             case "off":
                 # What another process supplies is not scraped, which is what such a panel says.
-                elsewhere = all(self.recorded.is_elsewhere(engine, each) for each in cell.missing)
+                elsewhere = not cell.missing or self.is_elsewhere(engine, cell)
                 return line.no_data.absence == "off" or (line.no_data.absence == "broken" and elsewhere)
             case "broken":
                 return False
@@ -128,7 +152,44 @@ def make_matrix(
             for panel in panels(read_board(name))
             if _is_of_engines(panel)
         )
-    return Matrix(recorded, lines)
+        alerts = {
+            alert.name: {each.name: asker.judge_alert(alert.condition, each) for each in columns}
+            for alert in CATALOG.values()
+            if needs_of(alert.condition)
+        }
+    return Matrix(recorded, lines, alerts)
+
+
+_COMPILER = Compiler(replace(DEFAULTS, figures="raw"), SCOPE)
+_WINDOW = "5m"
+
+
+def needs_of(condition: Condition) -> list[Term]:
+    """The terms with series of engines without which a condition cannot hold, over a window that was replayed."""
+    if isinstance(condition, All | Any):
+        return [term for each in condition.conditions for term in needs_of(each)]
+    if isinstance(condition, Except):
+        return needs_of(condition.condition)
+    read = list(terms(condition))
+    if any(isinstance(term, Count) for term in read):
+        # What it counts are deployments, by what the collector shows of them.
+        return []
+    return [found for found in map(_of_any_stack, read) if found is not None]
+
+
+def _of_any_stack(term: Term) -> Term | None:
+    """A term that reads an engine's series itself, None for any other."""
+    match term:
+        case Shown(figure, where):
+            return Shown(figure, tuple(each for each in where if each[0] != "inference_stack"))
+        case Measured():
+            return term
+        case Badness(objective, _):
+            return Badness(objective, _WINDOW)
+        case RequestsEnded():
+            return RequestsEnded(_WINDOW)
+        case _:
+            return None
 
 
 _IDLE_WORDS = ("nothing happened", "fewer than", _NEVER)
@@ -136,7 +197,7 @@ _IDLE_WORDS = ("nothing happened", "fewer than", _NEVER)
 _COMPARES = re.compile(r"(?:>=|==) \d| unless ")
 
 
-def _declared(board: str, panel: Any) -> NoData:
+def _declared(board: str, panel: Json) -> NoData:
     return _DECLARED[board, panel["title"]]
 
 
@@ -148,7 +209,7 @@ _DECLARED = {
 }
 
 
-def _is_of_engines(panel: Any) -> bool:
+def _is_of_engines(panel: Json) -> bool:
     """Whether it shows metrics of an engine, and not of servescope or Prometheus."""
     read = [each for target in panel["targets"] for each in _raw_selectors(target["expr"])]
     return any(_name(each) in SAMPLE_FAMILIES for each in read)
@@ -161,7 +222,7 @@ class _Asker:
         self._server, self._recorded = server, recorded
         self._known: dict[str, bool] = {}
 
-    def judge(self, panel: Any, engine: Engine) -> Cell:
+    def judge(self, panel: Json, engine: Engine) -> Cell:
         """The panel's cell; raises AssertionError when Prometheus refuses a query or warns."""
         # Series that an alert compares with, such as the past or another stack, are not the engine's.
         # Native histograms come from a Prometheus that makes them, not from the engine's text.
@@ -180,12 +241,33 @@ class _Asker:
             return Cell(worst.found, missing, worst.why)
         return Cell("partly", missing, worst.why)
 
+    def judge_alert(self, condition: Condition, engine: Engine) -> Cell:
+        """Whether the series that the condition needs are there, so that it could hold."""
+        match condition:
+            case All(conditions):
+                return self._worst([self.judge_alert(each, engine) for each in conditions])
+            case Any(conditions):
+                return min((self.judge_alert(each, engine) for each in conditions), key=_badness_of)
+            case Except(first, _):
+                return self.judge_alert(first, engine)
+            case _:
+                return self._worst([self._judge_query(_COMPILER.term(each), engine) for each in needs_of(condition)])
+
+    @staticmethod
+    def _worst(cells: Sequence[Cell]) -> Cell:
+        if not cells:
+            return Cell("data")
+        worst = max(cells, key=_badness_of)
+        missing = dict.fromkeys(name for each in cells for name in each.missing)
+        return Cell(worst.found, tuple(missing), worst.why)
+
     def _judge_query(self, expression: str, engine: Engine) -> Cell:
         if self._finds(_choose(expression, engine)):
             return Cell("data")
         if ALERTS in (name for name, _ in selectors(expression)):
             return Cell("idle", (), "no alert fires")
-        read = [_choose(each, engine) for each in _raw_selectors(expression)]
+        # What follows `unless` may be missing.
+        read = [_choose(each, engine) for each in _raw_selectors(expression.partition(" unless ")[0])]
         absent = [each for each in read if not self._finds(f"count(count_over_time({each}[{_RANGE}]))")]
         if absent:
             return self._explain_absent(absent, engine)
@@ -229,6 +311,10 @@ class _Asker:
             assert not answer.get("warnings"), f"{query}: {answer['warnings']}"
             self._known[query] = bool(answer["data"]["result"])
         return self._known[query]
+
+
+def _badness_of(cell: Cell) -> int:
+    return _WORSE.index(cell.found)
 
 
 _WORSE = ("data", "partly", "idle", "off", "broken")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from alerts.options import make_options
 from servescope.sources.parse import parse_exposition
 from tests.engines.captures import OLD_NAMES, grow
 from tests.engines.matrix import Matrix, make_matrix
@@ -117,3 +118,33 @@ def test_a_promise_between_two_buckets_is_one_at_the_next(matrix: Matrix) -> Non
     cells = matrix.find("requests", "Time to first token: attainment").cells
 
     assert (cells["dynamo-1-6"].found, cells["vllm-0-32"].found) == ("data", "data")
+
+
+# The newest captured release of each engine, with the sources that an operator names for it.
+SHIPPED = {"vllm-0-32": ["vllm"], "dynamo-1-6": ["dynamo-frontend", "dynamo-mocker"]}
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+@pytest.mark.parametrize("engine", SHIPPED)
+def test_no_alert_that_is_shipped_for_an_engine_is_dead_on_it(matrix: Matrix, engine: str) -> None:
+    """What it reads is there, or is supplied by a process beside the engine; nothing is read that has another shape."""
+    options = make_options({"sources": SHIPPED[engine]}, origin="options.toml")
+    shipped = {name: matrix.alerts[name][engine] for name in options.alerts() if name in matrix.alerts}
+    dead = {
+        name: cell
+        for name, cell in shipped.items()
+        if cell.found == "broken" or (cell.found == "off" and not matrix.is_elsewhere(engine, cell))
+    }
+
+    assert len(shipped) > 20
+    assert dead == {}
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_every_alert_works_with_our_own_instruments(matrix: Matrix) -> None:
+    """But on gaps between tokens, which they report beside a request's own time per output token."""
+    dead = {name for name, cells in matrix.alerts.items() if cells["chat-v2.*"].found in ("off", "broken")}
+
+    assert {name for name in dead if "InterToken" not in name} == set()

@@ -220,8 +220,8 @@ _MEMORY: Final = (
     _of_faults("phased", "target-unreachable@phased/decode-0", "ServescopePhaseDown"),
     _of_faults("stuck-kv", "kv-transfer-stuck", "ServescopeKvTransfersStuck"),
     Episode(
-        "crowded", "crowded", "`traffic-surge:6` where the cache has room for few requests",
-        lambda stack: harm.surge(stack, "traffic-surge:6", "crowded"), ("ServescopeRequestsPreempted",),
+        "crowded", "crowded", "`traffic-surge:5` where the cache has room for few requests",
+        lambda stack: harm.surge(stack, "traffic-surge:5", "crowded"), ("ServescopeRequestsPreempted",),
     ),
 )  # fmt: skip
 

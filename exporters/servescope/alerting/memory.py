@@ -37,7 +37,7 @@ _PREEMPTS: Final = All((
 
 MEMORY_ALERTS: Final = (
     Alert(
-        "ServescopeGpuGone", "warning", "engine", "serving",
+        "ServescopeGpuGone", "warning", "engine", "memory",
         All((
             Except(Present(Lately("max", _GPU, "6h")), Present(_GPU)),
             # A replica that is gone as a whole is another alert's.
@@ -70,7 +70,7 @@ MEMORY_ALERTS: Final = (
             "Whoever owns the machines, now if several GPUs are gone, else in the morning.",
             "The GPU is reported again, or 6 hours have passed since it was.",
         ),
-        "requests", "gpu_memory_usage", wait="5m", keep="5m", panel="GPU gone",
+        "scale", "gpu_memory_usage", wait="5m", keep="5m", panel="GPU memory",
     ),
     Alert(
         "ServescopeRequestsPreempted", "warning", "engine", "memory",

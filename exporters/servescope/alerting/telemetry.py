@@ -207,7 +207,7 @@ TELEMETRY_ALERTS: Final = (
             "The owner of the deployment, now, if it serves and is not watched; else nobody.",
             "An engine of the deployment is listed.",
         ),
-        "health", "servescope_target_up", wait="5m",
+        "health", "servescope_targets", wait="5m", panel="Targets of each deployment",
     ),
     Alert(
         "ServescopeMostDeploymentsGone", "critical", "telemetry", "telemetry",
@@ -238,7 +238,7 @@ TELEMETRY_ALERTS: Final = (
             "Whoever owns the orchestrator or the job that writes the lists, now.",
             "The deployments are listed again.",
         ),
-        "health", "servescope_target_up", wait="5m",
+        "health", "servescope_targets", wait="5m", panel="Targets of each deployment",
     ),
     Alert(
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",

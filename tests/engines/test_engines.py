@@ -129,7 +129,7 @@ SHIPPED = {"vllm-0-32": ["vllm"], "dynamo-1-6": ["dynamo-frontend", "dynamo-mock
 @pytest.mark.parametrize("engine", SHIPPED)
 def test_no_alert_that_is_shipped_for_an_engine_is_dead_on_it(matrix: Matrix, engine: str) -> None:
     """What it reads is there, or is supplied by a process beside the engine; nothing is read that has another shape."""
-    options = make_options({"sources": SHIPPED[engine]}, origin="options.toml")
+    options = make_options({"alerts": {"sources": SHIPPED[engine]}}, origin="options.toml")
     shipped = {name: matrix.alerts[name][engine] for name in options.alerts() if name in matrix.alerts}
     dead = {
         name: cell

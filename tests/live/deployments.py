@@ -164,7 +164,7 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         _phased("stuck-kv"),
     )),
     # Alone, as it gets many times its traffic: more than its cache has room for.
-    "crowd": Emulated((Deployed("crowded", tables={"engine": {"cache_blocks": 700}}),)),
+    "crowd": Emulated((Deployed("crowded", tables={"engine": {"cache_blocks": 500}}),)),
     "targets": Emulated((
         Deployed("targets"),
         Deployed("gone"),

@@ -108,6 +108,12 @@ def test_writing_back_restores_v1(config: Path) -> None:
     done = run("migrate", str(config), "--write", "--back")
 
     assert done.returncode == 0
+    assert "Memory: What only v1 has returns at its default: kv_cache_free_gpu_mem_fraction 0.9" in done.stdout
+    assert (
+        "Speculation: Speculation, KV-aware routing and disaggregation of the Management API have no place"
+        in done.stdout
+    )
+    assert "Autoscaling: v1 scales on requests: set concurrency_target" in done.stdout
     assert config.with_name("config.yaml.v2").read_text(encoding="utf-8") == V2
     assert config.read_text(encoding="utf-8") == (
         "model_name: mine\ntrt_llm:\n  inference_stack: v1\n  build:\n    max_num_tokens: 8192\n"
@@ -305,6 +311,7 @@ def test_the_body_for_the_management_api(config: Path, tmp_path: Path) -> None:
         (["--target-in-flight-tokens", "0"], "settings.target_in_flight_tokens is 0, expected"),
         (["--llm-config", "missing.json"], "missing.json: cannot be read: No such file or directory"),
         (["--write", "--check"], "not allowed with argument"),
+        (["--check"], "has no config.yaml or config.yml in it"),
         ([], "required: CONFIG"),
     ],
 )  # fmt: skip

@@ -388,8 +388,8 @@ class EditedMapping:
         return separator.join(written) + (separator if more or ends_in_comment else "")
 
 
-def apply(document: Document, edits: Sequence[TextEdit], intended: object) -> str:
-    """The text with the edits in it, which has to read as `intended`; raises DocumentError where it does not."""
+def apply(document: Document, edits: Sequence[TextEdit], intended: object) -> Document:
+    """The document with the edits in it, which has to read as `intended`; raises DocumentError where it does not."""
     text = document.text
     parts: list[str] = []
     at = 0
@@ -402,12 +402,12 @@ def apply(document: Document, edits: Sequence[TextEdit], intended: object) -> st
     if not _ends_line(text) and _ends_line(result) and at == len(text):
         result = result[: -2 if result.endswith("\r\n") else -1]
     try:
-        is_intended = is_same(read_document(result, document.origin).value, intended)
+        edited = read_document(result, document.origin)
     except DocumentError as error:
         raise DocumentError(document.origin, 0, 0, f"cannot be edited in place: {error.what}") from error
-    if not is_intended:
+    if not is_same(edited.value, intended):
         raise DocumentError(document.origin, 0, 0, "cannot be edited in place: the result would not mean the same")
-    return result
+    return edited
 
 
 def _merge(edits: Sequence[TextEdit]) -> list[TextEdit]:

@@ -13,7 +13,7 @@ from typing import Final
 from servescope.errors import ServescopeError, UsageError
 from servescope.migration.body import ManagementBody, check_body, is_management_body, make_body
 from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode, read_document
-from servescope.migration.meaning import describe_meaning, token_target
+from servescope.migration.meaning import describe_meaning, describe_rollback, token_target
 from servescope.migration.report import FileReport
 from servescope.migration.translation import Answers, Migration, translate
 from servescope.migration.trt_llm import LARGEST_V2_BATCH_TOKENS, Stack
@@ -50,14 +50,22 @@ def read_options(arguments: argparse.Namespace) -> MigrationOptions:
 
 
 def find_configs(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files that were named, and those of the folders that were, hidden folders left out, in order."""
+    """The files that were named, and those of the folders that were, hidden folders left out, in order.
+
+    Raises UsageError for a folder without such a file: nothing would be checked there.
+    """
     for path in paths:
         if not path.is_dir():
             yield path
             continue
+        found = False
         for folder, folders, files in os.walk(path):
             folders[:] = sorted(each for each in folders if not each.startswith("."))
-            yield from (Path(folder) / name for name in sorted(files) if name in NAMES)
+            for name in sorted(set(files) & set(NAMES)):
+                found = True
+                yield Path(folder) / name
+        if not found:
+            raise UsageError(f"{path}: has no {' or '.join(NAMES)} in it")
 
 
 def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
@@ -91,8 +99,10 @@ def _report(name: str, found: Migration, options: MigrationOptions) -> FileRepor
         return FileReport(name, "asked", found, found.findings)
     if not found.is_changed:
         return FileReport(name, "unchanged", found, found.findings)
-    if options.to == "v1" or found.document.root is None:
+    if found.document.root is None:
         return FileReport(name, "changed", found, found.findings)
+    if options.to == "v1":
+        return FileReport(name, "changed", found, found.findings, describe_rollback(found.document.root))
     meaning = describe_meaning(found.document.root)
     return FileReport(name, "changed", found, found.findings, meaning, options.body)
 

@@ -58,6 +58,28 @@ def describe_meaning(root: DocumentNode) -> tuple[MeaningChange, ...]:
     )
 
 
+def describe_rollback(root: DocumentNode) -> tuple[MeaningChange, ...]:
+    """What cannot go back when the v1 file of a v2 configuration is made."""
+    trt_llm = root.find("trt_llm")
+    kwargs = trt_llm.find("runtime", "patch_kwargs") if trt_llm is not None else None
+    lost = f" patch_kwargs ({', '.join(map(str, kwargs.value))}) has no place in v1." if kwargs and kwargs.value else ""
+    return (
+        MeaningChange("memory", (
+            "What only v1 has returns at its default: kv_cache_free_gpu_mem_fraction 0.9, total_token_limit 500000, "
+            "guaranteed_no_evict, no request_default_max_tokens. The v1 file from before the move, if it was kept, has "
+            f"its own values.{lost}"
+        ), "S4"),
+        MeaningChange("speculation", (
+            "Speculation, KV-aware routing and disaggregation of the Management API have no place in v1's file: v1 "
+            "speculates by lookahead, under trt_llm.build.speculator, and routes by load."
+        ), "S1"),
+        MeaningChange("autoscaling", (
+            "v1 scales on requests: set concurrency_target and target_utilization_percentage again; "
+            "target_in_flight_tokens has no meaning there."
+        ), "S1"),
+    )  # fmt: skip
+
+
 def _value(node: DocumentNode, *keys: str) -> object:
     found = node.find(*keys)
     return None if found is None else found.value

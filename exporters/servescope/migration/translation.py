@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from servescope.migration.config_yaml import check_config
-from servescope.migration.document import Document, read_document
+from servescope.migration.document import Document
 from servescope.migration.editing import EditedMapping, EntryText, RemovedComment, TextEdit, apply, quoted
 from servescope.migration.fates import BACK, FATES, FateKind, FieldFate
 from servescope.migration.nodes import DocumentNode, MappingEntry
@@ -105,11 +105,11 @@ def translate(
     changes = tuple(plan.changes())
     if questions:
         return replace(found, changes=changes, questions=questions)
-    text = apply(document, plan.edits(), plan.intended())
-    wrong = [each for each in check_config(read_document(text, document.origin)) if each.severity == "error"]
+    edited = apply(document, plan.edits(), plan.intended())
+    wrong = [each for each in check_config(edited) if each.severity == "error"]
     if wrong:
         raise document.error(trt_llm, f"its translation would not be valid: {wrong[0].sentence}")
-    return replace(found, changes=changes, text=text)
+    return replace(found, changes=changes, text=edited.text)
 
 
 def _ask(trt_llm: DocumentNode, answers: Answers) -> Iterator[Question]:

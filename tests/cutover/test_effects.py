@@ -121,3 +121,18 @@ def test_pods_that_differ_for_good() -> None:
     """One pod against many leaves the variance of one; more pods less."""
     assert float(pod_variance(0.01, 1e9, 1)) == pytest.approx(0.01)
     assert float(pod_variance(0.01, 4, 4)) == pytest.approx(0.005)
+
+
+def test_the_variance_of_one_pod_is_that_of_its_past() -> None:
+    """Blocks that come later change no variance before them, and the first block has none yet."""
+    random = np.random.default_rng(4)
+    whole = random.uniform(9e3, 11e3, size=(1, 20))
+    parts = whole * random.uniform(0.9, 1.1, size=(1, 20))
+    found, early = (
+        ratio_effects(parts[:, :end], whole[:, :end], parts[:, :end], whole[:, :end], least_whole=100.0)
+        for end in (20, 8)
+    )
+
+    assert np.array_equal(found.sampling[:8], early.sampling)
+    assert np.isinf(found.sampling[0])
+    assert np.isfinite(found.sampling[1:]).all()

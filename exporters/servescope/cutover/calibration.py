@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from servescope.cutover.effects import BlockEffects, mean_effects
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import Noise
-from servescope.cutover.sequences import EffectPath, Floats, accumulate
+from servescope.cutover.sequences import EffectPath, Floats, accumulate, lasting_information
 
 BLOCKS_PER_HOUR = 12
 LAG_BLOCKS = 36
@@ -255,7 +255,7 @@ def coefficient2_from_buckets(counts: Floats, edges: Floats, mean: float) -> flo
     return max(0.0, second / first**2 - 1.0)
 
 
-def online_path(blocks: BlockEffects, *, persistent: float = 0.0) -> EffectPath:
+def online_path(blocks: BlockEffects, *, persistent: ArrayLike = 0.0) -> EffectPath:
     """The running estimate where no past has shown the noise: it is estimated from the cutover itself (4.2).
 
     `blocks` are merged to fifteen minutes (`ONLINE_MERGED`). There is no information before `ONLINE_BURN_IN` of them.
@@ -267,7 +267,7 @@ def online_path(blocks: BlockEffects, *, persistent: float = 0.0) -> EffectPath:
     for position, block in enumerate(known):
         factor = online_factor(blocks, known[: position + 1], float(plain.estimate[block]))
         information[block:] = plain.information[block] / factor
-    lasting = information / (1.0 + information * persistent)
+    lasting = lasting_information(information, persistent)
     return EffectPath(np.where(lasting > 0.0, plain.estimate, 0.0), lasting)
 
 

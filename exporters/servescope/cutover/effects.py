@@ -99,8 +99,8 @@ def ratio_effects(v1_part: Floats, v1_whole: Floats, v2_part: Floats, v2_whole: 
     """The effects of a ratio of two counters' sums, part ÷ whole, per arm, pod and consecutive block: (P, B) each.
 
     The variance is the delta method's on what is left of each pod, part − ratio · whole (4.7); where an arm has one pod
-    only, it comes from the differences between that pod's consecutive blocks. Blocks in which an arm's whole is below
-    `least_whole`, or its part 0, have an infinite variance.
+    only, it comes from the differences between that pod's consecutive blocks so far, and its first block is left out.
+    Blocks in which an arm's whole is below `least_whole`, or its part 0, have an infinite variance.
     """
     firsts, lasts = merge_blocks(
         np.nansum(v1_whole, axis=0), np.nansum(v2_whole, axis=0), enough=least_whole, most=most
@@ -133,9 +133,9 @@ def _ratio(part: Floats, whole: Floats, least_whole: float) -> tuple[Floats, Flo
         spread = (np.square(residuals) / kept).sum(axis=0)
         variance = np.divide(spread, np.square(total), out=np.full_like(total, np.inf), where=known)
     else:
-        steps = np.diff(logarithm[known])
-        between = 0.5 * float(np.mean(np.square(steps))) if steps.size else np.inf
-        variance = np.where(known, between, np.inf)
+        steps = np.square(np.diff(logarithm[known]))
+        variance = np.full_like(logarithm, np.inf)
+        variance[np.flatnonzero(known)[1:]] = 0.5 * np.cumsum(steps) / np.arange(1, steps.size + 1)
     return logarithm, np.where(known, variance, np.inf)
 
 

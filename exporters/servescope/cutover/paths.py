@@ -182,7 +182,7 @@ def _effect_path(
             for bound in (0.0, floor, margin)
         )  # fmt: skip
     else:
-        path = calibration.online_path(blocks, persistent=float(np.max(persistent, initial=0.0)))
+        path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
         harm, material, beyond = (
             change.log_mixed(path.log_evidence_above(bound, levels.harm, wanted)[None], np.array([levels.weight]))
             for bound in (0.0, floor, margin)

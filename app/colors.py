@@ -14,12 +14,12 @@ from servescope.contract.metrics import REPLICA_STATUSES
 from servescope.contract.types import Status
 
 V1: Final = "#2f7ed8"
-V2: Final = "#9562e8"
+V2: Final = "#b04fd0"
 NEUTRAL: Final = "#7b8794"
 """What is neither a stack nor good or bad: plans, decisions, pointers."""
 ROLLOUT: Final = "#12958a"
 """What somebody changed: deploys and configured shares."""
-_OTHERS: Final = ("#c750b8", "#a0714a", "#1a93b8", "#6f7fd0")
+_OTHERS: Final = ("#a0714a", "#1a93b8", "#c9568a", "#6f7fd0")
 
 HARM_COLORS: Final[Mapping[Status, str]] = MappingProxyType(
     {"good": "#1f9457", "warning": "#c56a00", "critical": "#d9434e"}

@@ -156,7 +156,7 @@ def _row(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> str:
         cell("Ratio", ratio, escape(verdicts.format_interval(metric)) if metric.ratio else "", "number"),
         cell(
             "Reading",
-            verdicts.verdict_chip(metric.verdict, verdicts.as_sentence(metric.reason)),
+            verdicts.verdict_chip(metric.verdict, display.as_sentence(metric.reason)),
             escape(verdicts.describe_margin(metric)),
         ),
         cell("Worst span", *_describe_worst(metric, worst, zone)),

@@ -13,6 +13,14 @@ ABSENT = "–"
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
+def as_sentence(text: str) -> str:
+    """A text with a full stop at its end, and a capital at its beginning unless that is a name."""
+    first = text.partition(" ")[0]
+    is_name = text.startswith(("v1", "v2")) or "_" in first or ":" in first.rstrip(":")
+    begun = text if is_name else text[:1].upper() + text[1:]
+    return begun if not begun or begun.endswith((".", "!", "?")) else f"{begun}."
+
+
 def is_absent(value: float | None) -> bool:
     """Whether there is no value: None, or NaN in a frame."""
     return value is None or math.isnan(value)

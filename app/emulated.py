@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from app import cutovers, display, selection
+from app import cutovers, display, fault_words, selection
 from servescope.cutover.evidence import Decision
 from servescope.cutover.plan import Arm
 from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
@@ -125,8 +125,10 @@ def _draw_switch(client: ControlClient, active: list[Mapping[str, Any]], deploym
             st.session_state[_REFUSED] = str(error)
 
     kind, switch = st.columns([3, 2], vertical_alignment="bottom")
-    kind.selectbox("Fault of v2", FAULTS, key="emulated_fault", disabled=ours is not None)
+    kind.selectbox(
+        "Fault of v2", FAULTS, key="emulated_fault", disabled=ours is not None, format_func=fault_words.title_of
+    )
     switch.toggle("On", key="emulated_switch", on_change=flip)
-    others = [each["kind"] for each in on if each is not ours]
+    others = [fault_words.title_of(each["kind"]) for each in on if each is not ours]
     if others:
         st.caption(f"Also on: {', '.join(others)}")

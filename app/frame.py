@@ -208,7 +208,7 @@ def explain_moment(store: History, span: TimeRange) -> str:
     """What the moment of a page's figures and its range mean, in a sentence or two."""
     window, length = (
         queries.describe_window(store, span.end_ms),
-        display.format_wait((span.end_ms - span.start_ms) / 1000),
+        selection.describe_length(span),
     )
     when = "Now is" if span.live else "The figures are those of"
     return (

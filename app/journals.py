@@ -47,7 +47,7 @@ def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
         cell("Run", element("strong", str(run.number)), escape(f"{run.plan} · {run.frozen.hash()[:12]}")),
         cell("Started", escape(display.format_time(start.at_ms, zone)), escape(start.by or display.ABSENT)),
         cell("Stage reached", f"{run.stage + 1} of {len(stages)}", display.format_planned(stages[run.stage].share)),
-        cell("Verdict", chip, escape(verdicts.as_sentence(last.reason)) if last else ""),
+        cell("Verdict", chip, escape(display.as_sentence(last.reason)) if last else ""),
         cell("State", element("span", ended, "quiet" if run.ended else "value good")),
     ]
     return element("tr", "".join(cells))

@@ -9,7 +9,6 @@ from app import display, queries
 from app.markup import cell, element, grid, heading
 from app.queries import Shown
 from app.self_tests import describe_harm
-from app.verdicts import as_sentence
 from servescope.contract.judged import JUDGED
 from servescope.cutover.plan import CutoverPlan, MetricPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
@@ -89,7 +88,7 @@ def draw_forecast(stages: Sequence[StageForecast]) -> str:
     for name, title in names:
         found = [next((each for each in stage.metrics if each.name == name), None) for stage in stages]
         rows.append(element("tr", element("th", escape(title), scope="row") + "".join(map(_forecast_cell, found))))
-    never = [element("li", escape(as_sentence(stage.sentence))) for stage in stages if stage.seconds is None]
+    never = [element("li", escape(display.as_sentence(stage.sentence))) for stage in stages if stage.seconds is None]
     said = element("div", element("ul", "".join(never)), "scope gaps") if never else ""
     return said + grid("forecast", heads, rows)
 
@@ -116,5 +115,5 @@ def _forecast_cell(forecast: MetricForecast | None) -> str:
         settled, found = "not known yet", ""
     if forecast.detectable is not None:
         found = f"finds {describe_harm(forecast.name, forecast.detectable)}"
-    shown = element("span", escape(settled), data_tip=as_sentence(forecast.reason) or None)
+    shown = element("span", escape(settled), data_tip=display.as_sentence(forecast.reason) or None)
     return cell("Metric", shown, escape(found), "number")

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from app.display import format_wait
 from servescope.errors import UsageError
 from servescope.settings.clock import program_clock
 from servescope.settings.values import format_instant, parse_instant
@@ -80,6 +81,12 @@ def _parse_instant(name: str, text: str) -> int:
         return parse_instant(text)
     except ValueError as error:
         raise UsageError(f"{name} {text!r} is not a time, expected one like '2026-11-20T14:05:00Z'") from error
+
+
+def describe_length(span: TimeRange) -> str:
+    """How long a range is, as the picker calls it where that offers it."""
+    seconds = (span.end_ms - span.start_ms) / 1000
+    return next((name for name, length in PRESETS.items() if length == seconds), format_wait(seconds))
 
 
 def adopt_link() -> None:

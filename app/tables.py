@@ -297,7 +297,7 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sour
     ]
     notes = [("error", [record["error"]] if record["error"] else []), ("warning", record["warnings"].splitlines())]
     below = [
-        element("tr", element("td", draw_lines(lines), kind, colspan=str(len(cells))), kind)
+        element("tr", element("td", draw_lines(map(display.as_sentence, lines)), kind, colspan=str(len(cells))), kind)
         for kind, lines in notes
         if lines
     ]
@@ -306,7 +306,7 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sour
 
 def draw_warnings(warnings: Sequence[str]) -> str:
     """What is wrong with the last scrape of a target that could be read."""
-    return element("div", element("div", draw_lines(warnings), "warnings"), "scope")
+    return element("div", element("div", draw_lines(map(display.as_sentence, warnings)), "warnings"), "scope")
 
 
 _SOURCE_TEXTS = ("url", "deployment_id", "model_name", "role", "replica", "source", "versions")
@@ -322,13 +322,13 @@ def _health(record: Record, now_ms: int, unknown: str) -> tuple[str, str]:
     state, status = ("healthy", "good") if record["healthy"] else ("failing", "critical")
     success = record["last_success_ms"]
     age = unknown if display.is_absent(success) else display.format_age((now_ms - success) / 1000)
-    since = age if age in (unknown, "now") else f"{age} ago"
+    since = age if age == unknown else f"last success {age}" if age == "now" else f"last success {age} ago"
     return element("span", state, f"value band {status}"), element("span", since)
 
 
 def _scrape(record: Record) -> tuple[str, str]:
     duration = display.format_value(record["duration_seconds"], "seconds")
-    return element("span", duration, "value"), element("span", display.format_bare(record["samples"], "1"))
+    return element("span", duration, "value"), element("span", f"{display.format_bare(record['samples'], '1')} samples")
 
 
 def draw_coverage(counts: Mapping[str, int], missing: int) -> tuple[str, str]:
@@ -342,7 +342,9 @@ def draw_coverage(counts: Mapping[str, int], missing: int) -> tuple[str, str]:
     )
     observed = sum(counts[status] for status in counts if status not in ("elsewhere", "impossible"))
     lacking = f" · {element('span', f'{missing} missing', 'value warning')}" if missing else ""
-    return element("span", bar, "bar", data_tip=tip, tabindex="0"), f"{observed} of {total} with a value{lacking}"
+    return element(
+        "span", bar, "bar", data_tip=tip, tabindex="0"
+    ), f"{observed} of {total} metrics have a value{lacking}"
 
 
 _COVERAGE_WORDS: Final[Mapping[str, str]] = {
@@ -351,6 +353,7 @@ _COVERAGE_WORDS: Final[Mapping[str, str]] = {
     "approximate": "approximated",
     "elsewhere": "reported by another target",
     "impossible": "not reported by this source",
+    "missing": "no longer reported",
 }
 
 
@@ -359,6 +362,7 @@ def draw_coverage_key() -> str:
     entries = (
         element("span", element("i", "", f"key part {status}") + f" {escape(words)}")
         for status, words in _COVERAGE_WORDS.items()
+        if status in COVERAGES
     )
     return element("div", "Coverage:" + "".join(entries), "scope legend")
 
@@ -376,10 +380,10 @@ def draw_metrics(coverage: pd.DataFrame) -> str:
 def _metric_row(record: Record) -> str:
     native, reason, status = (record[name] for name in ("native", "reason", "status"))
     known = [element("code", escape(native))] if native else []
-    said = [element("span", escape(reason), "quiet")] if reason else []
+    said = [element("span", escape(display.as_sentence(reason)), "quiet")] if reason else []
     cells = [
         element("th", element("code", escape(record["metric"])), scope="row"),
-        cell("Coverage", element("span", escape(status), f"value coverage {status}")),
+        cell("Coverage", element("span", escape(_COVERAGE_WORDS[status]), f"value coverage {status}")),
         cell("Native series", *((known + said) or [element("span", ABSENT, "quiet")])),
     ]
     return element("tr", "".join(cells))

@@ -25,7 +25,7 @@ _PLANNED, _SEEN = NEUTRAL, V2
 # Dark enough for white text, on a light page and on a dark one.
 _VERDICT_COLORS: Final = {"good": "#1a7444", "critical": "#b02a35", "warning": "#8a5a00", "unknown": "#5f6b78"}
 # Of v2's hue, as they are its shares.
-_STAGE_COLORS: Final = ("#5f3aa3", "#7350b8")
+_STAGE_COLORS: Final = ("#713386", "#843f9c")
 _TEXT_COLOR = "#ffffff"
 LANES: Final = ("verdict", "stage", "decisions", "deploys", "alerts", "targets")
 _EVENT_LANES: Final[Mapping[EventKind, str]] = {

@@ -58,12 +58,6 @@ REACH: Final = 3.0
 """How many margins to either side of "no change" a row of the forest plot shows."""
 
 
-def as_sentence(text: str) -> str:
-    """A text with a full stop at its end, and a capital at its beginning unless that is the name of a stack."""
-    begun = text if text.startswith(("v1", "v2")) else text[:1].upper() + text[1:]
-    return begun if not begun or begun.endswith((".", "!", "?")) else f"{begun}."
-
-
 def verdict_chip(verdict: Verdict, tip: str | None = None) -> str:
     """A verdict as its sign and its word."""
     look = VERDICT_LOOKS[verdict]
@@ -81,7 +75,7 @@ def draw_answer(judgement: Judgement, zone: tzinfo) -> str:
     )  # fmt: skip
     advice = element("div", escape(judgement.advice.capitalize()), "advice")
     severity = element("span", escape(judgement.severity), "severity") if judgement.severity else ""
-    reason = element("div", escape(as_sentence(judgement.reason)), "reason")
+    reason = element("div", escape(display.as_sentence(judgement.reason)), "reason")
     lines = [element("div", verdict_chip(judgement.verdict) + severity, "heads"), reason, *_latched(judgement, zone)]
     lines += [_efficiency(each) for each in judgement.efficiency[:1]]
     said = element("div", "".join(lines), "said")
@@ -233,7 +227,7 @@ def _forest_row(metric: MetricJudgement, *, several_stages: bool) -> str:
     notes = draw_lines(metric.notes)
     changes = f"Would change: {_lowered(metric.flips)}" if metric.flips else ""
     flips = element("div", escape(changes), "flips") if changes and metric.required else ""
-    reason = as_sentence(metric.reason.removeprefix(f"{metric.title}: "))
+    reason = display.as_sentence(metric.reason.removeprefix(f"{metric.title}: "))
     good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
     cells = [
         element(

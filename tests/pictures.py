@@ -24,6 +24,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from app.fault_words import title_of
 from tests.support.console_store import append_now, write_day, write_increments
 from tests.support.cutover_store import write_cutover
 from tests.support.waiting import deadline_seconds
@@ -223,7 +224,7 @@ def take_fault_pictures(
     """The demo's page of faults, with one switched on by its switch and seen in the figures."""
     page = open_page(browser, "light", WIDE)
     page.goto(f"{address}/{FAULTS_PAGE}", wait_until="commit")
-    switch = page.locator("label", has_text="draft-misaligned")
+    switch = page.locator("label", has_text=title_of("draft-misaligned"))
     switch.wait_for()
     time.sleep(QUIET_SECONDS)
     switch.click()

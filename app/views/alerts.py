@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 
-from app import alarms, display, frame, markup, selection
+from app import alarms, display, frame, markup, selection, silences
 from app.alarms import Alarm
 from app.markup import cell, element, grid, heading
+from app.silences import Known, Silence, SilenceReader
 from servescope.alerting.alerts import ALERTS
+from servescope.console import ALERTMANAGERS_VARIABLE
 from servescope.store.history import History
 
 _LOOKS = {"firing": ("▲", "critical"), "pending": ("◷", "warning"), "resolved": ("✓", "good")}
@@ -42,8 +46,9 @@ def _first_alert(store: History) -> str:
 
 
 def draw_alarms(store: History) -> None:
-    """How many fire that need action, then each with its labels."""
+    """How many fire that need action, then each with its labels, then the silences."""
     found = alarms.read_alarms(store, selection.now_ms())
+    known = _read_silences()
     frame.describe("alerts as they were last evaluated", list_alarms(found), "alerts")
     urgent = alarms.needing_action(found)
     counts = Counter(each.state for each in urgent)
@@ -53,14 +58,61 @@ def draw_alarms(store: History) -> None:
             [
                 ("Firing", _count("firing", counts["firing"]), _describe_severities(worst)),
                 ("Pending", _count("pending", counts["pending"]), "condition holds, not yet for long enough"),
-                ("Resolved", _count("resolved", counts["resolved"]), "lately"),
-            ]
+                ("Resolved", _count("resolved", counts["resolved"]), "kept for 15 minutes"),
+            ],
+            "now",
         )
     )
     if not urgent:
         st.info("No alert is firing or pending.", icon=":material/notifications_off:")
     if found:
-        st.html(draw_table(found, selection.range_parameters()))
+        st.html(draw_table(found, known.silences if known else (), selection.range_parameters()))
+    if known is not None:
+        draw_silences(known)
+
+
+def _read_silences() -> Known | None:
+    """The silences of the Alertmanagers that the console was started with; None without any."""
+    path = os.environ.get(ALERTMANAGERS_VARIABLE)
+    return _silence_reader(Path(path)).read() if path else None
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def _silence_reader(path: Path) -> SilenceReader:
+    return silences.open_reader(path)
+
+
+def draw_silences(known: Known) -> None:
+    """What is silenced until when, by whom and why; a line for each Alertmanager that does not answer."""
+    st.markdown("**Silences**")
+    for problem in known.problems:
+        st.caption(f":material/cloud_off: {problem}")
+    if known.silences:
+        st.html(draw_silence_table(known.silences))
+    elif not known.problems:
+        st.caption("Nothing is silenced.")
+
+
+def draw_silence_table(found: Sequence[Silence]) -> str:
+    """The silences, those that hold now first; each leads to its Alertmanager."""
+    heads = [heading("Silenced until", "since"), heading("What", "alerts with these labels"), heading("Why", "who")]
+    zone = selection.reader_zone()
+    rows = []
+    for each in found:
+        until = display.format_time(each.ends_ms, zone)
+        begins = "since" if each.state == "active" else "begins"
+        what = ", ".join(map(str, each.matchers))
+        cells = [
+            cell(
+                "Silenced until",
+                element("a", escape(until), "name", href=each.link, target="_blank", rel="noopener noreferrer"),
+                escape(f"{begins} {display.format_time(each.starts_ms, zone)}"),
+            ),
+            cell("What", element("code", escape(what))),
+            cell("Why", escape(each.comment or display.ABSENT), escape(each.by)),
+        ]
+        rows.append(element("tr", "".join(cells)))
+    return grid("silences", heads, rows)
 
 
 def _count(state: str, count: int) -> str:
@@ -72,8 +124,8 @@ def _describe_severities(worst: Counter[str]) -> str:
     return " · ".join(f"{worst[severity]} {severity}" for severity in alarms.SEVERITIES if worst[severity]) or "none"
 
 
-def draw_table(found: Sequence[Alarm], parameters: dict[str, str]) -> str:
-    """The alerts in the order given, each with a link to its runbook and its deployment."""
+def draw_table(found: Sequence[Alarm], silenced: Sequence[Silence], parameters: dict[str, str]) -> str:
+    """The alerts in the order given, each with a link to its runbook and its deployment; silenced ones are marked."""
     heads = [heading("State", "since"), heading("Alert", "severity"), heading("About"), heading("What it says")]
     zone = selection.reader_zone()
     rows = []
@@ -84,13 +136,20 @@ def draw_table(found: Sequence[Alarm], parameters: dict[str, str]) -> str:
         rest = each.place.removeprefix(deployment).removeprefix(" · ")
         name = markup.link("alerts", each.name, {"alert": each.name}, "name") if each.name in ALERTS else each.name
         cells = [
-            cell("State", state, escape(display.format_time(each.since_ms, zone))),
+            cell("State", f"{state} {_silenced(each, silenced)}", escape(display.format_time(each.since_ms, zone))),
             cell("Alert", name, escape(_describe_severity(each.severity))),
             cell("About", about or display.ABSENT, escape(rest)),
             cell("What it says", escape(each.text or display.ABSENT)),
         ]
         rows.append(element("tr", "".join(cells)))
     return grid("alarms", heads, rows)
+
+
+def _silenced(alarm: Alarm, found: Sequence[Silence]) -> str:
+    """A mark where a silence holds the notifications of an alert back."""
+    if alarm.state == "resolved" or not any(each.holds_back(alarm) for each in found):
+        return ""
+    return element("span", "silenced", "chip")
 
 
 def _state(alarm: Alarm) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, comparison, families, frame, markup, queries, selection, tables, verdicts
+from app import charts, comparison, display, families, frame, markup, queries, selection, tables, verdicts
 from app.charts import Chart, Dash, Line
 from app.comparison import Compared
 from app.queries import Shown
@@ -125,13 +125,14 @@ def _compared(store: Past, left: Deployment, right: Deployment, start_ms: int, e
 
 def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
     judgement, zone = compared.judgement, selection.reader_zone()
-    line = f"{verdicts.verdict_chip(judgement.verdict)} {escape(verdicts.as_sentence(judgement.reason))}"
+    line = f"{verdicts.verdict_chip(judgement.verdict)} {escape(display.as_sentence(judgement.reason))}"
     st.html(markup.element("div", line, "scope judged-line"))
     shown = [each for each in judgement.metrics if verdicts.has_data(each)]
     folded = [each for each in judgement.metrics if each not in shown]
     swatches = _swatches(left, right)
-    st.html(comparison.draw_table(compared, shown or folded, left, right, swatches, zone))
-    if shown and folded:
+    if shown:
+        st.html(comparison.draw_table(compared, shown, left, right, swatches, zone))
+    if folded:
         with st.expander(f"{len(folded)} without data on either side", icon=":material/visibility_off:"):
             st.html(comparison.draw_table(compared, folded, left, right, swatches, zone))
     st.caption(

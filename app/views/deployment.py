@@ -99,7 +99,7 @@ def _tile(figure: Figure, history: pd.DataFrame, targets: list[TargetStatus], sp
     unit = "" if figure.unit in ("ratio", "seconds", "bytes") else figure.unit
     said = reading.verdict.label if reading else unit
     ends = (display.format_bare(end, figure.unit) for end in (history[figure.name].min(), history[figure.name].max()))
-    length = display.format_wait((span.end_ms - span.start_ms) / 1000)
+    length = selection.describe_length(span)
     course = markup.element("div", escape(f"{length}: {' – '.join(ends)}"))
     return figure.title, tables.show_figure(figure, value, absence), f"{escape(said)}{course}"
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import streamlit as st
 
-from app import display, frame, markup, queries, selection
+from app import display, fault_words, frame, markup, queries, selection
+from app.fault_words import Dose
 from servescope.contract.figures import FIGURES
 from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
+from servescope.emulator.fault_kinds import KINDS
 from servescope.emulator.truths import OBSERVATIONS, Truth
 
 WHOLE_STACK, EVERY_REPLICA = "the whole stack", "every replica"
@@ -98,13 +100,23 @@ def _describe_active(fault: Description) -> str:
     truths = "".join(markup.element("li", _describe_truth(truth, fault)) for truth in fault["truths"])
     shows = f"shows within {display.format_seconds(fault['shows_after_seconds'])}, as means over a minute:"
     listed = markup.element("div", escape(shows), "quiet") + markup.element("ul", truths) if truths else ""
-    return markup.element("div", head + body + listed, "scope fault")
+    alerts = _expected_alerts(fault["kind"])
+    expected = markup.element("div", alerts, "quiet") if alerts else ""
+    return markup.element("div", head + body + listed + expected, "scope fault")
+
+
+def _expected_alerts(kind: str) -> str:
+    """The alerts to expect of a kind, each a link to its runbook; "" for one that alerts nobody."""
+    names = fault_words.WORDS[kind].alerts
+    return "Expect: " + ", ".join(markup.link("alerts", name, {"alert": name}) for name in names) if names else ""
 
 
 def _name_fault(fault: Description) -> str:
-    intensity = "" if fault["intensity"] is None else f" at {fault['intensity']:g}"
+    dosed = KINDS[fault["kind"]].intensity
+    known = dosed is not None and fault["intensity"] is not None
+    intensity = f" at {fault_words.dose_of(dosed.meaning).describe(fault['intensity'])}" if dosed and known else ""
     place = "/".join(each for each in (fault["deployment"], fault["replica"]) if each)
-    return f"{fault['kind']}{intensity} in {place or WHOLE_STACK}"
+    return f"{fault_words.title_of(fault['kind'])}{intensity} in {place or WHOLE_STACK}"
 
 
 def _describe_truth(statement: Description, fault: Description) -> str:
@@ -161,34 +173,40 @@ def _draw_switch(
     place = (deployment or None, replica or None)
     on = [each for each in active if each["kind"] == kind["name"] and (each["deployment"], each["replica"]) == place]
     name = f"{kind['name']}_{deployment}_{replica}"
-    columns = st.columns([2.2, 5.4, 1.6], vertical_alignment="center")
+    columns = st.columns([2.6, 5.2, 1.3, 0.7], vertical_alignment="center")
     st.session_state[f"switch_{name}"] = bool(on)
+    dose = None if kind["intensity"] is None else fault_words.dose_of(kind["intensity"]["meaning"])
 
     def flip() -> None:
         if st.session_state[f"switch_{name}"]:
-            intensity = st.session_state.get(f"intensity_{name}")
+            typed = st.session_state.get(f"intensity_{name}")
+            intensity = None if typed is None or dose is None else round(typed / dose.factor, 9)
             _attempt(lambda: client.switch_on(kind["name"], intensity, deployment=deployment, replica=replica))
         else:
             for each in on:
                 _attempt(partial(client.switch_off, each["id"]))
 
-    columns[0].toggle(kind["name"], key=f"switch_{name}", on_change=flip, disabled=not possible)
+    columns[0].toggle(fault_words.title_of(kind["name"]), key=f"switch_{name}", on_change=flip, disabled=not possible)
     columns[1].html(_describe_kind(kind))
-    if kind["intensity"] is not None:
+    if dose is not None:
+        columns[3].markdown(dose.sign)
         if on:
             # Shown as it is on, and as it was typed again when it is off.
             columns[2].text_input(
-                kind["intensity"]["meaning"], f"{on[0]['intensity']:g}", key=f"running_{on[0]['id']}",
+                kind["intensity"]["meaning"], f"{on[0]['intensity'] * dose.factor:g}", key=f"running_{on[0]['id']}",
                 label_visibility="collapsed", disabled=True,
             )  # fmt: skip
         else:
-            _draw_intensity(columns[2], kind["intensity"], name, disabled=not possible)
+            _draw_intensity(columns[2], kind["intensity"], dose, name, disabled=not possible)
 
 
-def _draw_intensity(column: Any, intensity: Description, name: str, *, disabled: bool) -> None:
+def _draw_intensity(column: Any, intensity: Description, dose: Dose, name: str, *, disabled: bool) -> None:
     number: Callable[[float], float] = int if intensity["whole"] else float
+    lowest, highest, default = (
+        number(round(intensity[part] * dose.factor, 9)) for part in ("lowest", "highest", "default")
+    )
     column.number_input(
-        intensity["meaning"], number(intensity["lowest"]), number(intensity["highest"]), number(intensity["default"]),
+        f"{intensity['meaning']}, in {dose.sign}", lowest, highest, default,
         step=1 if intensity["whole"] else None, format=None if intensity["whole"] else "%g", key=f"intensity_{name}",
         label_visibility="collapsed", disabled=disabled,
     )  # fmt: skip
@@ -200,8 +218,9 @@ def _describe_kind(kind: Description) -> str:
     words += ["in its oldest active replica"] if kind["one_replica"] else []
     words += [f"needs: {kind['part']}"] if kind["part"] else []
     words += [f"shows with {kind['needs']}"] if kind["needs"] else []
-    below = markup.element("div", escape(" · ".join(words)), "lower") if words else ""
-    return markup.element("div", escape(kind["summary"]) + below, "scope")
+    lines = [escape(" · ".join(words)), _expected_alerts(kind["name"])]
+    below = "".join(markup.element("div", line, "lower") for line in lines if line)
+    return markup.element("div", escape(kind["summary"]) + below, "scope fault")
 
 
 def _attempt(switch: Callable[[], object]) -> None:

@@ -8,7 +8,6 @@ import streamlit as st
 
 from app import cutovers, display, frame, selection, self_tests
 from app.cutovers import Missing
-from app.verdicts import as_sentence
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.self_test import SelfTest, run_self_test
 from servescope.errors import ServescopeError
@@ -54,7 +53,7 @@ def draw_self_test(store: Past, plan: CutoverPlan) -> None:
         st.caption(f"Reads up to three days of v1's history before {before}; 200 splits take a few minutes.")
         return
     if not test.shares:
-        st.info(as_sentence(test.sentence), icon=":material/science_off:")
+        st.info(display.as_sentence(test.sentence), icon=":material/science_off:")
         return
     count, watched = sum(each.splits for each in test.shares), display.format_wait(3600 * test.hours)
     frame.describe(

@@ -6,6 +6,7 @@ from html import escape
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import display, frame, markup, queries, selection, tables
 from servescope.store.history import History
@@ -13,6 +14,8 @@ from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.records import TargetStatus
 
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
+STATES = {"any": "Any state", "failing": "Failing", "warnings": "With warnings"}
+_FOUND_BY = ("target_id", "url", "deployment_id", "model_name", "inference_stack", "role", "replica", "source")
 
 NOT_IN_PROMETHEUS = (
     "A Prometheus does not store a target's address, its source, its coverage of the contract, or why it fails: "
@@ -35,18 +38,57 @@ def show() -> None:
         format_func=VIEWS.__getitem__,
     )  # fmt: skip
     if view == "targets":
-        frame.repeat(lambda: draw_targets(store))
+        text, state = _choose_targets(notes)
+        frame.repeat(lambda: draw_targets(store, text, state))
     else:
         chosen = selection.choose(notes, "target", names, names[0], st.selectbox, label="Target")
         frame.repeat(lambda: draw_coverage(store, chosen))
 
 
-def draw_targets(store: History) -> None:
-    """Every target, failing ones first."""
-    sources = queries.read_sources(store)
-    frame.describe("each target's last scrape", sources, "sources")
+def _choose_targets(notes: DeltaGenerator) -> tuple[str, str]:
+    """A part of what targets are called, and the state they have to be in."""
+    text_column, state_column = st.columns([3, 1], vertical_alignment="bottom")
+    with text_column:
+        text = selection.type_text(
+            "find", "Find", placeholder="Find a target, deployment, model, stack, role or source",
+            label_visibility="collapsed", icon=":material/search:",
+        )  # fmt: skip
+    with state_column:
+        state = selection.choose(
+            notes, "state", list(STATES), "any", st.selectbox, label="State", label_visibility="collapsed",
+            format_func=STATES.__getitem__,
+        )  # fmt: skip
+    return text, state
+
+
+def filter_sources(sources: pd.DataFrame, text: str, state: str) -> pd.DataFrame:
+    """The targets whose names hold every word of the text, in this state."""
+    words = text.lower().split()
+    kept = [
+        all(word in " ".join(str(record[name]) for name in _FOUND_BY).lower() for word in words)
+        and _is_in(record, state)
+        for record in queries.records(sources)
+    ]
+    return sources[kept]
+
+
+def _is_in(record: queries.Record, state: str) -> bool:
+    if state == "warnings":
+        return bool(record["healthy"]) and bool(record["warnings"])
+    return state == "any" or not record["healthy"]
+
+
+def draw_targets(store: History, text: str = "", state: str = "any") -> None:
+    """The targets that the filters leave, failing ones first."""
+    every = queries.read_sources(store)
+    sources = filter_sources(every, text, state)
+    shown = "" if len(sources) == len(every) else f" · {len(sources)} of {len(every)} targets"
+    frame.describe(f"each target's last scrape{shown}", sources, "sources")
     known = not isinstance(store, PrometheusHistory)
-    st.html(markup.draw_tiles(_summarise(sources, sources_known=known)))
+    if sources.empty:
+        st.info("No target matches.", icon=":material/filter_alt_off:")
+        return
+    st.html(markup.draw_tiles(_summarise(sources, sources_known=known), "at the last scrapes"))
     if known:
         st.html(tables.draw_coverage_key())
     st.html(
@@ -75,13 +117,16 @@ def draw_coverage(store: History, chosen: str) -> None:
     if coverage.empty:
         st.info("Nothing was scraped from this target yet.", icon=":material/hourglass_empty:")
         return
+    st.html(tables.draw_coverage_key())
     st.html(tables.draw_metrics(coverage))
 
 
 def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
     identity = target.identity
     health = ("healthy", "good") if target.healthy else ("failing", "critical")
-    said = target.error or (f"{len(target.warnings)} warnings, below" if target.warnings else "no error")
+    said = display.as_sentence(
+        target.error or (f"{len(target.warnings)} warnings, below" if target.warnings else "no error")
+    )
     bar, observed = tables.draw_coverage(queries.count_coverage(target), len(target.missing_metrics))
     return [
         ("Deployment", escape(identity.deployment_id), escape(f"{identity.inference_stack} · {identity.model_name}")),
@@ -107,15 +152,15 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
             markup.element("span", str(healthy), "value good" if healthy else "value"),
             markup.element("span", f"{warned} of them with warnings", "value warning")
             if warned
-            else "the last scrape succeeded",
+            else "their last scrape succeeded",
         ),
         (
             "Failing",
             markup.element("span", str(failing), "value critical" if failing else "value"),
-            "the last scrape failed",
+            "their last scrape failed",
         ),
-        ("Slowest scrape", escape(display.format_value(slowest, "seconds")), "of the last scrapes"),
-        ("Samples", display.format_bare(float(sources["samples"].sum()), "1"), "in the last scrapes"),
+        ("Slowest", escape(display.format_value(slowest, "seconds")), "from request to answer"),
+        ("Samples", display.format_bare(float(sources["samples"].sum()), "1"), "in all of them"),
         ("Sources", str(len(kinds)), escape(" · ".join(f"{count} {name}" for name, count in kinds.items())))
         if sources_known
         else ("Sources", display.ABSENT, "not stored in a Prometheus"),

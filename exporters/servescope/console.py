@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from servescope.collector.paging.settings import read_alertmanagers
 from servescope.cutover.plan_files import parse_plan
 from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
@@ -44,6 +45,8 @@ PLAN_VARIABLE = "SERVESCOPE_PLAN"
 """The environment variable with the path of the plan of the cutover that the pages judge."""
 JOURNAL_VARIABLE = "SERVESCOPE_JOURNAL"
 """The environment variable with the path of the journal of that plan's runs and decisions."""
+ALERTMANAGERS_VARIABLE = "SERVESCOPE_ALERTMANAGERS"
+"""The environment variable with the path of the configuration whose Alertmanagers' silences the pages show."""
 HOSTS_VARIABLE = "SERVESCOPE_CONSOLE_HOSTS"
 """The environment variable with the host names, beside `localhost`, under which the console is served; spaced."""
 
@@ -69,6 +72,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--journal", type=Path, metavar="FILE",
         help="the journal of the plan's runs and decisions (default: beside the plan, ending in .journal.db)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--alertmanagers", type=Path, metavar="FILE",
+        help="show the silences of the Alertmanagers in this configuration, as a collector's servescope.toml",
     )  # fmt: skip
     parser.add_argument(
         "--emulator", metavar="URL",
@@ -120,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extra()
     pages = find_app()
     variables = _choose_hosts(arguments.allow_host) | _choose_emulator(arguments.emulator)
+    variables |= _choose_alertmanagers(arguments.alertmanagers)
     variables |= _choose_sign_in(arguments) | _choose_plan(arguments.plan, arguments.journal)
     place, read = _choose_history(arguments)
     variables |= read
@@ -176,6 +184,13 @@ def _choose_emulator(url: str | None) -> dict[str, str]:
     if url is not None:
         ControlClient(url)  # raises UsageError for what is no URL
     return {EMULATOR_VARIABLE: url or ""}
+
+
+def _choose_alertmanagers(path: Path | None) -> dict[str, str]:
+    """The configuration that names Alertmanagers, as the environment variable of the pages' process."""
+    if path is not None:
+        read_alertmanagers(path)
+    return {ALERTMANAGERS_VARIABLE: "" if path is None else str(path.resolve())}
 
 
 def _choose_sign_in(arguments: argparse.Namespace) -> dict[str, str]:

@@ -309,7 +309,7 @@ def test_tiles_say_now_and_the_range(open_page: Open) -> None:
         open_page("deployment", deployment="chat-v2", **{"from": "2026-11-20T13:00:00Z", "to": "2026-11-20T13:30:00Z"})
     )
 
-    assert re.search(r'Requests<span class="when"> · now</span>.*?<div>1 h: [\d.]+ – [\d.]+</div>', live)
+    assert re.search(r'Requests<span class="when"> · now</span>.*?<div>1h: [\d.]+ – [\d.]+</div>', live)
     assert re.search(r'Requests<span class="when"> · at 20 Nov 13:30</span>.*?<div>30 min: ', past)
     assert html(open_page()).count(" · now</span>") == 7
 
@@ -447,8 +447,10 @@ def test_banded_chart_shades_the_band(open_page: Open) -> None:
 
 def test_compare_never_reads_without_evidence(open_page: Open) -> None:
     """Where no requests were counted nothing reads as better, worse or the same: every metric is NO DATA, with why."""
-    text = html(open_page("compare", left="chat-v1", right="chat-v2"))
+    page = open_page("compare", left="chat-v1", right="chat-v2")
+    text = html(page)
 
+    assert page.expander[0].label == "12 without data on either side"
     assert "NO DATA" in row_of(text, "Time to first token")
     assert not re.search(r">(better|worse|same)<", text)
 
@@ -513,9 +515,9 @@ def test_coverage_tells_what_fed_a_metric_that_is_missing(open_page: Open) -> No
     text = html(open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm') + 1}"))
     metric = re.findall(r"<tr><th[^>]*><code>kv_cache_usage</code>.*?</tr>", text)[0]
 
-    assert "samples dropped, as their values overflow (2)" in text
+    assert "Samples dropped, as their values overflow (2)" in text
     assert "2 warnings" in text
-    assert "missing" in metric
+    assert ">no longer reported<" in metric
     assert "its native series was vllm:kv_cache_usage_perc" in metric
 
 
@@ -529,7 +531,7 @@ def test_coverage_names_native_series_and_reasons(open_page: Open) -> None:
     page = open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm')}")
 
     assert "vllm:time_to_first_token_seconds" in html(page)
-    assert "no router here" in html(page)
+    assert "No router here." in html(page)
 
 
 def test_coverage_bars_have_a_key(open_page: Open) -> None:
@@ -542,3 +544,32 @@ def test_coverage_bars_have_a_key(open_page: Open) -> None:
         ("elsewhere", "reported"),
     ):
         assert re.search(rf'key part {status}"></i> {words}', text)
+
+
+def test_sources_are_filtered(open_page: Open) -> None:
+    """A text and a state leave the targets that match both; a link keeps them, and none is said."""
+    of_one = html(open_page("sources", find="agents-vllm aggregated"))
+    failing = html(open_page("sources", state="failing"))
+    warned = html(open_page("sources", state="warnings"))
+    none = open_page("sources", find="nothing-like-this")
+
+    assert of_one.count("<tr><td") == 2
+    assert ">healthy<" not in failing
+    assert failing.count("<tr><td") == 1
+    assert "1 missing" in warned
+    assert warned.count("<tr><td") == 1
+    assert none.info[0].value == "No target matches."
+
+
+def test_sources_speak_in_sentences(open_page: Open) -> None:
+    """Errors, warnings and reasons begin and end as sentences do, and counts name what they count."""
+    text = html(open_page("sources"))
+    coverage = open_page("sources", view="coverage", target=f"127.0.0.1:{port_of('agents-vllm')}")
+
+    assert "nothing listens there; figures are of the other replicas." in text
+    assert "Metrics that were exposed are missing (1): kv_cache_usage (was vllm:kv_cache_usage_perc)." in text
+    assert "metrics have a value" in text
+    assert "412 samples" in text
+    assert "Speculation is off." in html(coverage)
+    assert ">not reported by this source<" in html(coverage)
+    assert 'key part impossible"></i> not reported' in html(coverage)

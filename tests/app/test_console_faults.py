@@ -13,6 +13,7 @@ pytest.importorskip("aiohttp", reason="the emulator's server needs the extra 'em
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from app.fault_words import title_of
 from servescope.cli import main
 from servescope.emulator import server
 from servescope.emulator.control import Control
@@ -73,20 +74,24 @@ def test_page_has_a_switch_for_every_kind(page: AppTest) -> None:
     page.run()
     assert "No fault is on" in page.info[0].value
     switches = {toggle.label: toggle for toggle in page.toggle}
-    assert list(switches) == list(KINDS)
+    assert list(switches) == [title_of(kind) for kind in KINDS]
     assert not any(switch.value for switch in switches.values())
-    assert [name for name, switch in switches.items() if switch.disabled] == ["kv-transfer-slow"]
+    assert [name for name, switch in switches.items() if switch.disabled] == [
+        title_of("kv-transfer-slow"),
+        title_of("kv-transfer-stuck"),
+    ]
     assert KINDS["engine-frozen"].summary in shown(page)
 
 
 def test_switch_turns_a_fault_on_and_off(page: AppTest, client: ControlClient) -> None:
     """A switch has the fault at the intensity typed, in v2; it is named with its truths and figures, and ends."""
     page.run()
-    page.number_input(key="intensity_draft-misaligned_chat-v2_").set_value(0.9)
+    page.number_input(key="intensity_draft-misaligned_chat-v2_").set_value(90.0)
     page.toggle(key="switch_draft-misaligned_chat-v2_").set_value(True).run()
     (active,) = client.read()["active"]
     assert (active["kind"], active["intensity"], active["deployment"]) == ("draft-misaligned", 0.9, "chat-v2")
-    assert "draft-misaligned at 0.9 in chat-v2" in shown(page)
+    assert "Draft no longer fits the model at 90 % in chat-v2" in shown(page)
+    assert 'href="alerts?alert=ServescopeSpeculationBelowBreakEven"' in shown(page)
     # In the unit of the value beside it.
     assert "Speculation rate: below 40.0 %" in shown(page)
     assert "shows within 90 s, as means over a minute:" in shown(page)
@@ -158,7 +163,7 @@ def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium
     client.switch_all_off()
     assert errors == []
     assert shown.startswith("Faults")
-    assert "draft-misaligned at 0.9 in chat-v2" in shown
+    assert "Draft no longer fits the model at 90 % in chat-v2" in shown
     assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
 
 

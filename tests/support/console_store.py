@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.events import Event, EventKind
 from servescope.contract.figures import figure_key
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES
+from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, TargetStatus
 from tests.support.cutover_evidence import HOUR, INTERVAL_MS, Side, Story, evidence_of
@@ -110,6 +112,7 @@ def write_day(
                         store.append_figures(plan.deployment, time_ms, values)
                 for target in _targets(plan, int(times[-1])):
                     store.set_target(target)
+                store.append_events(_events(plan, int(times[0]), int(times[-1])))
     return int(times[-1])
 
 
@@ -379,6 +382,23 @@ def _renamed(target: TargetStatus) -> TargetStatus:
 
 def _coverage(plan: Plan, role: str) -> dict[str, dict[str, str | None]]:
     return dict(_cover(plan, role, name) for name in METRICS)
+
+
+def _events(plan: Plan, start_ms: int, end_ms: int) -> Iterator[Event]:
+    """What happened to a deployment that is rolled out, and to one in trouble."""
+    one, length_ms = plan.deployment, end_ms - start_ms
+    about = {"deployment_id": one.deployment_id, "model_name": one.model_name, "inference_stack": one.inference_stack}
+
+    def event(kind: EventKind, share: float, text: str, **labels: str) -> Event:
+        return Event(start_ms + round(share * length_ms), kind, make_labels({**about, **labels}), text)
+
+    if one.rollout_phase == "promoting":
+        yield event("deploy", 0.3, f"{one.deployment_id} 1.4.2 is rolled out")
+    if plan.trouble == "churn":
+        yield event("target_gone", 0.55, f"{one.deployment_id} replica-1 is gone", replica="replica-1")
+        yield event("target_appeared", 0.57, f"{one.deployment_id} replica-1 appeared", replica="replica-1")
+        yield event("alert_fired", 0.56, "ServescopeCacheChurn fires", alertname="ServescopeCacheChurn")
+        yield event("alert_resolved", 0.72, "ServescopeCacheChurn is resolved", alertname="ServescopeCacheChurn")
 
 
 def _cover(plan: Plan, role: str, name: str) -> tuple[str, dict[str, str | None]]:

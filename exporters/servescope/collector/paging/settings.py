@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import get_args
 
 from servescope.alerting.alerts import ALERTS
@@ -16,7 +17,7 @@ from servescope.collector.paging.annotations import Links
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
-from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.tables import REQUIRED, Setting, Table, read_document
 
 ALERTING_SETTINGS = {
     "alerting": (
@@ -95,6 +96,16 @@ def read_alerting(table: Table) -> AlertingSettings:
         alertmanagers=tuple(_read_receiver(each) for each in _receivers(table, "alertmanagers")),
         webhooks=tuple(_read_receiver(each) for each in _receivers(table, "webhooks")),
     )
+
+
+def read_alertmanagers(path: Path) -> tuple[ReceiverSettings, ...]:
+    """The Alertmanagers that a configuration names, whatever else is in it; raises ConfigurationError without any."""
+    document = read_document(path, "configuration")
+    alerting = Table(document, str(path), "").table("alerting", ALERTING_SETTINGS["alerting"])
+    found = tuple(_read_receiver(each) for each in _receivers(alerting, "alertmanagers"))
+    if not found:
+        raise ConfigurationError(f"{path}: names no Alertmanager, expected at least one [[alerting.alertmanagers]]")
+    return found
 
 
 def _read_names(table: Table, key: str) -> tuple[str, ...]:

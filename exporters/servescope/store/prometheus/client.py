@@ -109,7 +109,7 @@ class Prometheus:
         self.url = check_base_url(url)
         self._access = access or Access()
         self._timeout_seconds, self._max_bytes = timeout_seconds, max_bytes
-        self._opener = _make_opener(self._access)
+        self._opener = make_opener(self._access)
         self._method = "POST"
         self._only_whole = False
         self.warnings: dict[str, None] = {}
@@ -331,7 +331,8 @@ class _NoRedirect(HTTPRedirectHandler):
         """Follow none."""
 
 
-def _make_opener(access: Access) -> OpenerDirector:
+def make_opener(access: Access) -> OpenerDirector:
+    """What opens the URLs of a server with its certificates; follows no redirect."""
     # The proxies are those of the environment, as in other command line tools.
     return build_opener(ProxyHandler(), _NoRedirect(), HTTPSHandler(context=access.make_ssl_context()))
 

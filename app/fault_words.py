@@ -1,0 +1,93 @@
+"""What a person calls a fault, in which unit it is dosed, and which alerts to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWords:
+    """A kind of fault: its readable name, and the alerts that it causes in the end where it is bad enough."""
+
+    title: str
+    alerts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dose:
+    """The unit of an intensity: what is shown is the intensity × `factor`, with `sign` behind it."""
+
+    sign: str
+    factor: float = 1.0
+
+    def describe(self, intensity: float) -> str:
+        """An intensity as a person says it: `70 %`, `4 ×`."""
+        return f"{intensity * self.factor:g} {self.sign}"
+
+
+WORDS: Final[Mapping[str, FaultWords]] = {
+    "draft-misaligned": FaultWords(
+        "Draft no longer fits the model", ("ServescopeSpeculationBelowBreakEven", "ServescopeSpeculationNeedsTuning")
+    ),
+    "draft-late-positions": FaultWords("Late draft positions are refused", ("ServescopeDraftCollapsesLate",)),
+    "router-deaf": FaultWords(
+        "Router hears no cache events", ("ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed")
+    ),
+    "router-losing-events": FaultWords("Router loses cache events", ("ServescopeCacheEventGaps",)),
+    "cache-churn": FaultWords("Cache churns", ("ServescopeCacheChurn", "ServescopeCacheHitRateDropped")),
+    "router-balances": FaultWords("Router trades hits for balance", ("ServescopeRoutingInefficient",)),
+    "router-down": FaultWords("Router is down", ("ServescopeRouterDown",)),
+    "autoscaler-pinned": FaultWords("Autoscaler is pinned to a bound", ("ServescopeAutoscalerPinned",)),
+    "autoscaler-frozen": FaultWords("Autoscaler reads no load", ("ServescopeAutoscalerFrozen",)),
+    "orchestrator-stuck": FaultWords(
+        "Orders of replicas are not carried out", ("ServescopeReplicasAboveDesired",)
+    ),
+    "cold-start-slow": FaultWords("Replicas start slowly", ("ServescopeColdStartSlow",)),
+    "replica-crash-loop": FaultWords(
+        "Replicas crash again and again", ("ServescopeReplicaCrashLoop", "ServescopeReplicasFailed")
+    ),
+    "engine-frozen": FaultWords("Engine is up and not serving", ("ServescopeUpButNotServing",)),
+    "gpu-lost": FaultWords("GPU is lost", ("ServescopeGpuGone", "ServescopeUpButNotServing")),
+    "latency-regression": FaultWords(
+        "Every step takes longer",
+        ("ServescopeTimeToFirstTokenBudgetBurnsFast", "ServescopeTimePerOutputTokenBudgetBurnsFast"),
+    ),
+    "throughput-regression": FaultWords(
+        "Fewer requests at a time", ("ServescopeQueueGrowing", "ServescopeTimeToFirstTokenBudgetBurnsFast")
+    ),
+    "error-burst": FaultWords("Requests fail", ("ServescopeRequestsBudgetBurnsFast",)),
+    "requests-hang": FaultWords("Requests hang", ("ServescopeRequestsHang",)),
+    "bad-replica": FaultWords("One slow replica"),
+    "kv-transfer-slow": FaultWords("KV transfers take longer", ("ServescopeKvTransfersSlow",)),
+    "kv-transfer-stuck": FaultWords("KV transfers never end", ("ServescopeKvTransfersStuck",)),
+    "client-aborts": FaultWords("Clients hang up", ("ServescopeClientAbortsHigh",)),
+    "prompt-mix-shift": FaultWords("Prompts share nothing"),
+    "traffic-surge": FaultWords("Many more clients", ("ServescopeRequestsPreempted", "ServescopeAutoscalerOvershoots")),
+    "traffic-stopped": FaultWords("Requests no longer arrive", ("ServescopeTrafficGone",)),
+    "target-unreachable": FaultWords(
+        "Scrapes are refused", ("ServescopeTargetDown", "ServescopeDeploymentDown")
+    ),
+    "slow-exposition": FaultWords("Scrapes are answered late", ("ServescopeTargetDown",)),
+    "truncated-exposition": FaultWords("Scrapes end in the middle", ("ServescopeTargetDown",)),
+    "counters-reset": FaultWords("Processes restart in turn"),
+    "metric-renamed": FaultWords("A metric is renamed", ("ServescopeMetricsMissing",)),
+    "clock-skew": FaultWords("Timestamps of a wrong clock"),
+    "scrape-duplicates": FaultWords("Series are exposed twice"),
+}  # fmt: skip
+"""Every kind of fault."""
+
+_DOSES: Final[Mapping[str, Dose]] = {
+    "share": Dose("%", 100.0), "times": Dose("×"), "seconds": Dose("s"), "replicas": Dose("replicas"),
+}  # fmt: skip
+
+
+def title_of(kind: str) -> str:
+    """What a person calls a kind of fault."""
+    return WORDS[kind].title
+
+
+def dose_of(meaning: str) -> Dose:
+    """The unit of an intensity, by the first word of what it means."""
+    return _DOSES[meaning.split()[0]]

@@ -26,7 +26,8 @@ MOST_SAMPLES: Mapping[str, float] = MappingProxyType(
     {
         "fleet": 2e6,
         "cutover": 35e6,
-        "requests": 80e6,
+        "requests": 100e6,
+        "health": 75e6,
         "speculation": 10e6,
         "cache": 10e6,
         "scale": 10e6,
@@ -62,6 +63,8 @@ def list_queries(board: Any, *, scrape_seconds: int) -> list[Asked]:
 def _queries(board: Any, every: Mapping[str, str], scrape_seconds: int) -> Iterator[Asked]:
     for panel in board["panels"]:
         step = tell_step(panel["gridPos"]["w"], scrape_seconds=scrape_seconds)
+        if "interval" in panel:
+            step = max(step, int(_seconds(panel["interval"])))
         for target in panel.get("targets", ()):
             text = substitute(target["expr"], every, tell_rate_window(step, scrape_seconds=scrape_seconds))
             yield Asked(panel["title"], text, 0 if target["instant"] else step)
@@ -129,6 +132,9 @@ def _read(node: Node, fleet: Fleet, scrape_seconds: int) -> int:
         case Selector(name, _, window):
             interval = fleet.interval_seconds(name, scrape_seconds)
             return _count(node, fleet) * (_seconds(window) // interval + 1 if window else 1)
+        case Subquery(at_end=True):
+            # Evaluated at one moment of them all: too little to count.
+            return 0
         case Subquery(inner, window):
             # What it gives counts, not what it reads: it is evaluated once for all moments.
             over, every = map(_seconds, window.split(":"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from dashboards import grafana
+from dashboards.colors import ALARM, MARK
 from dashboards.options import Options
 from dashboards.panels import Row
 from dashboards.queries import (
@@ -27,6 +28,7 @@ from dashboards.queries import (
 from dashboards.verdict import verdict_annotations
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH
+from servescope.contract.expressions import Matchers
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import ROLLOUT_PHASES
 from servescope.contract.metrics import METRICS
@@ -135,43 +137,54 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
     """The annotations: new deployments, rollout phases, alerts, changes of the desired scale, reloads.
 
     Changes are detected over `$__rate_interval`, which is longer than Grafana's step at any zoom; with a fixed minute a
-    time range of a week would miss four of five.
+    time range of a week would miss four of five. All are marks of a moment: a band would hide what is under it.
     """
     chosen = scope(options)
-    deployment, phase = ", ".join(options.group(("deployment_id",))), options.label("rollout_phase")
-    firing, before = firing_alerts(options), firing_alerts(options, ago=RATE_INTERVAL)
+    deployment, phase = options.label("deployment_id"), options.label("rollout_phase")
     here = f"count by ({deployment}) ({PRESENCE}{{{chosen}}})"
+    promoting = f'count by ({deployment}, {phase}) ({PRESENCE}{{{chosen},{phase}!~"{_SETTLED}"}}'
     return [
         grafana.make_annotation(
             "Deployment appears",
             Query(f"{here} unless count by ({deployment}) ({PRESENCE}{{{chosen}}} offset {RATE_INTERVAL})", ""),
-            "blue",
+            MARK,
             legend(options, "deployment_id"),
         ),
         grafana.make_annotation(
-            "Rollout phase",
-            # Only while a rollout is in progress: an endless band would hide what is under it.
-            Query(f'count by ({deployment}, {phase}) ({PRESENCE}{{{chosen},{phase}!~"{_SETTLED}"}})', ""),
-            "purple",
+            "Rollout phase begins",
+            Query(f"{promoting}) unless {promoting} offset {RATE_INTERVAL})", ""),
+            MARK,
             legend(options, "deployment_id", "rollout_phase"),
         ),
-        grafana.make_annotation(
-            "Alert fires",
-            # Only its start: bands of several alerts would hide the graph.
-            Query(f"count by (alertname, {deployment}) ({firing} unless {before})", ""),
-            "red",
-            legend(options, "alertname", "deployment_id"),
-        ),
+        _alerts_fire("Critical alert fires", options, _PAGES, enabled=True),
+        # Alerts on tuning would mark the graphs all over.
+        _alerts_fire("Other alert fires", options, _TICKETS, enabled=False),
         grafana.make_annotation(
             "Desired scale changes",
             Query(f"changes({_SENT}{{{chosen}}}[{RATE_INTERVAL}]) > 0", ""),
-            "orange",
+            MARK,
             legend(options, "deployment_id"),
             # Frequent changes would hide the other annotations.
             enabled=by_scale,
         ),
         _configured(options, options.selector.rstrip(", ")),
     ]
+
+
+_PAGES: Matchers = (("severity", ("critical",)),)
+_TICKETS: Matchers = (("severity", ("warning", "info")),)
+
+
+def _alerts_fire(name: str, options: Options, where: Matchers, *, enabled: bool) -> dict[str, object]:
+    """The annotation of alerts of some severities that begin to fire."""
+    firing, before = firing_alerts(options, where=where), firing_alerts(options, ago=RATE_INTERVAL, where=where)
+    return grafana.make_annotation(
+        name,
+        Query(f"count by (alertname, {options.label('deployment_id')}) ({firing} unless {before})", ""),
+        ALARM,
+        legend(options, "alertname", "deployment_id"),
+        enabled=enabled,
+    )
 
 
 def _own_annotations(options: Options) -> list[dict[str, object]]:
@@ -188,7 +201,7 @@ def _own_annotations(options: Options) -> list[dict[str, object]]:
                 f"count by ({by}) ({firing} unless {firing} offset {RATE_INTERVAL})",
                 "",
             ),
-            "red",
+            ALARM,
             legend(options, "alertname"),
         ),
         _configured(options, own_scope(_CONFIGURED, options)),
@@ -200,6 +213,6 @@ def _configured(options: Options, chosen: str) -> dict[str, object]:
     return grafana.make_annotation(
         "Configuration reloaded",
         Query(f"changes({_CONFIGURED}{f'{{{chosen}}}' if chosen else ''}[{RATE_INTERVAL}]) > 0", ""),
-        "green",
+        MARK,
         legend(options, "instance"),
     )

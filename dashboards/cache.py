@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dashboards.board import Board
-from dashboards.composed import replica_share, replica_spread
+from dashboards.colors import SERIES_COLORS
+from dashboards.composed import replica_share, replica_spread, state_number
 from dashboards.options import Options
 from dashboards.panels import (
     MOST_LINES,
+    UNITS,
+    WHICH_REPLICAS,
     WHO,
     Panel,
     Row,
@@ -18,7 +21,10 @@ from dashboards.panels import (
     quantiles_panel,
     query_panel,
     replica_panel,
+    worst_lately,
 )
+from dashboards.queries import Query, legend
+from dashboards.watched import conditions_panel
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Level, Ratio, level, rate
 from servescope.contract.metrics import METRICS
@@ -44,6 +50,16 @@ def make(options: Options) -> Board:
             ),
             Row("Between replicas", _between_replicas(options)),
             Row(
+                "Scale-downs",
+                (
+                    conditions_panel(
+                        "ServescopeScaleDownLosesCache", options,
+                        ("fewer replicas than before", "hit rate dropped", "enough prompts"),
+                        normal="enough prompts alone, or fewer replicas while the hit rate is kept.",
+                    ),
+                ),
+            ),
+            Row(
                 "Room",
                 (
                     figure_panel("kv_cache_usage", options),
@@ -54,11 +70,7 @@ def make(options: Options) -> Board:
             Row(
                 "The router's index",
                 (
-                    expression_panel(
-                        "Index state", Level("router_index_state", "max"), options, unit="ratio",
-                        by=(*WHO, "state"), meaning=METRICS["router_index_state"].help,
-                        normal="`exact` at 1.", first="if it stays `degraded`, check event gaps and dropped events.",
-                    ),
+                    _index_state(options),
                     figure_panel("router_event_gap_rate", options),
                     expression_panel(
                         "Cache events dropped", rate("router_index_events_dropped_total"), options, unit="events/s",
@@ -104,6 +116,23 @@ def make(options: Options) -> Board:
     )  # fmt: skip
 
 
+def _index_state(options: Options) -> Panel:
+    """The state of each deployment's index over time."""
+    metric = METRICS["router_index_state"]
+    states = ("exact", "recovering", "degraded")
+    return Panel(
+        title="Index state",
+        kind="state-timeline",
+        queries=(Query(state_number(metric.name, "state", states, options, by=WHO), legend(options, *WHO)),),
+        unit=UNITS["state"],
+        meaning=metric.help,
+        normal="`exact`.",
+        first="if it stays `degraded`, check event gaps and dropped events.",
+        no_data=absence(Level(metric.name, "max"), idle=False),
+        states={number: (state, SERIES_COLORS[state]) for number, state in enumerate(states, start=1)},
+    )
+
+
 def usage_by_replica(options: Options) -> Panel:
     """The usage of each replica's KV cache."""
     return replica_panel(
@@ -118,6 +147,7 @@ def _between_replicas(options: Options) -> tuple[Panel, ...]:
     """Hit rates of replicas with enough traffic for a meaningful rate, and their spread."""
     reused, eligible = METRICS["kv_cache_reused_tokens_total"].name, METRICS["kv_cache_eligible_tokens_total"].name
     floor = PROMPT_TRAFFIC.value
+    share = replica_share(reused, eligible, floor, options)
     hits = absence(Ratio(rate(reused), rate(eligible)), idle=True)
     nothing = replace(
         hits,
@@ -127,11 +157,11 @@ def _between_replicas(options: Options) -> tuple[Panel, ...]:
     return (
         query_panel(
             "Hit rate by replica",
-            {"": f"bottomk({MOST_LINES}, {replica_share(reused, eligible, floor, options)})"}, options, unit="ratio",
+            {"": worst_lately(MOST_LINES, Query(share, ""), lowest=True).expression}, options, unit="ratio",
             by=(*WHO, "replica"), ranked="min", width=12, height=9,
             meaning="Prompt tokens reused / prompt tokens routed, as each replica reports them, without replicas that "
-            f"have fewer than {floor:g} prompt tokens per second. The {MOST_LINES} lowest at each moment. Empty where "
-            "one router reports the hits of all replicas.",
+            f"have fewer than {floor:g} prompt tokens per second. {WHICH_REPLICAS.format('lowest')} Empty "
+            "where one router reports the hits of all replicas.",
             normal="about the same at all replicas of a deployment.",
             first="if one is low, check when it was started: a cold cache fills only with traffic.",
             no_data=nothing,

@@ -18,15 +18,18 @@ TUNING_COLORS: Mapping[Status, str] = MappingProxyType({"good": "green", "warnin
 NEUTRAL, PLAIN = "#8e9aa6", "#2f9c9c"
 """The color of states that are neither good nor bad, and that of series that have none of their own."""
 
+MARK, ALARM = "rgba(128, 138, 150, 0.55)", "rgba(224, 47, 68, 0.5)"
+"""The colors of annotations, quieter than data: of what somebody changed, and of alerts."""
+
 # A state has the same colour on every dashboard, and none has that of a stack.
 SERIES_COLORS: Mapping[str, str] = MappingProxyType(
     {
         **dict(zip(OUTCOMES, ("green", "yellow", NEUTRAL, "orange", "red"), strict=True)),
         **dict(zip(REPLICA_STATUSES, ("yellow", "green", NEUTRAL, "orange", "red"), strict=True)),
         **dict(zip(INDEX_STATES, ("green", "orange", "yellow"), strict=True)),
-        "p50": "#79c2c0",
-        "p95": PLAIN,
-        "p99": "#1d7373",
+        "p50": "#86b5b5",
+        "p95": "#3fa3a3",
+        "p99": "#008c8c",
     }
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -10,8 +11,8 @@ from dashboards.options import Options
 from dashboards.panels import HARM_AXIS, UNITS, WHO, NoData, Panel, absence, harm_steps, worst
 from dashboards.queries import Query, compile_expression, compile_figure, compile_own, legend
 from servescope.alerting.records import Badness
-from servescope.contract.expressions import Expression, level, rate
-from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.expressions import Expression, Level, level, rate
+from servescope.contract.identity import DEPLOYMENT_LABELS, OLD_STACK
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import Objective
 
@@ -59,6 +60,27 @@ def _of_several(by_replica: str, options: Options) -> str:
 def attainment(objective: Objective, window: str, options: Options) -> str:
     """The share of requests that met an objective, over a window."""
     return f"1 - ({Compiler(options).term(Badness(objective, window))})"
+
+
+def state_number(
+    name: str, label: str, states: Sequence[str], options: Options, *, by: tuple[str, ...], is_own: bool = False
+) -> str:
+    """The number of the state that a set of series with one state each is in: 1 for the first of `states`.
+
+    Of several, such as those of two routers, the last one of `states` counts.
+    """
+    compiled = compile_own if is_own else compile_expression
+    each = (
+        f"({compiled(Level(name, 'max', ((label, (state,)),)), options, by=by)} > 0) * 0 + {number}"
+        for number, state in enumerate(states, start=1)
+    )
+    return " or ".join(reversed(tuple(each)))
+
+
+def beside_old(expression: Expression, options: Options, *, times: float = 1.0, plus: float = 0.0, limit: str) -> Query:
+    """What an expression may be on the new stack: its value on the old one times a number, or more by a number."""
+    old = compile_expression(expression, options, by=(), where=(("inference_stack", (OLD_STACK,)),))
+    return Query(f"({old}) * {times!r} + {plus!r}", limit)
 
 
 def harm_panel(options: Options, *, limit: int = 0) -> Panel:

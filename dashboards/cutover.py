@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from dashboards.board import Board
+from dashboards.composed import beside_old
 from dashboards.options import Options
-from dashboards.panels import HARM_AXIS, WHO, Row, expression_panel
-from dashboards.queries import PRESENCE
+from dashboards.panels import (
+    HARM_AXIS,
+    LIMIT,
+    NO_THRESHOLDS,
+    WHO,
+    Panel,
+    Row,
+    Threshold,
+    edge_axis,
+    edge_steps,
+    expression_panel,
+    harm_steps,
+)
+from dashboards.queries import PRESENCE, Query
 from dashboards.verdict import verdict_row
+from servescope.alerting.promises import objectives_of
+from servescope.contract.bounds import WORSE_ERRORS, WORSE_SPEED, WORSE_TIMES
 from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, mean, rate
+from servescope.contract.identity import NEW_STACK, OLD_STACK
+from servescope.contract.types import Objective
 
 NAME = "cutover"
 
@@ -24,6 +42,9 @@ def make(options: Options) -> Board:
         rate("decode_seconds_total"),
     )
     compare = partial(expression_panel, options=options, by=("inference_stack",))
+    promised = objectives_of(options.engines)
+    first_token = Quantile(0.95, "time_to_first_token_seconds")
+    output_token = Quantile(0.95, "time_per_output_token_seconds")
     return Board(
         NAME,
         "Cutover",
@@ -58,23 +79,36 @@ def make(options: Options) -> Board:
             Row(
                 "Latency and errors",
                 (
-                    compare(
-                        "Failed requests by stack", harm, unit="ratio", idle=True, axis=HARM_AXIS,
-                        meaning="Requests that failed or were rejected / requests that ended.",
-                        normal="near 0, and the same for all stacks.",
-                        first="if the new stack is worse, pause the cutover.",
+                    _with_limit(
+                        compare(
+                            "Failed requests by stack", harm, unit="ratio", idle=True, axis=HARM_AXIS,
+                            meaning="Requests that failed or were rejected / requests that ended.",
+                            normal="near 0, and the same for all stacks.",
+                            first="if the new stack is worse, pause the cutover.",
+                        ),
+                        beside_old(harm, options, plus=WORSE_ERRORS.value, limit=f"{OLD_STACK} {LIMIT}"),
+                        thresholds=harm_steps(promised["requests"]),
                     ),
-                    compare(
-                        "Time to first token by stack, p95", Quantile(0.95, "time_to_first_token_seconds"),
-                        unit="seconds", idle=True, meaning="95th percentile of the time to first token.",
-                        normal="about the same, or better on the new stack.",
-                        first="if it differs, compare prompt lengths and cache hits before you blame a stack.",
+                    _with_limit(
+                        compare(
+                            "Time to first token by stack, p95", first_token,
+                            unit="seconds", idle=True, meaning="95th percentile of the time to first token.",
+                            normal="about the same, or better on the new stack.",
+                            first="if it differs, compare prompt lengths and cache hits before you blame a stack.",
+                        ),
+                        beside_old(first_token, options, times=WORSE_TIMES.value, limit=f"{OLD_STACK} {LIMIT}"),
+                        objective=promised.get("time_to_first_token"),
                     ),
-                    compare(
-                        "Time per output token by stack, p95", Quantile(0.95, "time_per_output_token_seconds"),
-                        unit="seconds", idle=True, meaning="95th percentile of the time per output token.",
-                        normal="about the same, or better on the new stack.",
-                        first="if it differs, compare the requests in flight per replica, then the speculation rates.",
+                    _with_limit(
+                        compare(
+                            "Time per output token by stack, p95", output_token,
+                            unit="seconds", idle=True, meaning="95th percentile of the time per output token.",
+                            normal="about the same, or better on the new stack.",
+                            first="if it differs, compare the requests in flight per replica, then the speculation "
+                            "rates.",
+                        ),
+                        beside_old(output_token, options, times=WORSE_TIMES.value, limit=f"{OLD_STACK} {LIMIT}"),
+                        objective=promised.get("time_per_output_token"),
                     ),
                     compare(
                         "Request duration by stack, p95", Quantile(0.95, "request_duration_seconds"),
@@ -83,11 +117,15 @@ def make(options: Options) -> Board:
                         normal="about the same if answers have the same length.",
                         first="if it differs, compare the answer lengths first.",
                     ),
-                    compare(
-                        "Tokens per second per request by stack", decode, unit="tokens/s", idle=True,
-                        meaning="Output tokens after the first / seconds from first to last token.",
-                        normal="about the same, or higher on the new stack.",
-                        first="if it differs, compare the requests in flight per replica, then the speculation rates.",
+                    _with_limit(
+                        compare(
+                            "Tokens per second per request by stack", decode, unit="tokens/s", idle=True,
+                            meaning="Output tokens after the first / seconds from first to last token.",
+                            normal="about the same, or higher on the new stack.",
+                            first="if it differs, compare the requests in flight per replica, then the speculation "
+                            "rates.",
+                        ),
+                        beside_old(decode, options, times=WORSE_SPEED.value, limit=f"{OLD_STACK} {LIMIT}"),
                     ),
                     compare(
                         "Queued by stack", level("queued_requests"), unit="requests",
@@ -121,3 +159,22 @@ def make(options: Options) -> Board:
         ),
         marks_verdicts=True,
     )  # fmt: skip
+
+
+def _with_limit(
+    panel: Panel, limit: Query, *, objective: Objective | None = None, thresholds: tuple[Threshold, ...] = NO_THRESHOLDS
+) -> Panel:
+    """The panel with the value beyond which the new stack is worse than the old one, and with the objective."""
+    meaning = (
+        f"{panel.meaning} The gray dashed line is what {NEW_STACK} may have, compared with {OLD_STACK} now, "
+        "before the alerts on a cutover call it worse"
+    )
+    promise = f"; the other dashed lines are the objective: {objective.promise}" if objective else ""
+    return replace(
+        panel,
+        queries=(*panel.queries, limit),
+        overlay=(*panel.overlay, LIMIT),
+        meaning=f"{meaning}{promise}.",
+        thresholds=edge_steps(objective) if objective else thresholds,
+        axis=edge_axis(objective) if objective else panel.axis,
+    )

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from dashboards.board import Board
 from dashboards.options import Options
-from dashboards.panels import Panel
-from dashboards.watched import LIMIT
+from dashboards.panels import LIMIT, Panel
 from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets

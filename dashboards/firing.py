@@ -13,7 +13,7 @@ from dashboards.queries import ALERTS_SINCE, Query, firing_alerts
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_id, panel_title
 
-_SEVERITIES: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
+_SEVERITIES: Final[Mapping[int | None, tuple[str, str]]] = MappingProxyType(
     {
         3: ("critical", STATUS_COLORS["critical"]),
         2: ("warning", STATUS_COLORS["warning"]),
@@ -52,7 +52,7 @@ def firing_panel(options: Options, *, width: int, height: int) -> Panel:
                 deployment: Column("Deployment", width=120),
                 environment: Column("Environment", width=120),
                 **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
-                "Value #B": Column("Since", unit="dateTimeFromNow", width=130),
+                "Value #B": Column("Since", unit="dateTimeAsIsoNoDateIfToday", width=170),
                 _PATH: Column(
                     "Panel", shown="Show", width=75, link_title="Panel",
                     link="/d/${__value.raw}&${__url_time_range}&${datasource:queryparam}",

@@ -35,14 +35,14 @@ NAME = "fleet"
 MOST_LINES = 5
 _LATENCIES = ("time_to_first_token", "time_per_output_token")
 # Room for five alerts.
-_HEADLINE = 7
+_HEADLINE = 8
 
 _REQUESTS = OBJECTIVES["requests"]
 
 
 def make(options: Options) -> Board:
     """The dashboard."""
-    first_token = figure_panel("time_to_first_token_p95", options, limit=MOST_LINES, height=7)
+    first_token = figure_panel("time_to_first_token_p95", options, limit=MOST_LINES, height=6)
     promised = objectives_of(options.engines).get("time_to_first_token")
     if promised is not None:
         first_token = replace(first_token, thresholds=edge_steps(promised), axis=edge_axis(promised))
@@ -53,14 +53,14 @@ def make(options: Options) -> Board:
         (
             Row(
                 "Service",
-                (*_headline(options), firing_panel(options, width=12, height=_HEADLINE), _deployments(options)),
+                (*_headline(options), firing_panel(options, width=15, height=_HEADLINE), _deployments(options)),
             ),
             Row(
                 f"Highest {MOST_LINES}",
                 (
-                    replace(harm_panel(options, limit=MOST_LINES), height=7),
+                    replace(harm_panel(options, limit=MOST_LINES), height=6),
                     first_token,
-                    figure_panel("queued_requests", options, limit=MOST_LINES, height=7),
+                    figure_panel("queued_requests", options, limit=MOST_LINES, height=6),
                 ),
             ),
         ),
@@ -76,7 +76,7 @@ def _headline(options: Options) -> tuple[Panel, ...]:
             first="if it drops while clients keep sending, check the table for queued requests.",
         ),
         expression_panel(
-            "Failed or rejected in total", harm, options, kind="stat", unit="ratio", by=(), width=3, idle=True,
+            "Harm in total", harm, options, kind="stat", unit="ratio", by=(), width=3, idle=True,
             thresholds=harm_steps(_REQUESTS),
             meaning="Requests that failed in the stack or were rejected by it / requests that ended. Colored by the "
             f"objective: {_REQUESTS.promise}.",
@@ -87,11 +87,6 @@ def _headline(options: Options) -> tuple[Panel, ...]:
             "Queued in total", level("queued_requests"), options, kind="stat", unit="requests", by=(), width=3,
             meaning="Requests waiting to be scheduled, in all selected deployments.", normal="near 0.",
             first="find the deployment in the graph below, then check its replicas.",
-        ),
-        expression_panel(
-            "Output in total", rate("output_tokens_total"), options, kind="stat", unit="tokens/s", by=(), width=3,
-            meaning="Output tokens per second, in all selected deployments.", normal="follows your traffic.",
-            first="if it is 0 while requests are in flight, check the engines: decoding is stuck.",
         ),
     )  # fmt: skip
     return tuple(replace(panel, height=_HEADLINE) for panel in headlines)

@@ -8,14 +8,15 @@ write themselves. It is never imported elsewhere.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from grafanalib import core
 
-from dashboards.colors import PLAIN, SERIES_COLORS, STACK_COLORS
+from dashboards.colors import NEUTRAL, PLAIN, SERIES_COLORS, STACK_COLORS
 from dashboards.layout import place
-from dashboards.panels import Column, Panel, Row, Threshold
+from dashboards.panels import EVERY, LIMIT, Column, Panel, Row, Threshold
 from dashboards.queries import Query
 from servescope.contract.metrics import METRICS
 
@@ -265,6 +266,7 @@ def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.
         "gridPos": grid,
         "id": element.panel_id,
         "maxDataPoints": None,
+        "interval": _least_step(element),
         "targets": [_target(query, number) for number, query in enumerate(element.queries)],
         "thresholds": [_threshold(each) for each in element.thresholds],
         "repeat": core.Repeat("h", element.repeat, _REPEATED_PER_ROW) if element.repeat else core.Repeat(),
@@ -272,6 +274,12 @@ def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.
     return _PANELS[element.kind](element, shared)
 
 
+def _least_step(panel: Panel) -> str | None:
+    """A subquery over hours is evaluated at every point: no more of them than it has steps itself."""
+    return "5m" if any(_LONG_PAST.search(query.expression) for query in panel.queries) else None
+
+
+_LONG_PAST: Final = re.compile(r"\[\d+[hd]:5m\]")
 _REPEATED_PER_ROW: Final = 2
 
 
@@ -338,12 +346,15 @@ def _overlay(panel: Panel) -> list[dict[str, Any]]:
         {"id": "custom.fillOpacity", "value": 0},
         {"id": "custom.lineWidth", "value": 1},
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
-        {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
-        # One of each series would fill the legend; the panel's description says what they are.
-        {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}},
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": NEUTRAL}},
     ]
+    # One of each series would fill the legend; the panel's description says what they are.
+    hidden = {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}}
     return [
-        {"matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"}, "properties": properties}
+        {
+            "matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"},
+            "properties": [*properties, hidden] if word == LIMIT else properties,
+        }
         for word in panel.overlay
     ]
 
@@ -376,11 +387,11 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
         legendPlacement="right" if panel.ranked else "bottom",
         legendCalcs=[panel.ranked] if panel.ranked else [],
         overrides=[*_colors(panel), *_overlay(panel)],
-        # What is among the highest for a moment only is a point.
-        showPoints="auto" if panel.ranked else "never",
+        showPoints="never",
         thresholdsStyleMode="dashed" if len(panel.thresholds) > 1 else "off",
         tooltipMode="multi",
         tooltipSort="desc",
+        transformations=_shortened(panel),
         extraJson={
             "fieldConfig": {
                 "defaults": {**_defaults(panel), "color": {"mode": "shades", "fixedColor": PLAIN}, "custom": custom}
@@ -388,6 +399,13 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
             **({"options": {"legend": _ranking(panel.ranked)}} if panel.ranked else {}),
         },
     )
+
+
+def _shortened(panel: Panel) -> list[dict[str, Any]]:
+    """The names of groups of rules without the folder of their file, which is Prometheus' own affair."""
+    if not any("{{rule_group}}" in query.legend for query in panel.queries):
+        return []
+    return [{"id": "renameByRegex", "options": {"regex": r"/\S*\//", "renamePattern": ""}}]
 
 
 def _ranking(calculation: str) -> dict[str, Any]:
@@ -422,6 +440,9 @@ def _heatmap(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     )  # fmt: skip
 
 
+_MOST: Final = 1e15
+
+
 def _state_timeline(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     defaults = {
         **_defaults(panel),
@@ -432,7 +453,10 @@ def _state_timeline(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
     return StateTimeline(**shared, extraJson={"fieldConfig": {"defaults": defaults, "overrides": []}})
 
 
-def _mappings(states: Mapping[int, tuple[str, str]]) -> list[dict[str, Any]]:
+def _mappings(states: Mapping[int | None, tuple[str, str]]) -> list[dict[str, Any]]:
+    if EVERY in states:
+        text, color = states[EVERY]
+        return [{"type": "range", "options": {"from": -_MOST, "to": _MOST, "result": {"color": color, "text": text}}}]
     named = {
         str(number): {"color": color, "index": index, "text": text}
         for index, (number, (text, color)) in enumerate(states.items())

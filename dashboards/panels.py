@@ -21,16 +21,24 @@ from servescope.contract.own_metrics import UNSCRAPED, OwnUnit, own_family
 from servescope.contract.types import Band, Objective, Unit
 from servescope.errors import UsageError
 
+LIMIT = "limit"
+"""The last word in the legend of a series that an alert compares with."""
+
+EVERY = None
+"""Any number, as a state."""
+
 Kind = Literal["timeseries", "stat", "gauge", "table", "heatmap", "state-timeline"]
 Absence = Literal["off", "idle", "broken"]
 
 MOST_LINES = 10
-"""Graphs of replicas show so many at any moment at most, the highest."""
+LATELY = "1h:1m"
+WHICH_REPLICAS = f"The {MOST_LINES} replicas with the {{}} values within the last hour shown."
+"""Graphs of replicas show so many at most, by their values of the last hour before the end of the time range."""
 
 HARM_AXIS = (0.0, 0.05)
 """The least range of the axis for shares that are normally 0: on an axis up to 1 a few percent are a flat line."""
 
-_HARM = ("client_abort_share", "request_error_share", "request_rejected_share")
+HARM_FIGURES = ("client_abort_share", "request_error_share", "request_rejected_share")
 
 WHO = ("deployment_id", "inference_stack", "environment")
 """The labels that name a deployment in a legend."""
@@ -81,10 +89,10 @@ class NoData:
 class Panel:
     """One panel: its queries, its appearance, and its description.
 
-    Series whose name ends with one of the words in `overlay` are dashed lines across the others, not part of a stack,
-    and not in the legend. With `ranked` the legend is a table of each series' highest or lowest value, the worst first.
-    `states` are the texts and colors of a state timeline's numbers. `repeat` is a variable; the panel is shown for each
-    of its values.
+    Series whose name ends with one of the words in `overlay` are dashed lines across the others, not part of a stack;
+    those that are a LIMIT are not in the legend. With `ranked` the legend is a table of each series' highest or lowest
+    value, the worst first. `states` are the texts and colors of a state timeline's numbers, EVERY for any. `repeat` is
+    a variable; the panel is shown for each of its values.
     """
 
     title: str
@@ -100,7 +108,7 @@ class Panel:
     stacked: bool = False
     overlay: tuple[str, ...] = ()
     colors: Mapping[str, str] = field(default_factory=lambda: SERIES_COLORS)
-    states: Mapping[int, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    states: Mapping[int | None, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     columns: Mapping[str, Column] = field(default_factory=lambda: MappingProxyType({}))
     sort: str = ""
     ranked: Literal["", "max", "min"] = ""
@@ -133,7 +141,7 @@ class Column:
     link: str = ""
     link_title: str = ""
     hidden: bool = False
-    states: Mapping[int, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    states: Mapping[int | None, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     shown: str = ""
     width: int = 0
 
@@ -173,7 +181,7 @@ def figure_panel(
         first=first,
         no_data=absence(figure.expression, idle=figure.idle == "absent"),
         thresholds=steps(band),
-        axis=HARM_AXIS if name in _HARM else axis_of(figure.unit, band),
+        axis=HARM_AXIS if name in HARM_FIGURES else axis_of(figure.unit, band),
         stacked=stacked,
         width=width,
         height=height,
@@ -205,7 +213,7 @@ def expression_panel(
     """An expression over the raw series, per value of the labels in `by`.
 
     `idle` if it is absent without traffic; `off` names the deployments without data, if the metric does not. `limit`
-    shows so many series at most at any moment, the highest or the `lowest`.
+    shows so many series at most, the highest or the `lowest` of the last hour.
     """
     text, instant = legend(options, *by), kind != "timeseries"
     queries = (
@@ -216,7 +224,7 @@ def expression_panel(
     return Panel(
         title=title,
         kind=kind,
-        queries=tuple(worst(limit, query, lowest=lowest) for query in queries) if limit else queries,
+        queries=tuple(worst_lately(limit, query, lowest=lowest) for query in queries) if limit else queries,
         unit=UNITS[unit],
         meaning=meaning,
         normal=normal,
@@ -245,18 +253,28 @@ def replica_panel(
     thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
     lowest: bool = False,
 ) -> Panel:
-    """An expression at each replica; of many replicas the highest at each moment, or the `lowest`."""
+    """An expression at each replica; of many replicas those highest of late, or `lowest`."""
     which = "lowest" if lowest else "highest"
     return expression_panel(
         title, expression, options, unit=unit, by=(*WHO, "replica"), replica=True, limit=MOST_LINES, lowest=lowest,
-        meaning=f"{meaning} The {MOST_LINES} {which} at each moment.", normal=normal, first=first, idle=idle, axis=axis,
+        meaning=f"{meaning} {WHICH_REPLICAS.format(which)}", normal=normal, first=first, idle=idle, axis=axis,
         thresholds=thresholds, width=12, height=9,
     )  # fmt: skip
 
 
-def worst(limit: int, query: Query, *, lowest: bool = False) -> Query:
-    """The query with so many series at most at any moment."""
-    return replace(query, expression=f"{'bottomk' if lowest else 'topk'}({limit}, {query.expression})")
+def worst(limit: int, query: Query) -> Query:
+    """The query with so many series at most at any moment, the highest."""
+    return replace(query, expression=f"topk({limit}, {query.expression})")
+
+
+def worst_lately(limit: int, query: Query, *, lowest: bool = False) -> Query:
+    """The query with so many series at most, whose highest or lowest values of the last hour are the worst.
+
+    The same ones at every moment: lines are whole, and the legend has no more.
+    """
+    rank, over = ("bottomk", "min_over_time") if lowest else ("topk", "max_over_time")
+    kept = f"{rank}({limit}, {over}(({query.expression})[{LATELY}] @ end()))"
+    return replace(query, expression=f"({query.expression}) and {kept}")
 
 
 def query_panel(
@@ -340,8 +358,8 @@ def edge_steps(objective: Objective) -> tuple[Threshold, ...]:
 
 
 def edge_axis(objective: Objective) -> tuple[float, float]:
-    """An axis on which the objective's edge is visible."""
-    return 0.0, round(1.25 * max(objective.edges_seconds), 12)
+    """An axis on which the objective's first edge is visible."""
+    return 0.0, round(1.25 * objective.edges_seconds[0], 12)
 
 
 def harm_steps(objective: Objective) -> tuple[Threshold, ...]:

@@ -54,12 +54,15 @@ class Variable:
     presence: str = PRESENCE
 
 
+DEPLOYMENT = "deployment"
+"""The variable that panels are repeated for."""
+
 # A model, stack or deployment is never empty, which keeps other programs' `requests_total` out; the others may be.
 SCOPE = (
     Variable("environment", "Environment", "environment", ".*"),
     Variable("model", "Model", "model_name", ".+"),
     Variable("stack", "Stack", "inference_stack", ".+"),
-    Variable("deployment", "Deployment", "deployment_id", ".+"),
+    Variable(DEPLOYMENT, "Deployment", "deployment_id", ".+"),
 )
 REPLICA = Variable("replica", "Replica", "replica", ".*")
 

@@ -212,5 +212,5 @@ def _budgets(options: Options) -> Panel:
         ),
         columns=MappingProxyType(columns),
         width=24,
-        height=7,
+        height=9,
     )

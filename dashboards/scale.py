@@ -8,7 +8,7 @@ from dashboards.board import Board
 from dashboards.composed import share_of_time_above
 from dashboards.options import Options
 from dashboards.panels import WHO, NoData, Panel, Row, figure_panel, query_panel, replica_panel
-from dashboards.queries import Query, compile_figure, legend
+from dashboards.queries import DEPLOYMENT, Query, compile_figure, legend
 from servescope.contract.expressions import level
 from servescope.contract.metrics import METRICS
 
@@ -24,11 +24,11 @@ def make(options: Options) -> Board:
         "Autoscaler and replicas",
         "The autoscaler's desired scale, the scale it sends to the orchestrator, and the actual replicas.",
         (
+            Row("Replicas", (_replicas(options),)),
             Row(
-                "Replicas",
+                "Autoscaler",
                 (
-                    _replicas(options),
-                    figure_panel("autoscaler_rounded_desired_scale", options, width=12),
+                    figure_panel("autoscaler_rounded_desired_scale", options),
                     figure_panel("autoscaler_desired_scale", options),
                     figure_panel("autoscaler_policy_desired_scale", options),
                     figure_panel("autoscaler_avg_num_workers", options),
@@ -75,10 +75,21 @@ def make(options: Options) -> Board:
 
 
 def _replicas(options: Options) -> Panel:
-    """Replicas by status, with the scale that was sent and its bounds across them."""
-    replicas = figure_panel("replica_count_by_status", options, width=12, stacked=True)
+    """The replicas of each deployment by status, with the scale that was sent and its bounds across them."""
+    replicas = figure_panel(
+        "replica_count_by_status", options, title=f"Replicas of ${DEPLOYMENT}", stacked=True, width=24
+    )
+    # The title has the deployment.
+    by_status = replace(replicas.queries[0], legend=legend(options, "environment", "status"))
     lines = {"desired": _SENT, "min": "autoscaler_min_replicas", "max": "autoscaler_max_replicas"}
     queries = [
-        Query(compile_figure(figure, options), f"{legend(options, *WHO)} {word}") for word, figure in lines.items()
+        Query(compile_figure(figure, options), f"{legend(options, 'environment')} {word}")
+        for word, figure in lines.items()
     ]
-    return replace(replicas, queries=(*replicas.queries, *queries), overlay=tuple(lines))
+    return replace(
+        replicas,
+        queries=(by_status, *queries),
+        meaning=f"{replicas.meaning} The dashed lines are the scale that the autoscaler has sent, and its bounds.",
+        overlay=tuple(lines),
+        repeat=DEPLOYMENT,
+    )

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from dashboards import grafana
+from dashboards.colors import MARK, NEUTRAL, STATUS_COLORS
+from dashboards.composed import state_number
 from dashboards.options import Options
-from dashboards.panels import UNITS, Panel, Row, absent_own
+from dashboards.panels import UNITS, Column, Panel, Row, Threshold, above, absent_own, axis_of
 from dashboards.queries import RATE_INTERVAL, Query, compile_own, legend, own_scope
+from servescope.contract.bounds import JUDGEMENT_AGE
 from servescope.contract.expressions import level
 from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
 
-# Red is for what is broken.
-_VERDICT_COLORS: Mapping[str, str] = MappingProxyType(
-    {"HEALTHY": "green", "INCONCLUSIVE": "blue", "NO DATA": "orange", "DEGRADED": "red"}
+_STATES: Final[Mapping[int | None, tuple[str, str]]] = MappingProxyType(
+    {
+        number: (verdict, color)
+        for number, (verdict, color) in enumerate(
+            (("HEALTHY", "green"), ("INCONCLUSIVE", NEUTRAL), ("NO DATA", "yellow"), ("DEGRADED", "red")), start=1
+        )
+    }
 )
+"""The number, name and color of each verdict, the worst last."""
+
 _VERDICT: Final = OWN_METRICS["servescope_judgement"].name
+_OF_METRICS: Final = OWN_METRICS["servescope_judgement_metric_verdict"].name
 _STAGE: Final = OWN_METRICS["servescope_judgement_stage"].name
+_STALE: Final = (
+    Threshold(STATUS_COLORS["good"]), Threshold(STATUS_COLORS["warning"], above(JUDGEMENT_AGE.value)),
+)  # fmt: skip
 
 
 def verdict_row(options: Options) -> Row:
@@ -26,47 +40,114 @@ def verdict_row(options: Options) -> Row:
     return Row(
         "Verdict",
         (
-            _panel(
-                "Verdict", {"": "servescope_judgement"}, options, unit="state", by=("plan", "verdict"), stacked=True,
-                colors=_VERDICT_COLORS,
-                normal="INCONCLUSIVE until the traffic of a stage suffices, then HEALTHY.",
-                first="`servescope judge explain` names the metric, its interval and what would change the verdict.",
+            replace(
+                _timeline(
+                    "Verdict", _VERDICT, options, by=("plan",), meaning="The verdict on each plan over time.",
+                    normal="INCONCLUSIVE until the traffic of a stage suffices, then HEALTHY.",
+                    first="`servescope judge explain` names the metric, its interval and what would change the "
+                    "verdict.",
+                ),
+                height=6,
             ),
-            _panel(
-                "Ratio of each metric", {
-                    "": "servescope_judgement_metric_ratio", "low": "servescope_judgement_metric_ratio_low",
-                    "high": "servescope_judgement_metric_ratio_high",
-                }, options, unit="ratio", by=("plan", "metric"),
-                meaning="Each metric of v2 divided by that of v1, with its interval (dashed), valid at every look.",
-                normal="the interval includes 1, and gets narrower.",
-                first="if a whole interval is beyond the margin, move the traffic back to v1.",
+            replace(
+                _panel(
+                    "Share of v2", {
+                        "planned": "servescope_judgement_planned_share_ratio",
+                        "observed": "servescope_judgement_observed_share_ratio",
+                    }, options, unit="ratio", by=("plan",),
+                    meaning="The share of requests that v2 is to have in this stage (dashed), and the one it has had.",
+                    normal="the same.",
+                    first="if they differ, check the weights of the gateway that splits the traffic.",
+                ),
+                height=6,
             ),
-            _panel(
-                "Metrics by verdict", {"": "servescope_judgement_metric_verdict"}, options, unit="state",
-                by=("plan", "verdict"), stacked=True, colors=_VERDICT_COLORS,
-                meaning="How many metrics have each verdict.",
+            replace(
+                _panel(
+                    "Age of the judgement", {"": "servescope_judgement_age_seconds"}, options, unit="seconds",
+                    by=("plan",), normal="below five minutes.",
+                    first="if it grows, the log of `servescope judge watch` has the cause.",
+                ),
+                height=6, thresholds=_STALE, axis=(0.0, 1.25 * JUDGEMENT_AGE.value),
+            ),
+            _metrics(options),
+            _timeline(
+                "Metrics by verdict", _OF_METRICS, options, by=("plan", "metric"),
+                meaning="The verdict on each metric over time.",
                 normal="more and more HEALTHY while a stage lasts.",
                 first="the cutover page of the console lists each metric with its reason.",
             ),
-            _panel(
+            replace(
+                _panel(
+                    "Ratio of each metric", {"": "servescope_judgement_metric_ratio"}, options, unit="ratio",
+                    by=("plan", "metric"),
+                    meaning="Each metric of v2 divided by that of v1; the table has its interval and its margin.",
+                    normal="near 100 %.",
+                    first="if a whole interval is beyond the margin, move the traffic back to v1.",
+                ),
+                axis=(0.5, 1.5), height=9,
+            ),
+            replace(_panel(
                 "Information", {"": "servescope_judgement_metric_information_ratio"}, options, unit="ratio",
                 by=("plan", "metric"), normal="grows towards 100 %; a stage with a small share gathers it slowly.",
                 first="if it does not grow, v2 gets no traffic, or its load cannot be compared with that of v1.",
-            ),
-            _panel(
-                "Share of v2", {
-                    "planned": "servescope_judgement_planned_share_ratio",
-                    "observed": "servescope_judgement_observed_share_ratio",
-                }, options, unit="ratio", by=("plan",),
-                meaning="The share of requests that v2 is to have in this stage, and the one it has had.",
-                normal="the same.", first="if they differ, check the weights of the gateway that splits the traffic.",
-            ),
-            _panel(
-                "Age of the judgement", {"": "servescope_judgement_age_seconds"}, options, unit="seconds", by=("plan",),
-                normal="below five minutes.", first="if it grows, the log of `servescope judge watch` has the cause.",
-            ),
+            ), height=9),
         ),
     )  # fmt: skip
+
+
+def _timeline(
+    title: str, name: str, options: Options, *, by: tuple[str, ...], meaning: str, normal: str, first: str
+) -> Panel:
+    """The verdict over time, one lane for each value of the labels in `by`."""
+    return Panel(
+        title=title,
+        kind="state-timeline",
+        queries=(Query(_number(name, options, by), legend(options, *by)),),
+        unit=UNITS["state"],
+        meaning=meaning,
+        normal=normal,
+        first=first,
+        no_data=absent_own(name),
+        states=_STATES,
+        height=9,
+    )
+
+
+def _number(name: str, options: Options, by: tuple[str, ...]) -> str:
+    verdicts = [verdict for verdict, _ in _STATES.values()]
+    return state_number(name, "verdict", verdicts, options, by=by, is_own=True)
+
+
+def _metrics(options: Options) -> Panel:
+    """Each metric now: its verdict, the worst first, its interval and its margin."""
+    by = ("plan", "metric")
+    ratio = UNITS["ratio"]
+    shown = (
+        ("Verdict", Column("Verdict", states=_STATES, width=130), _number(_OF_METRICS, options, by)),
+        *(
+            (title, Column(title, ratio), compile_own(level(f"servescope_judgement_metric_{name}"), options, by=by))
+            for title, name in (
+                ("v2 / v1", "ratio"), ("Interval from", "ratio_low"), ("Interval to", "ratio_high"),
+                ("Margin", "margin_ratio"), ("Information", "information_ratio"),
+            )
+        ),
+    )  # fmt: skip
+    keys = {f"Value #{chr(ord('A') + number)}": column for number, (_, column, _) in enumerate(shown)}
+    return Panel(
+        title="Metrics of the cutover",
+        kind="table",
+        queries=tuple(Query(text, legend(options, *by), True, "table") for _, _, text in shown),
+        unit="none",
+        meaning="Each metric of v2 divided by that of v1, with its interval, valid at every look, and the margin: the "
+        "relative change for the worse that v2 must be proven to stay below.",
+        normal="no metric is DEGRADED; intervals include 100 % and get narrower.",
+        first="if a whole interval is beyond the margin, move the traffic back to v1.",
+        no_data=absent_own(_OF_METRICS),
+        columns=MappingProxyType({"plan": Column("Plan"), "metric": Column("Metric", width=300), **keys}),
+        sort="Value #A",
+        width=24,
+        height=11,
+    )
 
 
 def _panel(
@@ -79,8 +160,6 @@ def _panel(
     normal: str,
     first: str,
     meaning: str = "",
-    stacked: bool = False,
-    colors: Mapping[str, str] = MappingProxyType({}),
 ) -> Panel:
     """Gauges of the judge, each under the word that ends its series' names; "" for none."""
     names = list(series.values())
@@ -96,10 +175,8 @@ def _panel(
         normal=normal,
         first=first,
         no_data=absent_own(names[0]),
-        axis=(0.0, 1.0) if unit in ("ratio", "state") else None,
-        stacked=stacked,
-        overlay=tuple(word for word in ("low", "high", "planned") if word in series),
-        colors=colors,
+        axis=axis_of(unit, None),
+        overlay=("planned",) if "planned" in series else (),
     )
 
 
@@ -111,11 +188,11 @@ def verdict_annotations(options: Options) -> list[dict[str, Any]]:
             "Verdict",
             # Only its start: an endless band would hide what is under it.
             Query(f"{verdict} == 1 unless {verdict} offset {RATE_INTERVAL} == 1", ""),
-            "purple",
+            MARK,
             legend(options, "plan", "verdict"),
         ),
         grafana.make_annotation(
-            "Stage begins", Query(f"changes({stage}[{RATE_INTERVAL}]) > 0", ""), "blue", legend(options, "plan")
+            "Stage begins", Query(f"changes({stage}[{RATE_INTERVAL}]) > 0", ""), MARK, legend(options, "plan")
         ),
     ]
 

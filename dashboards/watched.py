@@ -9,12 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from dashboards.board import Board
-from dashboards.colors import STATUS_COLORS
+from dashboards.colors import NEUTRAL, STATUS_COLORS
 from dashboards.conditions import Compiler
 from dashboards.options import Options
 from dashboards.panels import (
+    EVERY,
+    HARM_AXIS,
+    HARM_FIGURES,
+    LIMIT,
     UNITS,
     WHO,
     NoData,
@@ -61,9 +66,7 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, ENDED
 from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
 from servescope.contract.types import Status, Unit
-
-LIMIT = "limit"
-"""The last word in the legend of a series that an alert compares with."""
+from servescope.errors import UsageError
 
 _STATUSES: Mapping[str, Status] = {"critical": "critical", "warning": "warning", "info": "warning"}
 _WORST: Sequence[Status] = ("good", "warning", "critical")
@@ -107,9 +110,35 @@ def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Pa
     )
 
 
+def conditions_panel(name: str, options: Options, words: Sequence[str], *, normal: str) -> Panel:
+    """The conditions that must all hold for an alert, one lane for each and deployment while it holds."""
+    alert = ALERTS[name]
+    compiler = Compiler(options)
+    parts = alert.condition.conditions if isinstance(alert.condition, All) else ()
+    term = compared(alert.condition)
+    if len(parts) != len(words) or term is None:
+        raise UsageError(f"{name} has {len(parts)} conditions, {len(words)} are described")
+    return Panel(
+        title=panel_title(alert),
+        kind="state-timeline",
+        queries=tuple(
+            Query(compiler.condition(part), f"{_legend(part, options)} {word}")
+            for part, word in zip(parts, words, strict=True)
+        ),
+        unit=UNITS[_unit(term)],
+        meaning=f"{alert.runbook.meaning} A lane is filled while its condition holds; the alert fires when "
+        f"{', '.join(words[:-1])} and {words[-1]} hold together.",
+        normal=normal,
+        first=f"{alert.runbook.diagnosis} {alert.runbook.mitigation}",
+        no_data=NoData("off", "nothing happened in the window, or the engine reports neither replicas nor cache hits"),
+        states=MappingProxyType({EVERY: ("holds", NEUTRAL)}),
+        width=24,
+    )
+
+
 def _with_lines(panel: Panel, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
     """A panel of the dashboard with the lines of the alerts that lead to it; a band has its own."""
-    if not alerts or panel.kind == "table":
+    if not alerts or panel.kind in ("table", "state-timeline"):
         return panel
     lines = [query for query in _lines(alerts, compiler) if query.expression not in _expressions(panel)]
     # A number of another unit says nothing of what the panel shows.
@@ -156,8 +185,10 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         first=f"{runbook.diagnosis} {runbook.mitigation}",
         no_data=no_data,
         thresholds=thresholds,
-        axis=_axis(unit, thresholds),
+        axis=_axis(unit, thresholds, term),
         overlay=(LIMIT,) if lines else (),
+        # The state is the alert's subject: its colour would be alarming while it is at 0.
+        colors=MappingProxyType({}),
     )
 
 
@@ -401,9 +432,13 @@ def _expression(term: Term) -> tuple[Expression, bool]:
 _LOWEST_SHARE, _MIDDLE_SHARE = 1e-6, 0.5
 
 
-def _axis(unit: str, thresholds: Sequence[Threshold]) -> tuple[float, float] | None:
+def _axis(unit: str, thresholds: Sequence[Threshold], term: Term | None) -> tuple[float, float] | None:
     """Shares from 0 to 1; with a highest step near 0 only up to twice that step, so that it is visible."""
+    if unit.startswith("count:"):
+        return 0.0, 1.0
     if unit != UNITS["ratio"]:
         return None
+    if isinstance(term, Shown) and term.figure in HARM_FIGURES:
+        return HARM_AXIS
     highest = max((each.value for each in thresholds if each.value is not None), default=1.0)
     return (0.0, 2 * highest) if _LOWEST_SHARE < highest < _MIDDLE_SHARE else (0.0, 1.0)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dashboards.__main__ import render
-from dashboards.colors import STATUS_COLORS
+from dashboards.colors import PLAIN, SERIES_COLORS, STACK_COLORS, STATUS_COLORS, TUNING_COLORS
 from dashboards.options import DEFAULTS, make_options
 from servescope.alerting.links import HEALTH
+from servescope.contract.metrics import INDEX_STATES, OUTCOMES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from tests.support.boards import NAMES, panels, read_board
 
@@ -38,16 +39,19 @@ def test_harm_requests_and_queue_are_shown_by_replica(title: str) -> None:
 
 @each_board
 def test_no_graph_draws_every_replica(name: str) -> None:
-    """Of two hundred the worst ten are drawn, and the legend has the worst of them first."""
+    """Of two hundred the worst ten of the last hour are drawn, at every moment, and the legend has the worst first."""
     for each in panels(read_board(name)):
         # The conditions of alerts hold for few; so do those of targets.
         if "by replica" not in each["title"]:
             continue
         for target in each["targets"]:
-            assert re.match(r"(topk|bottomk)\(10, ", target["expr"]), each["title"]
+            rank = re.search(
+                r"\) and (topk|bottomk)\(10, (?:max|min)_over_time\(.+\[1h:1m\] @ end\(\)\)\)$", target["expr"]
+            )
+            assert rank is not None, each["title"]
+            assert each["options"]["legend"]["sortDesc"] == (rank[1] == "topk"), each["title"]
         legend = each["options"]["legend"]
         assert (legend["displayMode"], legend["placement"]) == ("table", "right"), each["title"]
-        assert legend["sortDesc"] == target["expr"].startswith("topk"), each["title"]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != HEALTH])
@@ -76,13 +80,13 @@ def test_a_latency_has_the_line_of_its_objective(objective: str) -> None:
 
     assert steps(shown) == [(None, "green"), *((pytest.approx(edge), "orange") for edge in promised.edges_seconds)]
     assert shown["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] == "dashed"
-    assert shown["fieldConfig"]["defaults"]["custom"]["axisSoftMax"] > max(promised.edges_seconds)
+    assert shown["fieldConfig"]["defaults"]["custom"]["axisSoftMax"] > promised.edges_seconds[0]
 
 
 @pytest.mark.parametrize(
     ("board", "title"),
     [
-        ("fleet", "Failed or rejected in total"),
+        ("fleet", "Harm in total"),
         ("fleet", "Failed or rejected"),
         ("requests", "Failed or rejected"),
         ("requests", "Failed or rejected by replica"),
@@ -137,7 +141,7 @@ def test_firing_alerts_are_coloured_by_severity_and_sorted() -> None:
     )  # fmt: skip
     assert {each["text"] for each in mapping["options"].values()} == {"critical", "warning", "info"}
     assert sort == [{"field": "Value #A", "desc": True}]
-    assert _overrides("Since")["unit"] == "dateTimeFromNow"
+    assert _overrides("Since")["unit"] == "dateTimeAsIsoNoDateIfToday"
 
 
 def test_a_firing_alert_leads_to_its_runbook() -> None:
@@ -148,3 +152,107 @@ def test_a_firing_alert_leads_to_its_runbook() -> None:
     books = render(make_options({"runbooks": "https://books.example/llm/"}, origin="a test"))["fleet.json"]
     assert '"https://books.example/llm/${__value.raw}.md"' in books
     assert DEFAULTS.runbook_url("ServescopeTargetDown") == "http://localhost:8501/alerts?alert=ServescopeTargetDown"
+
+
+def test_the_state_of_an_index_is_a_lane_for_each_deployment() -> None:
+    """Not a line between 0 and 100 % for each of its states."""
+    shown = panel("cache", "Index state")
+    (mapping,) = shown["fieldConfig"]["defaults"]["mappings"]
+
+    assert shown["type"] == "state-timeline"
+    assert [(each["text"], each["color"]) for _, each in sorted(mapping["options"].items())] == [
+        ("exact", "green"), ("recovering", "yellow"), ("degraded", "orange"),
+    ]  # fmt: skip
+    assert len(shown["targets"]) == 1
+
+
+def test_verdicts_are_lanes_and_each_metric_is_a_row() -> None:
+    """One lane for a plan, one for each metric, and the interval and margin of each metric now."""
+    for title, legend in (("Verdict", "{{plan}}"), ("Metrics by verdict", "{{plan}} {{metric}}")):
+        shown = panel("cutover", title)
+        assert (shown["type"], shown["targets"][0]["legendFormat"]) == ("state-timeline", legend)
+    (names,) = [
+        step["options"]["renameByName"].values()
+        for step in panel("cutover", "Metrics of the cutover")["transformations"]
+        if step["id"] == "organize"
+    ]
+    assert {"Metric", "Verdict", "v2 / v1", "Interval from", "Interval to", "Margin", "Information"} <= {*names}
+
+
+@pytest.mark.parametrize(
+    ("title", "change"),
+    [
+        ("Failed requests by stack", "* 1.0 + 0.01"),
+        ("Time to first token by stack, p95", "* 1.2 + 0.0"),
+        ("Time per output token by stack, p95", "* 1.2 + 0.0"),
+        ("Tokens per second per request by stack", "* 0.8 + 0.0"),
+    ],
+)
+def test_a_cutover_shows_where_the_new_stack_is_worse(title: str, change: str) -> None:
+    """A dashed line at what the alerts on a cutover compare with: the old stack's value and the margin."""
+    shown = panel("cutover", title)
+    (limit,) = [each["expr"] for each in shown["targets"] if each["legendFormat"] == "v1 limit"]
+
+    assert limit.endswith(change)
+    assert limit.count('inference_stack="v1"') == limit.count('inference_stack=~"$stack"')
+    assert any(each["matcher"]["options"] == "/(^| )limit$/" for each in shown["fieldConfig"]["overrides"])
+
+
+def test_every_condition_of_a_scale_down_alert_is_shown() -> None:
+    """Fewer replicas, a lower hit rate and enough prompts: what is missing is seen at a glance."""
+    shown = panel("cache", "Scale down loses cache")
+
+    assert [each["legendFormat"].partition("}} ")[2].rpartition("}} ")[2] for each in shown["targets"]] == [
+        "fewer replicas than before", "hit rate dropped", "enough prompts",
+    ]  # fmt: skip
+
+
+@each_board
+def test_annotations_are_quieter_than_data(name: str) -> None:
+    """Translucent, marks of a moment rather than bands, and alerts that page nobody are switched off."""
+    for annotation in read_board(name)["annotations"]["list"]:
+        if "target" not in annotation:
+            continue
+        *_, alpha = map(float, re.findall(r"[\d.]+", annotation["iconColor"]))
+        assert alpha <= 0.6, annotation["name"]
+        assert "$__rate_interval" in annotation["target"]["expr"], annotation["name"]
+        if 'severity=~"warning|info"' in annotation["target"]["expr"]:
+            assert not annotation["enable"]
+
+
+@each_board
+def test_every_line_of_panels_is_full(name: str) -> None:
+    """No panel is alone beside an empty two thirds."""
+    widths: dict[int, int] = {}
+    for each in read_board(name)["panels"]:
+        widths[each["gridPos"]["y"]] = widths.get(each["gridPos"]["y"], 0) + each["gridPos"]["w"]
+
+    assert set(widths.values()) == {24}
+
+
+def test_deployments_of_a_stack_have_shades_of_its_colour() -> None:
+    """On every graph by deployment; what has no stack has shades of a colour that no stack and no state has."""
+    for name in NAMES:
+        for each in panels(read_board(name)):
+            if each["type"] != "timeseries":
+                continue
+            color = each["fieldConfig"]["defaults"]["color"]
+            assert color == {"mode": "shades", "fixedColor": PLAIN}, each["title"]
+            if any("{{inference_stack}}" in target["legendFormat"] for target in each["targets"]):
+                found = {
+                    over["matcher"]["options"]: found["value"]["fixedColor"]
+                    for over in each["fieldConfig"]["overrides"]
+                    for found in over["properties"]
+                    if found["id"] == "color"
+                }
+                assert {f"/(^| ){stack}( |$)/": color for stack, color in STACK_COLORS.items()}.items() <= found.items()
+    assert not {*STACK_COLORS.values(), PLAIN} & {
+        *STATUS_COLORS.values(), *TUNING_COLORS.values(), *(SERIES_COLORS[each] for each in (*OUTCOMES, *INDEX_STATES)),
+    }  # fmt: skip
+
+
+def test_groups_of_rules_are_named_without_the_folder_of_their_file() -> None:
+    """Where Prometheus keeps the file is not what is to be compared."""
+    shown = panel(HEALTH, "Rule failures")
+
+    assert shown["transformations"] == [{"id": "renameByRegex", "options": {"regex": r"/\S*\//", "renamePattern": ""}}]

@@ -15,7 +15,7 @@ from tests.support.boards import NAMES, panels, read_board
 
 # What a screen of 1080 lines shows below Grafana's own bars, in units of 38 pixels.
 SCREEN_ROWS = 24
-BROKEN = {"failed", "error", "down", "DEGRADED"}
+BROKEN = {"failed", "error", "down", "DEGRADED", "critical"}
 
 
 def panel(board: str, title: str) -> Any:
@@ -35,7 +35,7 @@ def test_the_overview_is_one_screen() -> None:
 
 
 def test_red_is_for_what_is_broken() -> None:
-    """Of the series that have a colour of their own, only failures are red; a threshold is red where a page is due."""
+    """Of series and states with a colour of their own only failures; a threshold is red where a page is due."""
     red = {
         name
         for board in NAMES
@@ -59,7 +59,17 @@ def test_a_series_has_the_same_colour_everywhere() -> None:
 
 
 def _fixed_colors(shown: Any) -> dict[str, str]:
-    return {
+    config = shown["fieldConfig"]
+    mappings = [
+        *config["defaults"].get("mappings", ()),
+        *(each for over in config.get("overrides", ()) for found in over["properties"]
+          if found["id"] == "mappings" for each in found["value"]),
+    ]  # fmt: skip
+    states = {
+        state["text"]: state["color"]
+        for each in mappings if each["type"] == "value" for state in each["options"].values()
+    }  # fmt: skip
+    return states | {
         re.sub(r"^/\(\^\| \)(.+)\$/$", r"\1", over["matcher"]["options"]): each["value"]["fixedColor"]
         for over in shown["fieldConfig"].get("overrides", ())
         for each in over["properties"]
@@ -85,7 +95,7 @@ def test_formulas_stand_in_the_panels_of_shares() -> None:
     for board, title in (
         ("speculation", "Speculation rate"), ("speculation", "Mean acceptance length"), ("cache", "KV cache hit rate"),
         ("cache", "Hit rate skew"), ("cache", "Routing efficiency"), ("cache", "Hit rate by replica"),
-        ("cache", "Hit rate spread"), ("fleet", "Failed or rejected in total"),
+        ("cache", "Hit rate spread"), ("fleet", "Harm in total"),
     ):  # fmt: skip
         meaning = panel(board, title)["description"].split("\n\n")[0]
         assert re.search(r" / |as a share of", meaning), title

@@ -14,9 +14,8 @@ from dashboards.board import stamp
 from dashboards.colors import SERIES_COLORS, STACK_COLORS, STATUS_COLORS, TUNING_COLORS
 from dashboards.layout import COLUMNS
 from dashboards.options import DEFAULTS, seconds
-from dashboards.panels import HARM_AXIS
+from dashboards.panels import HARM_AXIS, LIMIT
 from dashboards.queries import ALERTS, ALERTS_SINCE
-from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import HEALTH, VARIABLES, panel_title
 from servescope.alerting.promql import alert_promql
@@ -44,10 +43,18 @@ LOOKED_BACK = {
 """How far alerts look back, which the panels that show them do too."""
 VARIABLE_LABELS = {name: label for label, name in VARIABLES.items()}
 # Of a promise of thirty days, and of a share of the hour.
+LATELY = {"1h:1m"}
+"""What the replicas that are drawn are chosen by."""
 OVER_TIME = {"Error budgets": {"30d:10m", "3d:10m"}, "Time at the replica limit": {"1h:15s"}}
 WATCHED_TITLES = {panel_title(alert) for alert in ALERTS_BY_NAME.values()}
 
-HARM = {"Failed or rejected", "Failed or rejected by replica", "Aborted by clients", "Failed requests by stack"}
+HARM = {
+    "New stack errors more",
+    "Failed or rejected",
+    "Failed or rejected by replica",
+    "Aborted by clients",
+    "Failed requests by stack",
+}
 
 each_board = pytest.mark.parametrize("name", NAMES)
 each_of_deployments = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
@@ -117,7 +124,9 @@ def _keys(part: Any) -> set[str]:
         return set().union(*map(_keys, part))
     if not isinstance(part, dict):
         return set()
-    return {*part, *set().union(*map(_keys, part.values()))}
+    # A transformation's keys are names of columns.
+    own = {key: value for key, value in part.items() if key != "transformations"}
+    return {*own, *set().union(*map(_keys, own.values()))}
 
 
 def _nulls(part: Any, path: str = "") -> list[str]:
@@ -263,6 +272,8 @@ def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
             judged = [step["value"] for step in defaults["thresholds"]["steps"] if step["value"] is not None]
             if panel["title"] in HARM:
                 assert (low, high) == HARM_AXIS, panel["title"]
+            elif panel["title"] == "Ratio of each metric":
+                assert (low, high) == (0.5, 1.5)
             elif panel["title"].endswith(": attainment"):
                 assert (low, high) == (pytest.approx(1 - 10 * (1 - judged[0])), 1), panel["title"]
             else:
@@ -327,6 +338,7 @@ def test_rates_are_of_the_screen_and_come_before_sums(name: str) -> None:
         windows = set(re.findall(r"\[([^\]]+)\]", expression))
         title = where.split(": ", 1)[1]
         watched = LOOKED_BACK if title in WATCHED_TITLES else OVER_TIME.get(title, set())
+        watched = watched | LATELY if "by replica" in title else watched
         # A long past is sampled there.
         assert {window.removesuffix(":5m") for window in windows} <= {"$__rate_interval"} | watched, where
         assert not re.search(r"rate\((?![a-z_]+\{)", expression), where
@@ -386,12 +398,14 @@ def test_values_of_now_are_asked_for_once(name: str) -> None:
         ]
 
 
-def test_replicas_are_stacked_under_the_scale_that_was_sent() -> None:
-    """By status, each in its colour; the desired scale and its bounds are lines across the stack."""
-    (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas"]
+def test_replicas_of_each_deployment_are_stacked_under_the_scale_that_was_sent() -> None:
+    """A panel for each deployment: by status, each in its colour; the desired scale and its bounds are lines across.
+
+    A stack of all deployments together could not be compared with the scale of each.
+    """
+    (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas of $deployment"]
     overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
-    for stack in STACK_COLORS:
-        overrides.pop(f"/(^| ){stack}( |$)/")
+    assert (panel["repeat"], panel["repeatDirection"], panel["maxPerRow"]) == ("deployment", "h", 2)
     lines = [overrides.pop(f"/(^| ){word}$/") for word in ("desired", "min", "max")]
     colors = {name: properties[0]["value"]["fixedColor"] for name, properties in overrides.items()}
 

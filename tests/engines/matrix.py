@@ -12,9 +12,8 @@ from typing import Literal
 from dashboards.__main__ import BOARDS
 from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
-from dashboards.panels import NoData
+from dashboards.panels import LIMIT, NoData
 from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE
-from dashboards.watched import LIMIT
 from servescope.alerting.alerts import ALERTS as CATALOG
 from servescope.alerting.links import HEALTH
 from servescope.alerting.records import (
@@ -193,8 +192,8 @@ def _of_any_stack(term: Term) -> Term | None:
 
 
 _IDLE_WORDS = ("nothing happened", "fewer than", _NEVER)
-# A comparison with a number, or `unless`: where an alert holds, or the least traffic for a share.
-_COMPARES = re.compile(r"(?:>=|==) \d| unless ")
+# A comparison with a number or with other series, or `unless`: where an alert holds, or the least traffic for a share.
+_COMPARES = re.compile(r"(?:>=|==) \d| [<>] on \(| unless ")
 
 
 def _declared(board: str, panel: Json) -> NoData:

@@ -31,13 +31,13 @@ BOTH_VLLM = {
     ("requests", "Time per output token"), ("requests", "Request duration"), ("requests", "Requests by outcome"),
     ("requests", "Tokens per second per request"), ("cache", "KV cache in use"), ("cache", "Preemptions"),
     ("cutover", "Requests by stack"), ("cutover", "Failed requests by stack"),
-    ("fleet", "Output in total"),
+    ("fleet", "Requests in total"),
 }  # fmt: skip
 BOTH_DYNAMO = {
     ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
     ("requests", "Request duration"), ("requests", "Requests by outcome"),
     ("requests", "Tokens per second per request"),
-    ("cutover", "Requests by stack"), ("fleet", "Output in total"),
+    ("cutover", "Requests by stack"), ("fleet", "Requests in total"),
 }  # fmt: skip
 
 

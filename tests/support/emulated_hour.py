@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from servescope.emulator.faults import Faults, make_fault
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
+from tests.support.beside_the_emulator import beside_the_emulator
 from tests.support.filled_prometheus import RETENTION, START_SECONDS, add_samples, fill, scrape
 from tests.support.prometheus import Prometheus, running
 
@@ -68,7 +70,8 @@ def make_stack() -> EmulatedStack:
 @contextmanager
 def serving_hour(prometheus: Path, promtool: Path, folder: Path, *options: str) -> Iterator[Prometheus]:
     """A Prometheus with more command-line options where given, over the hour, its recorded figures and its alerts."""
-    fill(prometheus, promtool, folder, scrape(make_stack(), SECONDS, {_NEW: _second(_APPEARS_MINUTE)}), seconds=SECONDS)
+    scraped = scrape(make_stack(), SECONDS, {_NEW: _second(_APPEARS_MINUTE)})
+    fill(prometheus, promtool, folder, chain(scraped, beside_the_emulator(SECONDS, _second)), seconds=SECONDS)
     with running(prometheus, folder, {}, options=RETENTION) as server:
         alerts = list(_alerts(server))
     add_samples(promtool, folder, alerts)
@@ -89,6 +92,8 @@ def _alerts(server: Prometheus) -> Iterator[bytes]:
             shown = {**dict(labels), **rule["labels"], "alertname": rule["alert"], "alertstate": state}
             text = ",".join(f'{label}="{value}"' for label, value in shown.items())
             yield f"ALERTS{{{text}}} 1 {at_seconds}\n".encode()
+            since = ",".join(f'{label}="{value}"' for label, value in shown.items() if label != "alertstate")
+            yield f"ALERTS_FOR_STATE{{{since}}} {active.since_ms // 1000} {at_seconds}\n".encode()
 
 
 def _states(server: Prometheus, rule: dict[str, str]) -> Iterator[tuple[Labels, Active, int]]:

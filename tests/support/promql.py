@@ -25,7 +25,7 @@ from servescope.contract.expressions import (
 _TOKEN = re.compile(
     r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\")|(?P<number>-?(?:\d+\.?\d*(?:e[-+]?\d+)?|Inf)\b(?![smhdwy]))"
     r"|(?P<duration>\d+[smhdwy](?::\d+[smhdwy])?|\$__rate_interval)|(?P<variable>\$\w+)|(?P<name>[a-zA-Z_:][\w:]*)"
-    r"|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/^<>=(){}\[\],]))"
+    r"|(?P<sign>@|=~|!~|!=|==|<=|>=|[-+*/^<>=(){}\[\],]))"
 )
 _AGGREGATIONS = ("sum", "avg", "max", "min", "count", "topk", "bottomk")
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -74,11 +74,15 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Subquery:
-    """What an expression was over `window`, at every step of it: `1h:15s`; `offset` is into the past."""
+    """What an expression was over `window`, at every step of it: `1h:15s`; `offset` is into the past.
+
+    `at_end` is one whose past is that of the end of the range, whichever moment is asked for.
+    """
 
     inner: Node
     window: str
     offset: str = ""
+    at_end: bool = False
 
 
 Node = Number | Selector | Call | Binary | Subquery
@@ -146,7 +150,14 @@ class _Reader:
         self._take("[")
         window = self._next()
         self._take("]")
-        return Subquery(node, window, self._offset())
+        return Subquery(node, window, self._offset(), self._at_end())
+
+    def _at_end(self) -> bool:
+        if self._peek() != "@":
+            return False
+        for sign in ("@", "end", "(", ")"):
+            self._take(sign)
+        return True
 
     def _offset(self) -> str:
         if self._peek() != "offset":

@@ -25,6 +25,7 @@ const CUSTOM = {
   stat: [],
   gauge: [],
   heatmap: ["hideFrom", "scaleDistribution"],
+  "state-timeline": ["fillOpacity", "lineWidth", "hideFrom"],
 };
 
 standardTransformersRegistry.setInit(() =>
@@ -111,6 +112,8 @@ function replaceLinks(text, scoped, { range, variables }) {
   const special = Object.fromEntries(
     fields.map((field) => [`__data.fields.${field.config.displayName ?? field.name}`, encodeURIComponent(field.values[row])]),
   );
+  const context = scoped?.__dataContext?.value;
+  special["__value.raw"] = context?.field?.values[row] ?? "";
   special.__url_time_range = `from=${range.from.valueOf()}&to=${range.to.valueOf()}`;
   return replaceVariables(text, variables, special);
 }

@@ -25,7 +25,35 @@ async function open() {
   const range = { from, to, raw: { from: board.time.from, to: board.time.to } };
   const variables = await readVariables(board, range);
   const marks = await queryAnnotations(board, { range, variables });
+  board.panels = await repeat(board.panels, variables);
   return { board, range, variables, marks, timeZone: board.timezone };
+}
+
+// A panel that is repeated for a variable has one for each of its values, beside each other, and what follows moves down.
+async function repeat(panels, variables) {
+  const repeated = [];
+  let moved = 0;
+  for (const panel of panels) {
+    const place = { ...panel.gridPos, y: panel.gridPos.y + moved };
+    if (!panel.repeat) {
+      repeated.push({ ...panel, gridPos: place });
+      continue;
+    }
+    const values = variables.find((each) => each.name === panel.repeat).values;
+    const wide = COLUMNS / Math.min(panel.maxPerRow, values.length);
+    values.forEach((value, index) => {
+      const [line, column] = [Math.floor(index / panel.maxPerRow), index % panel.maxPerRow];
+      repeated.push({
+        ...panel,
+        id: index ? `${panel.id}-clone-${index}` : panel.id,
+        title: panel.title.replace(`$${panel.repeat}`, value),
+        gridPos: { x: column * wide, y: place.y + line * place.h, w: wide, h: place.h },
+        scoped: { [panel.repeat]: value },
+      });
+    });
+    moved += (Math.ceil(values.length / panel.maxPerRow) - 1) * place.h;
+  }
+  return repeated;
 }
 
 function Dashboard({ board, range, variables, marks, timeZone }) {
@@ -41,7 +69,7 @@ function Dashboard({ board, range, variables, marks, timeZone }) {
           const Element = panel.type === "row" ? RowTitle : Panel;
           return (
             <div key={panel.id} style={{ position: "absolute", ...place }}>
-              <Element panel={panel} place={place} shared={{ range, variables, marks, timeZone }} />
+              <Element panel={panel} place={place} shared={{ range, variables: choose(variables, panel.scoped), marks, timeZone }} />
             </div>
           );
         })}
@@ -49,6 +77,9 @@ function Dashboard({ board, range, variables, marks, timeZone }) {
     </div>
   );
 }
+
+const choose = (variables, scoped = {}) =>
+  variables.map((each) => (each.name in scoped ? { ...each, value: scoped[each.name] } : each));
 
 function position({ x, y, w, h }, width) {
   const column = (width - (COLUMNS - 1) * GAP) / COLUMNS;

@@ -35,7 +35,7 @@ async function readChoice(variable, before, range) {
         end: range.to.valueOf() / 1000,
       });
       if (!values.length) throw new Error(`variable ${variable.name}: ${variable.query.query} has no values`);
-      return chosen(variable);
+      return { ...chosen(variable), values };
     }
     default:
       throw new Error(`variable ${variable.name}: cannot show one of type ${variable.type}`);

@@ -7,6 +7,7 @@ import { Marks } from "./annotations.jsx";
 import { load } from "./fields.js";
 import { Gauge } from "./gauge.jsx";
 import { Heatmap } from "./heatmap.jsx";
+import { StateTimeline } from "./timeline.jsx";
 
 // What Grafana's panel has where a dashboard says nothing.
 const LEGEND = { showLegend: true, displayMode: "list", placement: "bottom", calcs: [] };
@@ -117,7 +118,7 @@ function Table({ panel, frames, range, width, height }) {
   );
 }
 
-const VISUALIZATIONS = { timeseries: Graph, stat: Stat, gauge: Gauges, table: Table, heatmap: Heatmap };
+const VISUALIZATIONS = { timeseries: Graph, stat: Stat, gauge: Gauges, table: Table, heatmap: Heatmap, "state-timeline": StateTimeline };
 
 /** The component that draws panels of a type. */
 export function findVisualization(type) {

@@ -284,11 +284,11 @@ class Runbook:
     diagnosis: str
     mitigation: str
     false_positives: str
-    first: Look | None = None
-    playbooks: tuple[Playbook, ...] = ()
-    avoid: str = ""
-    call: str = ""
-    over: str = ""
+    first: Look
+    playbooks: tuple[Playbook, ...]
+    avoid: str
+    call: str
+    over: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,22 +52,20 @@ def runbook_sections(
     its title. `deployment` are the labels that distinguish deployments. With `sources` only their families are in it.
     """
     book = alert.runbook
-    sections = [Section("Meaning", book.meaning), Section("What users notice", book.impact)]
-    if book.first is not None:
-        where = panel or f"*{panel_title(alert)}*"
-        sections += _first(book.first, f"{where} of the dashboard *{alert.dashboard}*", write, deployment)
-    sections.append(Section("Find the cause", book.diagnosis))
-    sections.append(Section("Do now", "\n\n".join((book.mitigation, *_by_family(alert, sources)))))
-    sections += [
-        Section(title, text)
-        for title, text in (
-            ("Do not", book.avoid), ("Whom to call", book.call), ("How to know that it is over", book.over),
-            ("False positives", book.false_positives),
-        )
-        if text
-    ]  # fmt: skip
+    where = panel or f"*{panel_title(alert)}*"
     waits = f"when this holds for {alert.wait}" if alert.wait else "when this holds"
-    return (*sections, Section("The rule", f"Severity {alert.severity}. Fires {waits}:", rule))
+    return (
+        Section("Meaning", book.meaning),
+        Section("What users notice", book.impact),
+        *_first(book.first, f"{where} of the dashboard *{alert.dashboard}*", write, deployment),
+        Section("Find the cause", book.diagnosis),
+        Section("Do now", "\n\n".join((book.mitigation, *_by_family(alert, sources)))),
+        Section("Do not", book.avoid),
+        Section("Whom to call", book.call),
+        Section("How to know that it is over", book.over),
+        Section("False positives", book.false_positives),
+        Section("The rule", f"Severity {alert.severity}. Fires {waits}:", rule),
+    )
 
 
 def _first(look: Look, panel: str, write: Callable[[Term], str], deployment: Sequence[str]) -> Iterator[Section]:

@@ -122,5 +122,5 @@ def violation_runbook(objective: Objective, rows: Sequence[BurnWindow], *, is_fa
         "The owner of the deployment, now, if no single replica is to blame and a rollback is not yours to do."
         if is_fast
         else "Nobody at night. In the morning the owner of the deployment.",
-        f"The share of bad {objective.counts} is below {limit}; the alert resolves when the shorter window is.",
+        f"The share of bad {objective.counts} is below {limit}, and then over the shorter window too.",
     )

@@ -63,5 +63,5 @@ SCALING: Final = Playbook(
     "ignoring this scaling` means that an earlier change is not finished; `No prometheus metric data available` that "
     "it sees no traffic. `max_gpu_budget` and `min_endpoint` in its configuration are the bounds, "
     "`throughput_adjustment_interval_seconds` and `load_adjustment_interval_seconds` its pace. By hand: stop the "
-    "planner, then set `replicas` in the DynamoGraphDeployment.",
+    "planner, then set `replicas` in the DynamoGraphDeployment, or in its scaling adapter where it has one.",
 )

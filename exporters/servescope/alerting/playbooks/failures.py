@@ -54,7 +54,7 @@ ABORTS: Final = Playbook(
     "at its stop, its limit of tokens or its client's end: there is no timeout for one in the engine.",
     sglang="`sglang:num_aborted_requests_total` counts clients that left and failures alike. `/abort_request` ends a "
     "request by its id.",
-    tensorrt_llm="It exposes no count of clients that left. The gateway's log has them.",
+    tensorrt_llm="It has no metric of clients that left. The gateway's log shows them.",
     dynamo='`dynamo_frontend_requests_total` with `error_type="cancelled"` counts clients that left, '
     "`dynamo_frontend_disconnected_clients` shows them now.",
 )

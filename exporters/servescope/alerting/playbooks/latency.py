@@ -25,8 +25,9 @@ FIRST_TOKEN: Final = Playbook(
     "restart: `enable_chunked_prefill: true` keeps a long prompt from blocking others, `max_num_tokens` bounds the "
     "tokens of a step.",
     dynamo="`dynamo_frontend_router_queue_pending_requests` above zero: requests wait in the router, for workers that "
-    "are all busy (`--router-queue-threshold`). At zero they wait in a worker. With prefill workers of their own, add "
-    "prefill workers, not decode workers. " + _WORKERS_SWITCHES,
+    "are all busy (`prefill_busy_threshold_frac` in `--router-policy-config`, or `--router-queue-threshold`). At zero "
+    "they wait in a worker. With prefill workers of their own, add prefill workers, not decode workers. "
+    + _WORKERS_SWITCHES,
 )
 
 OUTPUT_TOKENS: Final = Playbook(

@@ -16,8 +16,8 @@ PREFIX_CACHE: Final = Playbook(
     "is zero with `enable_block_reuse: false` in `kv_cache_config`. Do not use `trtllm_kv_cache_hit_rate`: it is the "
     "average since the start.",
     dynamo="Only with `--router-mode kv` the frontend looks at cached prefixes. "
-    "`--router-kv-overlap-score-credit` is how much a cached prefix counts against load (older releases: "
-    "`--router-kv-overlap-score-weight`); a `--router-temperature` above zero spreads requests at random.",
+    "`overlap_score_credit` in `--router-policy-config`, or `--router-kv-overlap-score-credit`, is how much a cached "
+    "prefix counts against load; a `--router-temperature` above zero spreads requests at random.",
 )
 
 CACHE_EVENTS: Final = Playbook(

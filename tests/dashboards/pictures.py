@@ -43,7 +43,7 @@ EMPTY_HERE: Final = frozenset(
         # Engines are held to the time per output token, which all of the emulated ones report.
         "Inter-token latency: attainment", "Inter-token latency: bad share",
         # Nothing of the kind happens in that hour.
-        "Up but not serving", "Autoscaler inactive",
+        "Up but not serving", "Autoscaler inactive", "GPU gone",
         # One collector, which pages nobody, whose lists lose nothing and whose targets it can read.
         "Dropped samples", "Samples dropped", "Target gone", "Deployment gone",
         "Notifications of the collector",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from servescope.migration.body import check_body, is_management_body, make_body
@@ -350,7 +352,12 @@ def test_a_body_is_made_of_what_was_decided() -> None:
         "llm_config": {"speculative_config": {"decoding_type": "NGram"}},
         "autoscaling_settings": {"target_in_flight_tokens": 60000},
     }
-    assert "POST --url https://api.baseten.co/v1/llm_models" in made.call
+    assert made.call.startswith(
+        "curl --request POST --url https://api.baseten.co/v1/llm_models \\\n"
+        '  --header "Authorization: Api-Key $BASETEN_API_KEY" \\\n'
+    )
+    data = made.call.partition("--data '")[2].removesuffix("'")
+    assert json.loads(data) == made.body
     given = read_document(
         "speculative_config: {decoding_type: mtp, num_nextn_predict_layers: 1}\nis_disaggregated: false", "f"
     )

@@ -33,7 +33,7 @@ from servescope.migration.nodes import DocumentNode, MappingEntry
 LARGEST_BYTES: Final = 1 << 20
 DEEPEST: Final = 50
 MOST_ALIASES: Final = 200
-MOST_VALUES: Final = 100_000
+MOST_VALUES: Final = 20_000
 """Values of a document, those that an alias repeats counted each time."""
 
 BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -157,6 +157,7 @@ class _Loader(Reader, Scanner, Parser, SafeConstructor, Resolver):
         self._anchors: dict[str, DocumentNode | None] = {}  # None while the node is being read
         self._sizes: dict[int, int] = {}
         self._aliases = 0
+        self._nodes = 0
 
     if TYPE_CHECKING:  # what types-PyYAML leaves untyped
 
@@ -190,6 +191,9 @@ class _Loader(Reader, Scanner, Parser, SafeConstructor, Resolver):
         if isinstance(event, AliasEvent):
             return self._alias(event)
         event = cast(NodeEvent, event)
+        self._nodes += 1
+        if self._nodes > MOST_VALUES:
+            raise self._error(start, f"more than {MOST_VALUES} values")
         if depth > DEEPEST:
             raise self._error(start, f"nested deeper than {DEEPEST}")
         if event.anchor in self._anchors:

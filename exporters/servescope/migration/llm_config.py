@@ -139,7 +139,7 @@ def make_call(body: Mapping[str, Any]) -> str:
     text = json.dumps(body, indent=2, ensure_ascii=False).replace("'", "'\\''")
     return (
         f"curl --request POST --url {ENDPOINT} \\\n"
-        '  --header "Authorization: Api-FieldShape $BASETEN_API_KEY" \\\n'
+        '  --header "Authorization: Api-Key $BASETEN_API_KEY" \\\n'
         "  --header 'Content-Type: application/json' \\\n"
         f"  --data '{text}'"
     )

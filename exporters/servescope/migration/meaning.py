@@ -107,7 +107,7 @@ def _clients(root: DocumentNode, trt_llm: DocumentNode) -> Iterator[MeaningChang
 
 def _memory(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
     share = _value(trt_llm, "runtime", "kv_cache_free_gpu_mem_fraction")
-    taken = f"{share:g}" if isinstance(share, int | float) else "0.9, v1's default"
+    taken = f"{share:g}" if isinstance(share, int | float) else "0.9 (its default)"
     text = f"v2 sizes the KV cache itself; v1 took {taken} of the free GPU memory. Watch kv_cache_usage."
     yield MeaningChange("memory", text, "S1")
     host = _value(trt_llm, "runtime", "kv_cache_host_memory_bytes")

@@ -363,7 +363,7 @@ def _absence(term: Term) -> NoData:
     match term:
         case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _):
             return absent_own(name)
-        case Quotient(Shown() as numerator, Shown()):
+        case Quotient(Shown() as numerator, _):
             declared = _absence(numerator)
             return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
     expression, idle = _expression(term)

@@ -149,6 +149,7 @@ _DIPS = " ".join(["5"] * 60 + ["0.01"] + ["5"] * 34)
 
 _GPU = [metric("gpu_memory_usage", replica="r0", gpu=gpu) for gpu in ("0", "1")]
 _PREEMPTIONS, _USED = figure("preemptions_rate"), figure("kv_cache_usage")
+_OK, _REJECTED = (metric("requests_total", outcome=outcome, replica="r0") for outcome in ("ok", "rejected"))
 _PENDING, _MOVED, _TRANSFER = (
     figure(name) for name in ("kv_transfers_pending", "kv_transfer_bytes_per_second", "kv_transfer_p95")
 )
@@ -754,18 +755,19 @@ PROOFS: Mapping[str, Proof] = {
         labels={**DEPLOYMENT, "replica": "r0", "gpu": "1"},
     ),
     "ServescopeRequestsPreempted": Proof(
-        {_PREEMPTIONS: 0.0, _REQUESTS: 5.0}, {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
+        {_PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
+        {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
         PREEMPTED_SHARE.value * _HAIR,
         {
             "at the boundary": {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value},
             "hardly any traffic": {_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
         },
         also={
-            "traffic at its floor": ({_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 1 / COMPARED_TRAFFIC.value)
+            "traffic at its floor": ({_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 0.2)
         },
     ),
     "ServescopeKvCacheFull": Proof(
-        {_USED: 0.5, _QUEUED: 0.0, _PREEMPTIONS: 0.0, _REQUESTS: 5.0},
+        {_USED: 0.5, _QUEUED: 0.0, _PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
         {_USED: KV_FULL.value, _QUEUED: QUEUE_FLOOR.value}, KV_FULL.value,
         {
             "almost": {_USED: KV_FULL.value / _HAIR, _QUEUED: 50.0},

@@ -24,14 +24,15 @@ from servescope.alerting.records import (
     by_replica,
 )
 from servescope.contract.bounds import COMPARED_TRAFFIC, KV_FULL, PREEMPTED_SHARE, QUEUE_FLOOR
-from servescope.contract.expressions import level
+from servescope.contract.expressions import level, rate
 
 _FULL: Final = bound(KV_FULL)
 _PREEMPTED: Final = bound(PREEMPTED_SHARE)
 _QUEUE: Final = bound(QUEUE_FLOOR)
 _GPU: Final = Measured(level("gpu_memory_usage"), ("replica", "gpu"))
 _PREEMPTS: Final = All((
-    Compare(Quotient(Shown("preemptions_rate"), Shown("request_rate")), ">", _PREEMPTED),
+    # What is rejected was never admitted, and would hide how often those that were are preempted.
+    Compare(Quotient(Shown("preemptions_rate"), Measured(rate("requests_total", outcome="ok"))), ">", _PREEMPTED),
     Compare(Shown("request_rate"), ">=", bound(COMPARED_TRAFFIC)),
 ))  # fmt: skip
 
@@ -76,9 +77,9 @@ MEMORY_ALERTS: Final = (
         "ServescopeRequestsPreempted", "warning", "engine", "memory",
         _PREEMPTS,
         "Engines preempt many requests to free KV cache.",
-        f"For each request that ends, engines of {WHO} preempt {NUMBER} requests.",
+        f"For each request that is served, engines of {WHO} preempt {NUMBER} requests.",
         Runbook(
-            f"There are more than {_PREEMPTED:g} preemptions for each request: the KV cache has no room for the "
+            f"There are more than {_PREEMPTED:g} preemptions for each served request: the KV cache has no room for the "
             "requests that were admitted, and what was computed for the preempted ones is computed again.",
             "Answers stop in the middle for seconds and then go on; all answers get slower.",
             "Open the KV cache in use and the output tokens per request: is it a cache that stays full, are answers "

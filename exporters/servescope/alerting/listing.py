@@ -60,7 +60,7 @@ def listed(where: Matchers) -> Condition:
 
 def lately_listed(where: Matchers) -> Condition:
     """A deployment that has, or within a day had, such targets."""
-    return Present(Lately("max", Extreme("min", scrape_age(where), ANY_PHASE), REMEMBERED))
+    return Present(Lately("max", Extreme("min", scrape_age(where), ANY_PHASE), REMEMBERED, every="15m"))
 
 
 def unless_unused(condition: Condition) -> Condition:

@@ -20,6 +20,7 @@ GENERATORS = ("alerts", "dashboards", "docs.generate")
 GUARDS = (
     "tests/alerts/test_alerts.py",
     "tests/alerts/test_rules.py",
+    "tests/alerts/test_runbooks.py",
     "tests/contract/test_catalog.py",
     "tests/dashboards/test_options.py",
     "tests/drift",

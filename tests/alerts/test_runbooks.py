@@ -112,6 +112,16 @@ def test_engines_that_cannot_raise_an_alert_are_not_in_its_runbook(alert: Alert)
     assert not re.search(r"^- \*\*[^:]*(?:SGLang|TensorRT-LLM|Dynamo)", vllm_alone, re.MULTILINE)
 
 
+def test_an_engine_raises_alerts_on_the_objectives_that_it_is_held_to() -> None:
+    """Time per output token or the gaps between tokens, whichever it shows; and on nothing of a router by itself."""
+    per_token, gap = (ALERTS[f"Servescope{each}BudgetBurns"] for each in ("TimePerOutputToken", "InterTokenLatency"))
+
+    assert [is_alive(per_token, "vLLM"), is_alive(per_token, "Dynamo")] == [True, False]
+    assert [is_alive(gap, "vLLM"), is_alive(gap, "Dynamo")] == [False, True]
+    assert not is_alive(ALERTS["ServescopeCacheChurn"], "vLLM")
+    assert not is_alive(ALERTS["ServescopeRouterIndexDegraded"], "Dynamo")
+
+
 def test_every_playbook_is_of_use() -> None:
     """Each topic is part of a runbook, and says something about each family."""
     modules = [import_module(f"{playbooks.__name__}.{each.name}") for each in iter_modules(playbooks.__path__)]

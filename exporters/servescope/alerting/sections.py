@@ -12,7 +12,8 @@ from typing import Final
 from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.links import panel_title
 from servescope.alerting.playbooks.families import ENGINES, FAMILIES, Family
-from servescope.alerting.records import Alert, Look, Term, labels_of
+from servescope.alerting.promises import objectives_of
+from servescope.alerting.records import Alert, Badness, Look, Term, labels_of, terms
 
 _WORST: Final = 10
 
@@ -113,8 +114,12 @@ def _is_chosen(family: Family, sources: Sequence[str]) -> bool:
 
 
 def is_alive(alert: Alert, family: Family) -> bool:
-    """Whether the alert can fire with the metrics of a family alone, by its source maps."""
-    return any(can_hold(alert.condition, metrics_of((source,))) for source in _SOURCES[family][:1])
+    """Whether the alert can fire with the metrics of a family alone, by its source maps and their objectives."""
+    promised = {term.objective.name for term in terms(alert.condition) if isinstance(term, Badness)}
+    return any(
+        can_hold(alert.condition, metrics_of((source,))) and promised <= objectives_of((source,)).keys()
+        for source in _SOURCES[family][:1]
+    )
 
 
 def _caveat(alert: Alert, families: Sequence[Family]) -> Iterator[str]:
@@ -122,8 +127,9 @@ def _caveat(alert: Alert, families: Sequence[Family]) -> Iterator[str]:
     behind_dynamo = is_alive(alert, "Dynamo")
     if not is_alive(alert, "vLLM"):
         yield (
-            "No engine exposes by itself what this alert reads: the parts of engines are for workers of "
-            f"{'Dynamo, or of ' if behind_dynamo else ''}a router or an autoscaler with servescope's instruments."
+            "No engine raises this alert by its own metrics: what it reads comes from servescope's instruments in the "
+            f"engine, or from a program beside it, such as {'Dynamo, ' if behind_dynamo else ''}a router, an "
+            "autoscaler or the collector."
         )
     elif {"SGLang", "TensorRT-LLM"} & {*families}:
         workers = "workers of Dynamo, or for " if behind_dynamo else ""

@@ -150,6 +150,17 @@ trt_llm:  # the engine
             "trt_llm:\n  inference_stack: v2\n  build:\n    checkpoint_repository: {source: HF, repo: a/b}\n"
             "  runtime:\n    'enable_chunked_prefill' : no # off\n",
         ),
+        (  # a last line without an end that is removed
+            "trt_llm:\n  build:\n    checkpoint_repository: {source: HF, repo: a/b}\n"
+            "  runtime:\n    served_model_name: x\n    total_token_limit: 9",
+            "trt_llm:\n  inference_stack: v2\n  build:\n    checkpoint_repository: {source: HF, repo: a/b}\n"
+            "  runtime:\n    served_model_name: x",
+        ),
+        (  # a comment behind the last entry of braces that stays
+            "trt_llm:\n  build: {checkpoint_repository: {source: HF, repo: a/b}, # here\n    max_batch_size: 3}\n",
+            "trt_llm:\n  inference_stack: v2\n  build: {checkpoint_repository: {source: HF, repo: a/b} # here\n    }\n"
+            "  runtime:\n    max_batch_size: 3\n",
+        ),
         (  # anchors that stay within what is kept
             "model_metadata: &repo {source: HF, repo: a/b}\ntrt_llm:\n  build:\n    checkpoint_repository: *repo\n"
             "    base_model: decoder\n",
@@ -157,7 +168,7 @@ trt_llm:  # the engine
             "    checkpoint_repository: *repo\n  runtime: {}\n",
         ),
     ],
-    ids=["comments", "flow", "json", "last", "empty", "lines", "declared", "false", "anchor"],
+    ids=["comments", "flow", "json", "last", "empty", "lines", "declared", "false", "end", "braces", "anchor"],
 )  # fmt: skip
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])

@@ -274,17 +274,13 @@ class EditedMapping:
         return self._head(self._entries[kept[0]]) if kept else len(self._text)
 
     def _insert_block(self, gone: Sequence[int], inserted: Sequence[EntryText]) -> TextEdit:
-        lines = [line for piece in inserted for line in _lines(piece, self._indent)]
+        text = self._newline.join(line for piece in inserted for line in _lines(piece, self._indent))
         if self._owns_line(0):
             first, _ = self._block_extent(0)
-            text = self._newline.join(lines)
-            _, end = self._block_extent(len(self._entries) - 1)
-            closes = end == len(self._text) and not _ends_line(self._text) and len(gone) == len(self._entries)
-            return TextEdit(first, first, text if closes else text + self._newline)
+            return TextEdit(first, first, text + self._newline)
         head = self._head(self._entries[0])
-        text = self._newline.join(lines).removeprefix(self._indent)
         more = "" if len(gone) == len(self._entries) else self._newline + self._indent
-        return TextEdit(head, head, text + more)
+        return TextEdit(head, head, text.removeprefix(self._indent) + more)
 
     def _empty_block(self, gone: Sequence[int]) -> list[TextEdit]:
         first = self._head(self._entries[0])

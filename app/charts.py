@@ -213,37 +213,29 @@ def _draw_objective(start: float, name: str, y: Spec) -> list[Spec]:
 
 def _draw_marks(marks: Sequence[Mark], x: Spec) -> list[Spec]:
     """A thin rule where something happened, with its sign at the top; the length of an alert as a stretch."""
-    if not marks:
-        return []
-    rows = [
-        {"start": each.start_ms, "end": each.end_ms, "color": each.look.color, "shape": each.look.shape,
-         "what": each.text}
-        for each in marks
-    ]  # fmt: skip
     begun = {**x, "field": "start"}
-    color = {"field": "color", "type": "nominal", "scale": None, "legend": None}
-    shape = {"field": "shape", "type": "nominal", "scale": None, "legend": None}
     tips = [
         {"field": "what", "type": "nominal", "title": "what"},
         {"field": "start", "type": "temporal", "title": "at", "format": _TIME_FORMAT},
     ]
-    return [
-        {
-            "data": {"values": [row for row in rows if row["end"] is not None]},
-            "mark": {"type": "rect", "opacity": 0.1},
-            "encoding": {"x": begun, "x2": {"field": "end"}, "color": color, "tooltip": tips},
-        },
-        {
-            "data": {"values": rows},
-            "mark": {"type": "rule", "strokeWidth": 1, "opacity": 0.45},
-            "encoding": {"x": begun, "color": color, "tooltip": tips},
-        },
-        {
-            "data": {"values": rows},
-            "mark": {"type": "point", "filled": True, "size": 42, "opacity": 1, "y": 0},
-            "encoding": {"x": begun, "color": color, "shape": shape, "tooltip": tips},
-        },
-    ]
+    layers: list[Spec] = []
+    # Colours and shapes are of the layers and no scales: those would share the legend of the lines.
+    for look in dict.fromkeys(each.look for each in marks):
+        data = {"values": [
+            {"start": each.start_ms, "end": each.end_ms, "what": each.text} for each in marks if each.look == look
+        ]}  # fmt: skip
+        if any(each.end_ms is not None for each in marks if each.look == look):
+            lasting = {"x": begun, "x2": {"field": "end"}, "tooltip": tips}
+            layers.append(
+                {"data": data, "mark": {"type": "rect", "color": look.color, "opacity": 0.1}, "encoding": lasting}
+            )
+        at = {"x": begun, "tooltip": tips}
+        rule = {"type": "rule", "color": look.color, "strokeWidth": 1, "opacity": 0.45}
+        sign = {
+            "type": "point", "shape": look.shape, "color": look.color, "filled": True, "size": 42, "opacity": 1, "y": 0
+        }  # fmt: skip
+        layers += [{"data": data, "mark": rule, "encoding": at}, {"data": data, "mark": sign, "encoding": at}]
+    return layers
 
 
 def _draw_paths(lines: Sequence[Line], x: Spec, y: Spec) -> Spec:

@@ -13,6 +13,7 @@ pytest.importorskip("playwright.sync_api", reason="the browser is driven by play
 
 from tests import pictures
 from tests.support.console_store import write_day
+from tests.support.contrast import faint_texts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -58,6 +59,20 @@ def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
 
     assert errors == []
     assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("theme", pictures.THEMES)
+@pytest.mark.parametrize("name", pictures.PAGES)
+def test_every_text_has_contrast(address: str, browser: Browser, name: str, theme: str) -> None:
+    """What WCAG AA asks of text, on every page in both themes."""
+    page = pictures.open_page(browser, theme, pictures.WIDE)
+    pictures.load(page, address, name)
+    pictures.settle(page)
+    faint = faint_texts(page)
+    page.context.close()
+
+    assert faint == []
 
 
 def test_back_returns_to_the_former_selection(address: str, browser: Browser) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("playwright.sync_api", reason="the browser is driven by play
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.runs import list_runs
 from tests import pictures
+from tests.support.contrast import faint_texts
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_store import CutoverStore, Step, write_cutover
 
@@ -28,23 +29,6 @@ STEPS = (
     Step(0.25, Side(pods=4), 4),
     Step(0.5, Side(pods=12, first_token=1.6, errors=0.03), 2),
 )
-# White on a dark badge, dark on a light page: what WCAG asks of text.
-LEAST_CONTRAST = 4.5
-_CONTRAST = """() => {
-    const parse = text => (text.match(/[0-9.]+/g) || []).map(Number);
-    const over = (top, below) => { const a = top.length > 3 ? top[3] : 1; return [0, 1, 2].map(i => top[i] * a + below[i] * (1 - a)); };
-    const light = rgb => { const c = rgb.map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
-        return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]; };
-    const ground = node => { const layers = [];
-        for (let at = node; at; at = at.parentElement) { const c = parse(getComputedStyle(at).backgroundColor); if (c.length && c[3] !== 0) layers.push(c); }
-        return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]); };
-    const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-    const plain = color => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };
-    return [...document.querySelectorAll(".scope *")].filter(node => [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim()))
-        .map(node => { const a = light(plain(getComputedStyle(node).color)), b = light(ground(node));
-            return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.textContent.trim().slice(0, 40), node.className]; })
-        .filter(found => found[0] < %s);
-}"""  # noqa: E501 - a script
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +108,7 @@ def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: st
                 page.set_viewport_size({"width": size[0], "height": size[1]})
                 pictures.settle(page)
                 assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
-            assert page.evaluate(_CONTRAST % LEAST_CONTRAST) == []
+            assert faint_texts(page) == []
             shown = page.locator("[data-testid=stMain]").inner_text()
             assert not {"NaN", "nan", "undefined", "Traceback", "None"} & set(shown.split())
             page.context.close()

@@ -24,6 +24,7 @@ from servescope.emulator.stack import EmulatedStack
 from tests import pictures
 from tests.conftest import ROOT
 from tests.support.console_store import write_day
+from tests.support.contrast import faint_texts
 from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
@@ -142,7 +143,7 @@ def test_console_refuses_an_address_that_is_none(capsys: pytest.CaptureFixture[s
 
 
 def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium: Path) -> None:
-    """Wide and narrow nothing sticks out sideways, nothing fails, and what is on is named at the top."""
+    """Wide and narrow nothing sticks out sideways, every text has contrast, and what is on is named at the top."""
     pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
     client.switch_on("draft-misaligned", 0.9, deployment="chat-v2")
     errors: list[str] = []
@@ -158,6 +159,10 @@ def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium
             page.set_viewport_size({"width": width, "height": height})
             pictures.settle(page)
             assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= width
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            pictures.settle(page)
+            assert faint_texts(page) == [], theme
         shown = page.locator("[data-testid=stMain]").inner_text()
         page.context.close()
     client.switch_all_off()

@@ -220,7 +220,7 @@ def _describe_kind(kind: Description) -> str:
     words += [f"shows with {kind['needs']}"] if kind["needs"] else []
     lines = [escape(" · ".join(words)), _expected_alerts(kind["name"])]
     below = "".join(markup.element("div", line, "lower") for line in lines if line)
-    return markup.element("div", escape(kind["summary"]) + below, "scope fault")
+    return markup.element("div", escape(kind["summary"]) + below, "scope")
 
 
 def _attempt(switch: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from servescope.alerting.links import RUNBOOKS, is_runbooks, runbook_url
 from servescope.contract.expressions import COLLECTOR_LABELS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
@@ -27,7 +28,6 @@ TIMEZONES = ("browser", "utc")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)\Z")
 _MATCHERS = re.compile(r'\s*[a-zA-Z_]\w*\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*(,\s*|\Z)')
-_URL = re.compile(r"https?://[^\s/?#{}]+(?:[^\s{}]|\{alert\})*\Z")
 _PREFIX = re.compile(r"[a-z][a-z0-9-]{0,19}\Z")
 # Labels that series, alerts and rules already have: an identity label with such a name would be overwritten.
 _TAKEN_LABELS = sorted(
@@ -54,7 +54,7 @@ class Options:
 
     prefix: str = "servescope"
     folder: str = "servescope"
-    runbooks: str = "http://localhost:8501/alerts?alert={alert}"
+    runbooks: str = RUNBOOKS
     datasource: str = ""
     datasource_regex: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -80,9 +80,7 @@ class Options:
 
     def runbook_url(self, alert: str) -> str:
         """The URL of an alert's runbook."""
-        if "{alert}" in self.runbooks:
-            return self.runbooks.replace("{alert}", alert)
-        return f"{self.runbooks.rstrip('/')}/{alert}.md"
+        return runbook_url(self.runbooks, alert)
 
     def band(self, figure: str) -> Band | None:
         """The figure's band, with the operator's thresholds."""
@@ -215,7 +213,7 @@ def _check(options: Options, origin: str) -> None:
             raise _wrong(origin, key, getattr(options, key), "a duration such as '30s' or '5m'")
     if not _PREFIX.match(options.prefix):
         raise _wrong(origin, "prefix", options.prefix, "at most 20 small letters, digits and hyphens")
-    if not _URL.match(options.runbooks):
+    if not is_runbooks(options.runbooks):
         raise _wrong(
             origin, "runbooks", options.runbooks, "a URL such as 'https://books.example/llm' or one with '{alert}'"
         )

@@ -12,6 +12,7 @@ from servescope.alerting.records import (
     Badness,
     Compare,
     Condition,
+    Count,
     Except,
     Gone,
     Measured,
@@ -23,7 +24,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
-from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.metrics import COUNTED_STATUSES, METRICS, SAMPLE_FAMILIES
 from servescope.contract.objectives import ENDED
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, MetricMap
@@ -51,7 +52,8 @@ def can_hold(condition: Condition, had: frozenset[str]) -> bool:
         case Except(first, _):
             return can_hold(first, had)
         case Compare() | Present():
-            return _read(condition) <= had
+            counted = [term.condition for term in terms(condition) if isinstance(term, Count)]
+            return all(can_hold(each, had) for each in counted) if counted else _read(condition) <= had
         case Gone() | Vanished() | Always():
             return True
         case _:
@@ -63,6 +65,8 @@ def _read(condition: Condition) -> set[str]:
     names: set[str] = set()
     for term in terms(condition):
         match term:
+            case Shown("replica_count_by_status", (("status", statuses),)) if {*statuses} <= {*COUNTED_STATUSES}:
+                continue  # the collector counts its own targets where no source reports them
             case Shown(figure, _):
                 names |= leaves(FIGURES[figure].expression)
             case Measured(expression):

@@ -1,4 +1,4 @@
-"""An alert's link to Grafana: the panel that shows it, with the dashboard's variables set to the alert's labels.
+"""An alert's links: to its runbook, and to the panel in Grafana, with the dashboard's variables set to its labels.
 
 Panel ids are derived from panel titles, so that links do not depend on the dashboards.
 """
@@ -17,6 +17,9 @@ from servescope.contract.figures import FIGURES
 DASHBOARD_PREFIX: Final = "servescope"
 """The default prefix of every dashboard's uid."""
 
+RUNBOOKS: Final = "http://localhost:8501/alerts?alert={alert}"
+"""The default URL of an alert's runbook: the console's page, where it listens by default."""
+
 HEALTH: Final = "health"
 CUTOVER: Final = "cutover"
 
@@ -30,6 +33,18 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 """The dashboards' variable of each label."""
+
+
+def runbook_url(runbooks: str, alert: str) -> str:
+    """The URL of an alert's runbook: `runbooks` with the name for `{alert}`, or without it the page in that folder."""
+    if "{alert}" in runbooks:
+        return runbooks.replace("{alert}", alert)
+    return f"{runbooks.rstrip('/')}/{alert}.md"
+
+
+def is_runbooks(text: str) -> bool:
+    """Whether it is a URL that `runbook_url` completes."""
+    return re.fullmatch(r"https?://[^\s/?#{}]+(?:[^\s{}]|\{alert\})*", text) is not None
 
 
 def dashboard_path(alert: Alert, prefix: str = DASHBOARD_PREFIX) -> str:

@@ -18,7 +18,7 @@ from servescope.contract.expressions import Expression, Vector, leaves
 from servescope.contract.extrapolation import Range, WindowBounds
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.contract.metrics import METRICS
+from servescope.contract.metrics import COUNTED_STATUSES, METRICS
 from servescope.contract.readings import WindowReadings, compute, evaluate_increases
 from servescope.contract.samples import Labels, Sample, Window, make_labels
 from servescope.contract.types import Figure
@@ -212,7 +212,7 @@ def count_targets(deployment: Deployment, healthy: Iterable[bool]) -> list[Sampl
     Marked `derived="true"`, for deployments whose replicas nothing else counts.
     """
     states = list(healthy)
-    counts = {"active": sum(states), "unhealthy": len(states) - sum(states)}
+    counts = dict(zip(COUNTED_STATUSES, (sum(states), len(states) - sum(states)), strict=True))
     return [
         Sample(
             REPLICAS.name,

@@ -11,6 +11,8 @@ OUTCOMES = ("ok", "client_abort", "client_error", "rejected", "error")
 """How a request can end; only `error` and `rejected` are failures of the stack."""
 
 REPLICA_STATUSES = ("starting", "active", "draining", "unhealthy", "failed")
+COUNTED_STATUSES = ("active", "unhealthy")
+"""Statuses of the replicas that the collector counts by itself where no source reports them."""
 INDEX_STATES = ("exact", "degraded", "recovering")
 RECOVERY_SOURCES = ("events", "inventory", "snapshot", "nothing")
 """What a router rebuilds its index from: events sent again, a worker's whole list, a file, or nothing."""

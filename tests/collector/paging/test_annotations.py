@@ -95,6 +95,16 @@ def test_a_page_lists_what_else_is_active_there() -> None:
     assert list_others(ALERTS["ServescopeCollectorGone"], {}, active) == {}
 
 
+def test_runbooks_are_pages_of_a_folder_or_a_url_with_the_name() -> None:
+    """By default the console's page."""
+    for runbooks, expected in (
+        (Links().runbooks, "http://localhost:8501/alerts?alert=ServescopeWatchdog"),
+        ("https://books.example/llm/", "https://books.example/llm/ServescopeWatchdog.md"),
+        ("https://wiki.example/{alert}#now", "https://wiki.example/ServescopeWatchdog#now"),
+    ):
+        assert annotate(ALERTS["ServescopeWatchdog"], {}, 1.0, Links(runbooks))["runbook_url"] == expected
+
+
 @pytest.mark.parametrize(
     "template", ["{{ $value }}", "{{ $value | title }}", "{{ printf }}", "{{ $labels.x", "{{$labels.x}}"]
 )

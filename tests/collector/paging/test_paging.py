@@ -242,6 +242,7 @@ def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> None:
             "alerting.disable: disables every alert of 'alerting.only', expected one to be left: ServescopeWatchdog",
         ),
         ('[alerting]\nexternal_url = "collector"', "alerting.external_url: 'collector' is wrong, expected a URL"),
+        ('[alerting]\nrunbooks = "runbooks"', "alerting.runbooks: 'runbooks' is wrong, expected a URL such as"),
         ('[alerting]\ngrafana = "grafana:3000"', "alerting.grafana: 'grafana:3000' is wrong, expected a URL such as"),
         (
             '[[alerting.alertmanagers]]\nurl = "http://x/api/v2/alerts"',

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote_plus
 
-from servescope.alerting.links import dashboard_path
+from servescope.alerting.links import RUNBOOKS, dashboard_path, runbook_url
 from servescope.alerting.records import ALSO_FIRING, Alert
 from servescope.collector.paging.states import AlertInstance
 from servescope.errors import UsageError
@@ -21,9 +21,12 @@ _PLACE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Base URLs of the links in notifications: the runbooks and Grafana."""
+    """The links in notifications: the URL of a runbook, with {alert} for the alert's name, and the base URL of Grafana.
 
-    runbooks: str = "runbooks"
+    One without {alert} is the folder of the generated pages.
+    """
+
+    runbooks: str = RUNBOOKS
     grafana: str = "http://localhost:3000"
 
 
@@ -32,7 +35,7 @@ def annotate(alert: Alert, labels: Mapping[str, str], value: float, links: Links
     return {
         "summary": render(alert.summary, labels, value),
         "description": render(alert.description, labels, value),
-        "runbook_url": f"{links.runbooks}/{alert.name}.md",
+        "runbook_url": runbook_url(links.runbooks, alert.name),
         "dashboard_url": f"{links.grafana}/d/{render(dashboard_path(alert), labels, value)}",
     }
 

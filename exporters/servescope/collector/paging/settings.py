@@ -11,6 +11,7 @@ from typing import get_args
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
+from servescope.alerting.links import RUNBOOKS, is_runbooks
 from servescope.alerting.records import Severity
 from servescope.collector.deployments import check_url
 from servescope.collector.paging.annotations import Links
@@ -24,7 +25,7 @@ ALERTING_SETTINGS = {
         Setting("only", "[]"),
         Setting("disable", "[]"),
         Setting("external_labels", "{}"),
-        Setting("runbooks", '"runbooks"'),
+        Setting("runbooks", f'"{RUNBOOKS}"'),
         Setting("grafana", '"http://localhost:3000"'),
         Setting("external_url", '""'),
         Setting("resend_interval", '"1m"'),
@@ -89,7 +90,8 @@ def read_alerting(table: Table) -> AlertingSettings:
         disable=disable,
         external_labels=_read_labels(table),
         links=Links(
-            _read_base(table, "runbooks", default.links.runbooks), _read_url(table, "grafana", default.links.grafana)
+            _read_runbooks(table, "runbooks", default.links.runbooks),
+            _read_url(table, "grafana", default.links.grafana),
         ),
         external_url=_read_url(table, "external_url", ""),
         resend_ms=table.duration("resend_interval", default.resend_ms),
@@ -146,17 +148,17 @@ def _read_labels(table: Table) -> Labels:
     return make_labels(labels)
 
 
-def _read_base(table: Table, key: str, default: str) -> str:
-    base = table.string(key, default)
-    if any(character.isspace() for character in base):
-        raise table.wrong(key, "a URL, or the path of a folder, without spaces")
-    return base.rstrip("/")
+def _read_runbooks(table: Table, key: str, default: str) -> str:
+    runbooks = table.string(key, default)
+    if not is_runbooks(runbooks):
+        raise table.wrong(key, "a URL such as 'https://books.example/llm' or one with '{alert}'")
+    return runbooks
 
 
 def _read_url(table: Table, key: str, default: str) -> str:
     """A base URL; Alertmanager refuses alerts whose links are not URLs."""
-    base = _read_base(table, key, default)
-    if base and not re.fullmatch(r"https?://[^/?#]+[^?#]*", base):
+    base = table.string(key, default).rstrip("/")
+    if base and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", base):
         raise table.wrong(key, "a URL such as 'https://host.example.com'")
     return base
 

@@ -95,9 +95,7 @@ def is_silent(expression: str) -> bool:
     Nor is there an objective between tokens, since the emulated engines are held to the time per output token.
     """
     unpromised = OBJECTIVES["inter_token_latency"].record("")
-    # Longer windows sum what rules have recorded, which is not there yet when these rules are run once over the data.
-    summed = re.search(r"_objective_bad:ratio_rate(?:2h|6h|1d|3d)", expression) is not None
-    return f"${HISTOGRAMS} * -" in expression or unpromised in expression or summed or looks_beyond(expression)
+    return f"${HISTOGRAMS} * -" in expression or unpromised in expression or looks_beyond(expression)
 
 
 def looks_beyond(expression: str) -> bool:

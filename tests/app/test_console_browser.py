@@ -101,6 +101,7 @@ def test_a_deep_link_may_be_the_first_request(tmp_path: Path, browser: Browser) 
     with pictures.serve_console(store) as address:
         page = pictures.open_page(browser, "light", pictures.WIDE)
         pictures.load(page, address, "compare")
+        pictures.settle(page)
         shown = page.locator("[data-testid=stMain]").inner_text()
         page.context.close()
 

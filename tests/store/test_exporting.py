@@ -142,7 +142,8 @@ def test_a_store_without_figures_is_exported_too(tmp_path: Path) -> None:
         assert (store.time_range(), store.held_range()) == (None, (1_000_000, 90_000_000))
     done = export(path, tmp_path / "past.txt", "--format", "openmetrics")
 
-    assert "4 samples" in done.stderr, done.stderr
+    # Up, what was scraped, and what the target is, each twice.
+    assert "6 samples" in done.stderr, done.stderr
     assert [line.split()[-2:] for line in (tmp_path / "past.txt").read_text().splitlines() if "cpu_usage{" in line] == [
         ["2.5", "1000.000"], ["2.5", "90000.000"],
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Band, Figure
 
-# One hue is one stack: what else shares a chart is told apart by its dash, the first drawn full.
+# One hue is one stack: what else shares a chart is distinguished by its dash, the first drawn full.
 _READING_DASHES: Sequence[Dash] = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3))
 # Of a number, such as a draft's position: the later, the shorter.
 _NUMBER_DASHES: Sequence[Dash] = ((1, 0), (10, 3), (7, 3), (5, 3), (3, 3), (2, 3), (1, 3), (1, 5))

@@ -14,7 +14,7 @@ from servescope.contract.events import Event, EventKind
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 
 MOST: Final = 60
-"""The marks drawn at most, the newest; more could not be told apart."""
+"""The marks drawn at most, the newest; nobody could distinguish more."""
 
 
 @dataclass(frozen=True, slots=True)

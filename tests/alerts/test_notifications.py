@@ -92,8 +92,8 @@ def chatting(folder: Path, chat: Chat, **said: Any) -> Options:
     """Options by which every receiver is a chat of ours; a receiver's secret is its address there."""
     receivers = {name: {"kind": "slack", "channel": f"#{name}"} for name in RECEIVERS.values()}
     places = {"secrets": str(folder / "secrets"), "templates": str(folder / "templates")}
-    told = {"receivers": receivers, "grafana": "https://grafana.example", **places, **said}
-    options = make_options({"runbooks": "https://books.example", "alerts": told}, origin="options.toml")
+    table = {"receivers": receivers, "grafana": "https://grafana.example", **places, **said}
+    options = make_options({"runbooks": "https://books.example", "alerts": table}, origin="options.toml")
     (folder / "secrets").mkdir()
     for name, receiver in options.receivers.items():
         url = f"http://127.0.0.1:{chat.server_address[1]}/{name}"

@@ -327,7 +327,7 @@ def _going_on(series: dict[str, str]) -> str:
 
 @pytest.mark.slow
 def test_two_collectors_make_no_second_alert(promtool: Path, tmp_path: Path) -> None:
-    """The same stories told by two collectors: one alert each, without the labels of either."""
+    """The same stories from two collectors: one alert each, without the labels of either."""
     suites = {}
     for name in RENAMED:
         stories = deepcopy(list(promtool_tests(ALERTS[name], PROOFS[name])))
@@ -409,9 +409,9 @@ def test_an_objective_takes_the_edges_of_the_engines_in_use() -> None:
         "2.2", "2.5",
     }  # fmt: skip
     alert = "ServescopeTimeToFirstTokenBudgetBurnsFast"
-    told = "within 2.2 s (2.5 s where the engine does not count that edge)"
-    assert told in mixed.alerts()[alert].description
-    assert told in render(mixed)[f"runbooks/{alert}.md"]
+    limit = "within 2.2 s (2.5 s where the engine does not count that edge)"
+    assert limit in mixed.alerts()[alert].description
+    assert limit in render(mixed)[f"runbooks/{alert}.md"]
     assert "within 2.2 s." in dynamo.alerts()[alert].description
 
 

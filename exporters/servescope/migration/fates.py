@@ -49,7 +49,7 @@ _N_GRAM: Final = (
 )
 _LORA: Final = "Only v1 serves LoRA adapters."
 _NO_ADAPTERS: Final = "Nothing: without adapters it has no effect."
-_LORA_TODO: Final = "Keep this deployment on v1, or deploy each adapter merged into its model."
+_LORA_ADVICE: Final = "Keep this deployment on v1, or deploy each adapter merged into its model."
 _PARALLEL: Final = "v2 has tensor_parallel_size only."
 _NOT_IN_V2: Final = "v2's build section has no such field."
 
@@ -68,7 +68,7 @@ FATES: Final = (
     FieldFate("build.tensor_parallel_count", "runtime.tensor_parallel_size", "renamed", "v2 has it there.", "S1"),
     FieldFate("build.plugin_configuration", "", "automatic", _PLUGIN, "S1"),
     FieldFate("build.speculator", "", "unsupported", _LOOKAHEAD, "S1", _N_GRAM),
-    FieldFate("build.lora_adapters", "", "blocking", _LORA, "S4", _LORA_TODO),
+    FieldFate("build.lora_adapters", "", "blocking", _LORA, "S4", _LORA_ADVICE),
     FieldFate("build.lora_configuration", "", "unsupported", _LORA, "S4", _NO_ADAPTERS),
     FieldFate("build.moe_expert_parallel_option", "", "unsupported", "v2 has no setting of expert parallelism.", "S4",
          "Compare throughput of a mixture of experts before the cutover."),

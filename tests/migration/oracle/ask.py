@@ -26,7 +26,7 @@ def main() -> None:
             path.write_text(text, encoding="utf-8")
             try:
                 TrussConfig.from_yaml(path)
-            except Exception as error:
+            except Exception as error:  # whatever it raises is its verdict
                 verdicts[name] = f"{type(error).__name__}: {error}"
             else:
                 verdicts[name] = ""

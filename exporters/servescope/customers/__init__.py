@@ -1,0 +1,1 @@
+"""What customers receive of their deployments: which series, as which points, by push and by pull."""

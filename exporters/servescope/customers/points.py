@@ -1,0 +1,103 @@
+"""What leaves: points of a customer's streams, after its policy; transports encode them and look at nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from servescope.contract.samples import Labels
+from servescope.contract.types import Kind
+from servescope.errors import ServescopeError
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """The header of an exported metric, in the customer's naming.
+
+    `name` is the metric's name for OTLP and `family` its name in an exposition or in remote write, without `_bucket`
+    and the like; both follow the policy. `unit` is in UCUM. `kind` is "counter", "gauge" or "histogram". `whole` says
+    that values are integers.
+    """
+
+    name: str
+    family: str
+    unit: str
+    help: str
+    kind: Kind
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream of a customer: its metric, and its labels as they are exported: `resource` and `attributes`.
+
+    In an exposition and in remote write both are labels of the series; their names never overlap.
+    """
+
+    metric: Descriptor
+    resource: Labels
+    attributes: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """A histogram: its finite upper `edges`, the count of each bucket by itself, that of `+Inf` last, and the sum."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPoint:
+    """One point of a stream.
+
+    It covers (`start_ms`, `time_ms`]; a gauge has no start, and neither has a point whose `value` is None, by which a
+    stream ends. A counter's value is its total since `start_ms`, which is the start of the count when the points are
+    cumulative, and the time of the point before when they are deltas.
+    """
+
+    stream: Stream
+    start_ms: int | None
+    time_ms: int
+    value: float | HistogramValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A receiver's answer to one request: what it took and refused, in points; `message` is its own text."""
+
+    points: int
+    rejected: int = 0
+    message: str = ""
+
+
+class SendError(ServescopeError):
+    """A request failed.
+
+    `retryable` says whether the same request may succeed later, not before `after_seconds` when the receiver named
+    that. `reason` is one of `REASONS` and names the failure in series and alerts; the text is for people, and has no
+    secret in it.
+    """
+
+    def __init__(
+        self, message: str, *, reason: str, retryable: bool = True, after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason, self.retryable, self.after_seconds = reason, retryable, after_seconds
+
+
+REASONS = (
+    "unreachable",
+    "timeout",
+    "tls",
+    "credentials",
+    "throttled",
+    "unavailable",
+    "refused",
+    "too_large",
+    "protocol",
+)
+"""Why sending failed.
+
+No connection; no answer; a certificate; a token; 429; 5xx; data that is refused; its size; anything else.
+"""

@@ -16,20 +16,26 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CounterReset:
-    """The last scrape of a target before its counters began anew: its time, and its `values` as in `TargetEdge`."""
+    """The last scrape of a target before counters of it began anew: its time, and `values` and `starts_ms` until then.
+
+    Values are NaN for series that went on.
+    """
 
     time_ms: int
     values: Floats
+    starts_ms: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetEdge:
-    """One target at an edge: its m native `series`, each array (m,), NaN where a series has no value.
+    """One target at an edge: its m native `series`, without the labels of its identity; each array is (m,).
 
-    `values` are those of its last good scrape: counters, buckets, sums and counts as they are, gauges. `gains` are what
-    a counter counted since the edge before, resets added, NaN at its first sight. `starts_ms` is when each counter
-    began to count: the process's start where the contract has it, else the last edge or scrape at which it was known
-    to be lower. `series` is the same object from edge to edge while the target has the same ones.
+    `values` are those of its last good scrape, counters, buckets, sums and counts as they are, gauges; NaN where a
+    series has none. `gains` are what a counter counted since the edge before, resets added, NaN where it is not known,
+    as at its first sight. `starts_ms` is when each counter began to count: the process's start where the contract has
+    it, else the last scrape at which it was not there, or lower; 0 for gauges. `ended` are the series that had a value
+    at the edge before and have none now; of a target that left, all. `series` is the same object from edge to edge
+    while the target has the same ones, and of all targets that have the same ones.
     """
 
     identity: Identity
@@ -37,6 +43,7 @@ class TargetEdge:
     values: Floats
     gains: Floats
     starts_ms: NDArray[np.int64]
+    ended: NDArray[np.bool_]
     resets: tuple[CounterReset, ...] = ()
 
 
@@ -44,13 +51,12 @@ class TargetEdge:
 class FleetEdge:
     """All of a customer's deployments at `time_ms`; `before_ms` is the edge before, None for the first of a lane.
 
-    `left` are targets that were there at the edge before and are gone; `figures` are by deployment the derived figures
-    over the window before, absent ones left out.
+    The first has values but no gains: they begin there. `figures` are by deployment the derived figures over the
+    `window_ms` before, by their key, absent ones left out.
     """
 
     time_ms: int
     before_ms: int | None
     targets: tuple[TargetEdge, ...]
-    left: tuple[Identity, ...]
     figures: Mapping[Deployment, Mapping[str, float]]
     window_ms: int

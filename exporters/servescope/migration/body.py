@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from servescope.migration.document import Document, read_document
+from servescope.migration.document import Document
+from servescope.migration.json_document import read_json
 from servescope.migration.llm_config import (
     AUTOSCALING_SETTINGS,
     ENTERPRISE,
@@ -87,7 +88,7 @@ def make_body(
         body["autoscaling_settings"] = {
             **(body.get("autoscaling_settings") or {}), "target_in_flight_tokens": target_in_flight_tokens,
         }  # fmt: skip
-        added = check_body(read_document(json.dumps(body), "options"), strict=strict)
+        added = check_body(read_json(json.dumps(body), "options"), strict=strict)
         findings += tuple(each for each in added if each.path.endswith("target_in_flight_tokens"))
     is_usable = not any(each.severity == "error" for each in findings)
     is_filled = bool(config) or len(body) > 1

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from servescope.migration.document import BREAK, Document, DocumentError, is_same, read_document
+from servescope.migration.document import BREAK, Document, DocumentError, is_same
+from servescope.migration.json_document import read_named
 from servescope.migration.nodes import DocumentNode, MappingEntry
 
 _SPACES: Final = re.compile(r"[ \t]*")
@@ -398,7 +399,7 @@ def apply(document: Document, edits: Sequence[TextEdit], intended: object) -> Do
     if not _ends_line(text) and _ends_line(result) and at == len(text):
         result = result[: -2 if result.endswith("\r\n") else -1]
     try:
-        edited = read_document(result, document.origin)
+        edited = read_named(result, document.origin)
     except DocumentError as error:
         raise DocumentError(document.origin, 0, 0, f"cannot be edited in place: {error.what}") from error
     if not is_same(edited.value, intended):

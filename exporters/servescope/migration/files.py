@@ -12,7 +12,8 @@ from typing import Final
 
 from servescope.errors import ServescopeError, UsageError
 from servescope.migration.body import ManagementBody, check_body, is_management_body, make_body
-from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode, read_document
+from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode
+from servescope.migration.json_document import read_named
 from servescope.migration.meaning import describe_meaning, describe_rollback, token_target
 from servescope.migration.report import FileReport
 from servescope.migration.translation import Answers, Migration, translate
@@ -135,7 +136,7 @@ def _read(path: Path) -> Document:
         raise DocumentError(origin, 0, 0, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name with a null byte
         raise DocumentError(origin, 0, 0, f"cannot be read: {error}") from error
-    return read_document(decode(data, origin), origin)
+    return read_named(decode(data, origin), origin)
 
 
 def _write(path: Path, before: str, found: Migration) -> Path:

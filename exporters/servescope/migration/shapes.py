@@ -196,12 +196,8 @@ class ListShape(ValueShape):
 
 
 @dataclass(frozen=True, slots=True)
-class NamedShape(ValueShape):
-    """A mapping of names of one's own to values of one shape."""
-
-    item: ValueShape = ANYTHING
-    pattern: str = ""
-    what: str = "a name"
+class _MappingShape(ValueShape):
+    """A mapping, whose entries the shapes below check."""
 
     @property
     def text(self) -> str:
@@ -212,6 +208,21 @@ class NamedShape(ValueShape):
         if node.kind != "mapping":
             yield wrong(node, path, f"is {show(node.value)}, expected {self.text}")
             return
+        yield from self._check_entries(node, path)
+
+    def _check_entries(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
+        yield from ()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedShape(_MappingShape):
+    """A mapping of names of one's own to values of one shape."""
+
+    item: ValueShape = ANYTHING
+    pattern: str = ""
+    what: str = "a name"
+
+    def _check_entries(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
         for entry in each_entry(node):
             name = entry[0].value
             if not isinstance(name, str):
@@ -238,20 +249,12 @@ class FieldShape:
 
 
 @dataclass(frozen=True, slots=True)
-class TableShape(ValueShape):
+class TableShape(_MappingShape):
     """A mapping with known keys; unknown ones are warnings that name the nearest known one."""
 
     keys: Mapping[str, FieldShape] = field(default_factory=lambda: MappingProxyType({}))
 
-    @property
-    def text(self) -> str:
-        """What is expected, in words."""
-        return "a mapping"
-
-    def _check(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
-        if node.kind != "mapping":
-            yield wrong(node, path, f"is {show(node.value)}, expected {self.text}")
-            return
+    def _check_entries(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
         there = set()
         for name, value in each_entry(node):
             there.add(name.value)

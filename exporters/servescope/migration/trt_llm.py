@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -323,14 +324,12 @@ def _check_v1(trt_llm: DocumentNode, build: DocumentNode, count: int) -> Iterato
 
 def _check_parallelism(build: DocumentNode, count: int) -> Iterator[ConfigurationFinding]:
     names = ("tensor_parallel_count", "pipeline_parallel_count", "sequence_parallel_count")
-    sizes = [_whole(build, name, default=1) for name in names]
-    tensor = sizes[0]
-    if None not in sizes:
-        world = sizes[0] * sizes[1] * sizes[2]  # type: ignore[operator]
-        if world != count:
-            node = build.find("tensor_parallel_count") or build
-            what = f"is {tensor}, which must equal the number of GPUs in resources.accelerator, which is {count}"
-            yield wrong(node, "trt_llm.build.tensor_parallel_count", what)
+    tensor = _whole(build, "tensor_parallel_count", default=1)
+    sizes = [size for name in names if (size := _whole(build, name, default=1)) is not None]
+    if len(sizes) == len(names) and math.prod(sizes) != count:
+        node = build.find("tensor_parallel_count") or build
+        what = f"is {tensor}, which must equal the number of GPUs in resources.accelerator, which is {count}"
+        yield wrong(node, "trt_llm.build.tensor_parallel_count", what)
     option = build.find("moe_expert_parallel_option")
     experts = _whole(build, "moe_expert_parallel_option", default=-1)
     if option is None or experts is None or tensor is None or experts < 1:

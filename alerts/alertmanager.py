@@ -12,7 +12,7 @@ import yaml
 from alerts.options import DEFAULTS, SECRETS, Options, Span
 from alerts.receivers import RECEIVERS
 from alerts.recording import HEADER
-from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.contract.identity import GROUP_LABELS, IDENTITY_LABELS
 
 __all__ = ["MIGRATION_WINDOW", "RECEIVERS", "SECRETS", "configuration", "inhibitions", "render_alertmanager"]
 
@@ -20,10 +20,9 @@ MIGRATION_WINDOW = "migration"
 # Alertmanager requires at least one interval; without a planned migration this one never occurs.
 _NEVER = {"days_of_month": ["31"], "months": ["february"]}
 
-# The rollout phase does not identify a deployment.
-_DEPLOYMENT = tuple(label for label in DEPLOYMENT_LABELS if label != "rollout_phase")
-# An alert of no deployment is on a model, on a judge's plan, or on a part of the monitoring.
+# An alert of no deployment is on a model, on a cutover between several deployments, or on a part of the monitoring.
 _OF_NO_DEPLOYMENT = ("component", "model_name", "environment", "plan")
+_NOT_SERVING = "Servescope(RouterDown|DeploymentDown|NoActiveReplica)"
 _NO_PAGE = 'severity=~"warning|info"'
 # What is no page can wait until it is known whether a page mutes it, and what else has the same cause.
 _PATIENT = {"group_wait": "5m", "group_interval": "15m"}
@@ -41,7 +40,7 @@ def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, A
         "templates": [f"{options.templates}/*.tmpl"],
         "route": {
             "receiver": "ticket",
-            "group_by": _names(options, *_DEPLOYMENT),
+            "group_by": _names(options, *GROUP_LABELS),
             "group_wait": "30s",
             "group_interval": "5m",
             "repeat_interval": "4h",
@@ -113,7 +112,7 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
     Except for the environment, which is optional: two deployments that share all other labels then count as one. Only
     a page inhibits a page.
     """
-    deployment = _names(options, *_DEPLOYMENT)
+    deployment = _names(options, *GROUP_LABELS)
     target = [options.label(label) for label in IDENTITY_LABELS[-2:]]
     page = 'severity="critical"'
     of_one = f'{options.label("deployment_id")}!=""'
@@ -131,8 +130,13 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         _inhibition((page, no_replica), ('alertname="ServescopeDeploymentDown"',), deployment),
         # Behind a deployment without router or engines no request is served: the page about it names the cause.
         _inhibition(
-            (page, 'alertname=~"Servescope(RouterDown|DeploymentDown|NoActiveReplica)"'),
-            ('alertname="ServescopeTrafficGone"',), _names(options, "model_name", "environment"),
+            (page, f'alertname=~"{_NOT_SERVING}"'), ('alertname="ServescopeTrafficGone"',),
+            _names(options, "model_name", "environment"),
+        ),
+        # Nor is there anything to judge, whichever of the stacks is not serving.
+        _inhibition(
+            (page, f'alertname=~"{_NOT_SERVING}|ServescopeTrafficGone"'),
+            (_NO_PAGE, 'alertname="ServescopeCutoverNoData"'), _names(options, "model_name", "environment"),
         ),
         # One page in place of a ticket for each deployment.
         _inhibition(

@@ -64,6 +64,7 @@ SCOPE = (
     Variable("stack", "Stack", "inference_stack", ".+"),
     Variable(DEPLOYMENT, "Deployment", "deployment_id", ".+"),
 )
+_OF_A_CUTOVER = ("environment", "model")
 REPLICA = Variable("replica", "Replica", "replica", ".*")
 
 PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
@@ -184,6 +185,10 @@ def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ())
     metric = own_family(name)
     if metric is None:
         raise UsageError(f"no series {name!r} about the monitoring, known: {', '.join(OWN_METRICS)}")
+    if metric.program == "judge":
+        # A judgement is about both stacks: chosen are its environment and model, where all targets of v2 share them.
+        shared = (f'{options.label(each.label)}=~"${each.name}|"' for each in SCOPE if each.name in _OF_A_CUTOVER)
+        return ",".join(filter(None, (_chosen((), options), *shared)))
     narrowing = [
         variable
         for variable in variables or HEALTH_VARIABLES

@@ -122,6 +122,31 @@ def test_a_deployment_that_is_down_notifies_once(url: str) -> None:
     }  # fmt: skip
 
 
+def test_what_is_known_of_a_cutover_that_is_judged_notifies_once(url: str) -> None:
+    """Proven harm mutes the comparisons of v2; a stack that does not serve that there is nothing to judge."""
+    new = {"plan": "chat", **_deployment("new", model_name="o")}
+    dead = {"plan": "dead", **_deployment("dead", model_name="n")}
+    _send(
+        url,
+        {
+            "degraded": ("ServescopeCutoverDegraded", new),
+            "no data": ("ServescopeCutoverNoData", new),
+            "judge": ("ServescopeJudgementStale", new),
+            "compared": ("ServescopeNewStackErrorsMore", new),
+            "split": ("ServescopeTrafficSplitNotAsConfigured", new),
+            "compared elsewhere": ("ServescopeNewStackErrorsMore", _deployment("other", model_name="o")),
+            "old stack is down": ("ServescopeDeploymentDown", _deployment("old", model_name="n", inference_stack="v1")),
+            "nothing to judge": ("ServescopeCutoverNoData", dead),
+            "judge there": ("ServescopeJudgementStale", dead),
+        },
+    )
+
+    assert _muted(url) == {
+        "degraded": False, "no data": False, "judge": False, "compared": True, "split": False,
+        "compared elsewhere": False, "old stack is down": False, "nothing to judge": True, "judge there": False,
+    }  # fmt: skip
+
+
 def test_an_environment_mutes_nothing_in_another(url: str) -> None:
     """A deployment of the same name in staging may be down while production pages."""
     staging = _deployment("d", environment="staging")

@@ -219,7 +219,7 @@ def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: C
                 *alerts_of(options, "ServescopeCollectorGone"),
             ],
         )
-        send(url, options, "ServescopeCollectorDown", instance="c:9400", job="servescope")
+        send(url, options, "ServescopeCollectorDown", began=now, instance="c:9400", job="servescope")
         posts = [(receiver, sent["attachments"][0]) for receiver, sent in chat.wait_for(4)]
     summaries = f"{ALERTS[failing].summary} {ALERTS[frozen].summary}"
 
@@ -238,6 +238,35 @@ def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: C
     assert f"Also firing: {causes}\n" in shown["text"]
     assert "r0 of chat-v2" in shown["text"]
     assert "r1 of chat-v2" in shown["text"]
+
+
+def test_a_regression_that_the_judge_proves_is_in_the_message_of_its_symptoms(
+    alertmanager: Path, tmp_path: Path, chat: Chat
+) -> None:
+    """One page of the judge's verdict and of the budget that burns on v2, and no ticket that compares the stacks."""
+    options = chatting(tmp_path, chat)
+    now = datetime.now(UTC)
+
+    with alerting(alertmanager, tmp_path, options) as url:
+        post(
+            url,
+            [
+                *alerts_of(options, "ServescopeCutoverDegraded", began=now, plan="chat", verdict="DEGRADED"),
+                *alerts_of(options, "ServescopeRequestsBudgetBurnsFast", began=now),
+                *alerts_of(options, "ServescopeNewStackErrorsMore", began=now),
+            ],
+        )
+        chat.wait_for(1)
+        send(url, options, "ServescopeJudgeGone", plan="chat")
+        posts = {receiver: sent["attachments"][0]["title"] for receiver, sent in chat.wait_for(2)}
+    verdict, burns, gone = (
+        ALERTS[f"Servescope{name}"].summary for name in ("CutoverDegraded", "RequestsBudgetBurnsFast", "JudgeGone")
+    )
+
+    assert posts == {
+        "page": f"[FIRING 2] critical: chat-v2 (live): {burns} {verdict}",
+        "ticket": f"[FIRING 1] warning: chat-v2 (live): {gone}",
+    }
 
 
 def test_a_message_of_many_replicas_stays_readable(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:

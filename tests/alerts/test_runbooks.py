@@ -65,8 +65,9 @@ def test_it_says_how_a_bad_and_a_good_answer_look(alert: Alert) -> None:
 
 
 def test_it_asks_the_replicas_where_the_alert_is_about_some(alert: Alert) -> None:
-    """Engines of a deployment are compared with one another; an autoscaler has nothing to compare."""
-    is_about_engines = {*DEPLOYMENT_LABELS[:3]} <= {*labels_of(alert.condition)} and alert.component != "autoscaler"
+    """Engines of a deployment are compared with one another; an autoscaler or a judge has nothing to compare."""
+    is_of_deployment = {*DEPLOYMENT_LABELS[:3]} <= {*labels_of(alert.condition)}
+    is_about_engines = is_of_deployment and alert.component not in ("autoscaler", "judge")
     look = alert.runbook.first
 
     if is_about_engines:

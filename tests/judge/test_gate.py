@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.collector.api.settings import ApiSettings
+from servescope.contract.identity import Identity
 from servescope.contract.own_metrics import JUDGEMENT_AGE_SECONDS, OWN_METRICS
 from servescope.cutover.judgement import VERDICTS, Verdict
+from servescope.cutover.plan import Arm
 from servescope.judge.schema import judgement_schema
+from tests.support.cutover_plans import frozen_plan
 from tests.support.judgements import judgement
 from tests.support.served_judge import JudgeScene, play_judge
 
@@ -101,9 +105,12 @@ def test_proven_harm_does_not_grow_old(tmp_path: Path) -> None:
 
 
 def read_metrics(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """The samples of a page, without the label of the plan, which all have."""
+    """The samples of a page, without the label of the plan, which all have, and without empty labels."""
     return {
-        (sample.name, frozenset(sample.labels.items()) - {("plan", "chat")}): sample.value
+        (
+            sample.name,
+            frozenset(pair for pair in sample.labels.items() if pair[1] and pair != ("plan", "chat")),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -139,6 +146,29 @@ def test_the_judgement_is_exposed_as_metrics(tmp_path: Path) -> None:
     (info,) = (dict(labels) for name, labels in page if name == "servescope_judgement_info")
     assert info["plan_hash"] == judgement().plan_hash
     assert info["run"] == "1"
+
+
+def test_the_metrics_have_the_labels_that_all_targets_of_v2_share(tmp_path: Path) -> None:
+    """So that a notification about the judgement is grouped with those about the deployment."""
+    one = Identity("llama", "chat-v2", "v2", "production", replica="r0")
+    two = replace(one, deployment_id="chat-v2-b", rollout_phase="stable", replica="r1")
+    other = Identity("llama", "chat-v1", "v1", "staging")
+    arm = Arm("v2", ({"inference_stack": "v2"},))
+
+    async def act(scene: JudgeScene) -> str:
+        scene.latest.succeed(judgement("DEGRADED"), scene.run)
+        return (await scene.ask("/metrics"))[1]
+
+    def labels(name: str, *identities: Identity) -> set[tuple[str, str]]:
+        frozen = replace(frozen_plan(), judged=arm.shared_labels(identities))
+        (tmp_path / name).mkdir()
+        page = read_metrics(play_judge(tmp_path / name, act, frozen=frozen))
+        found = {each - {("run", "1")} for metric, each in page if metric == "servescope_judgement_age_seconds"}
+        return {pair for each in found for pair in each}
+
+    shared = {("model_name", "llama"), ("inference_stack", "v2"), ("environment", "production")}
+    assert labels("one", one, other) == {*shared, ("deployment_id", "chat-v2")}
+    assert labels("two", one, two, other) == shared
 
 
 def test_the_page_has_the_records_of_the_judge_and_nothing_else(tmp_path: Path) -> None:

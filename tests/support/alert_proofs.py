@@ -125,7 +125,8 @@ _SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
 _QUEUE_AGE = own("servescope_store_queue_age_seconds", instance="c")
 _RELOADED = own("servescope_configuration_reload_success", instance="c")
 _JUDGED = "servescope_judgement_age_seconds"
-_JUDGED_AGE = own(_JUDGED, plan="p")
+_OF_PLAN = {"plan": "p", **DEPLOYMENT}
+_JUDGED_AGE = own(_JUDGED, **_OF_PLAN)
 _CONFIGURED = [
     own("servescope_configured_traffic_ratio", model_name="m", environment="e", inference_stack=stack)
     for stack in (OLD_STACK, NEW_STACK, "v0")
@@ -178,7 +179,7 @@ def _scaled_to_zero(*numbers: int) -> dict[str, float | str | None]:
 
 
 def _judged(verdict: str) -> str:
-    return own("servescope_judgement", plan="p", verdict=verdict)
+    return own("servescope_judgement", **_OF_PLAN, verdict=verdict)
 
 
 def _ended(old: float, new: float, other: float) -> dict[str, float | str]:
@@ -629,7 +630,7 @@ PROOFS: Mapping[str, Proof] = {
     "ServescopeCutoverDegraded": Proof(
         {_judged("DEGRADED"): 0.0, _judged("HEALTHY"): 1.0}, {_judged("DEGRADED"): 1.0, _judged("HEALTHY"): 0.0}, 1.0,
         {"not proven": {_judged("HEALTHY"): 0.0, _judged("INCONCLUSIVE"): 1.0}},
-        labels={"plan": "p", "verdict": "DEGRADED"},
+        labels={**_OF_PLAN, "verdict": "DEGRADED"},
     ),
     "ServescopeCutoverNoData": Proof(
         {_judged("NO DATA"): 0.0, _judged("HEALTHY"): 1.0}, {_judged("NO DATA"): 1.0, _judged("HEALTHY"): 0.0}, 1.0,
@@ -637,20 +638,23 @@ PROOFS: Mapping[str, Proof] = {
             "not proven": {_judged("HEALTHY"): 0.0, _judged("INCONCLUSIVE"): 1.0},
             "data come and go": {_judged("NO DATA"): "1 1 1 0", _judged("HEALTHY"): "0 0 0 1"},
         },
-        labels={"plan": "p", "verdict": "NO DATA"},
+        labels={**_OF_PLAN, "verdict": "NO DATA"},
     ),
     "ServescopeJudgementStale": Proof(
         {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: JUDGEMENT_AGE.value + 1}, JUDGEMENT_AGE.value + 1,
-        {"at the boundary": {_JUDGED_AGE: JUDGEMENT_AGE.value}, "gone": {_JUDGED_AGE: None}}, labels={"plan": "p"},
+        {"at the boundary": {_JUDGED_AGE: JUDGEMENT_AGE.value}, "gone": {_JUDGED_AGE: None}}, labels=_OF_PLAN,
     ),
     "ServescopeJudgeGone": Proof(
         {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: None}, 15.0,
         {
             "it judges late": {_JUDGED_AGE: 9000.0},
-            "it runs elsewhere": {_JUDGED_AGE: None, own(_JUDGED, plan="p", instance="b"): 15.0},
+            "a new run of the plan is of another deployment": {
+                _JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN | {"deployment_id": "e"}): 15.0
+            },
+            "it runs elsewhere": {_JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN, instance="b"): 15.0},
         },
-        also={"another plan is judged": ({_JUDGED_AGE: None, own(_JUDGED, plan="q"): 15.0}, 15.0)},
-        labels={"plan": "p"}, lag=5, open_lag=4,
+        also={"another plan is judged": ({_JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN | {"plan": "q"}): 15.0}, 15.0)},
+        labels=_OF_PLAN, lag=5, open_lag=4,
     ),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
     "ServescopeTargetGone": Proof(

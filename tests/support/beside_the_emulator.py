@@ -18,7 +18,7 @@ _MODEL: Final = {"model_name": "llama-3.3-70b", "environment": "production"}
 _NEW: Final = {**_MODEL, "deployment_id": "chat-v2", "inference_stack": NEW_STACK}
 # The minute from which v2 is to have a share, and that share.
 _PLANNED: Final = ((5, 0.10), (15, 0.25), (35, 0.50))
-_PLAN: Final = {"plan": "chat"}
+_PLAN: Final = {"plan": "chat", **_NEW}
 
 # Each metric of the judgement: its ratio in healthy times, and while the draft is misaligned.
 _RATIOS: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(

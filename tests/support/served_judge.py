@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from servescope.collector.api.settings import ApiSettings
+from servescope.cutover.plan import FrozenPlan
 from servescope.judge.gate import make_application
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.latest import Latest
@@ -59,13 +60,18 @@ class JudgeScene:
 
 
 def play_judge(
-    folder: Path, act: Callable[[JudgeScene], Awaitable[T]], *, api: ApiSettings | None = None, host: str = "127.0.0.1"
+    folder: Path,
+    act: Callable[[JudgeScene], Awaitable[T]],
+    *,
+    api: ApiSettings | None = None,
+    host: str = "127.0.0.1",
+    frozen: FrozenPlan | None = None,
 ) -> T:
     """What `act` returns that is done while a judge's gate is served."""
 
     async def run() -> T:
         with CutoverJournal(folder / "journal.db") as journal:
-            scene = JudgeScene(start_run(journal, frozen_plan()))
+            scene = JudgeScene(start_run(journal, frozen or frozen_plan()))
         application = make_application(scene.latest, scene.telemetry, scene.clock, host=host, api=api)
         async with running(application) as scene.url, aiohttp.ClientSession() as scene.session:
             return await act(scene)

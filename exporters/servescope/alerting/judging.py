@@ -7,20 +7,22 @@ from typing import Final
 from servescope.alerting.choices import bound, waited
 from servescope.alerting.records import Alert, Compare, Look, Own, Runbook, Vanished
 from servescope.contract.bounds import JUDGEMENT_AGE
+from servescope.contract.identity import GROUP_LABELS
+from servescope.contract.own_metrics import JUDGED_LABELS
 
 _PLAN: Final = "{{ $labels.plan }}"
-_AGE: Final = Own("servescope_judgement_age_seconds", ("plan",))
+_AGE: Final = Own("servescope_judgement_age_seconds", JUDGED_LABELS)
 _LIMIT: Final = bound(JUDGEMENT_AGE)
-_OF_PLANS: Final = Own("servescope_judgement", ("plan", "verdict"))
+_OF_PLANS: Final = Own("servescope_judgement", (*JUDGED_LABELS, "verdict"))
 
 
 def _verdict(verdict: str) -> Own:
-    return Own("servescope_judgement", ("plan", "verdict"), (("verdict", (verdict,)),))
+    return Own("servescope_judgement", (*JUDGED_LABELS, "verdict"), (("verdict", (verdict,)),))
 
 
 JUDGE_ALERTS: Final = (
     Alert(
-        "ServescopeCutoverDegraded", "critical", "judge", "servescope",
+        "ServescopeCutoverDegraded", "critical", "judge", "cutover",
         Compare(_verdict("DEGRADED"), "==", 1.0),
         "A cutover is judged DEGRADED.",
         f"The cutover {_PLAN} is judged DEGRADED: v2 is proven to be worse than v1 beyond what the plan allows to be "
@@ -99,7 +101,7 @@ JUDGE_ALERTS: Final = (
     ),
     Alert(
         "ServescopeJudgeGone", "warning", "judge", "servescope",
-        Vanished(_AGE, "6h", at_any_time=True),
+        Vanished(_AGE, "6h", GROUP_LABELS, at_any_time=True),
         "The judge of a cutover is gone.",
         f"The cutover {_PLAN} was judged within the last 6 hours, and its judge is not scraped any more.",
         Runbook(

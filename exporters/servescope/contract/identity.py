@@ -13,6 +13,8 @@ from servescope.errors import IdentityError
 Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler"]
 
 DEPLOYMENT_LABELS = ("model_name", "deployment_id", "inference_stack", "environment", "rollout_phase")
+GROUP_LABELS = ("model_name", "deployment_id", "inference_stack", "environment")
+"""The labels of one deployment by which notifications are grouped: its rollout phase changes while it is the same."""
 IDENTITY_LABELS = (*DEPLOYMENT_LABELS, "replica", "role")
 ROLES: tuple[str, ...] = get_args(Role)
 ENGINE_ROLES = ("aggregated", "prefill", "decode")

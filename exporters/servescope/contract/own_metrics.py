@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, IDENTITY_LABELS
 from servescope.contract.types import Kind
 
 Program = Literal["collector", "judge", "prometheus", "alertmanager"]
@@ -28,6 +28,9 @@ COLLECTOR_JOB = "servescope"
 
 JUDGE_JOB = "servescope-judge"
 """The `job` under which a Prometheus scrapes the judges (`servescope judge watch`)."""
+
+JUDGED_LABELS = ("plan", *GROUP_LABELS)
+"""The labels of a judgement: its plan, and the labels that all targets of v2 share, as notifications about v2 have."""
 
 JUDGEMENT_AGE_SECONDS = 300.0
 """An older judgement does not say whether the cutover is healthy."""
@@ -232,7 +235,7 @@ _COLLECTOR = (
 def _of_judgement(
     name: str, unit: OwnUnit, text: str, *labels: str, absent: str = "nothing was judged yet"
 ) -> OwnMetric:
-    return OwnMetric(f"servescope_judgement{name}", "gauge", unit, text, ("plan", *labels), absent, "judge")
+    return OwnMetric(f"servescope_judgement{name}", "gauge", unit, text, (*JUDGED_LABELS, *labels), absent, "judge")
 
 
 _UNKNOWN_RATIO = "the metric has no interval: it lies in a band, or there is no data"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from servescope.contract.identity import Identity
+from servescope.contract.identity import GROUP_LABELS, Identity
 from servescope.contract.judged import MetricKind
 from servescope.cutover.mix import PromptSlope
 from servescope.errors import UsageError
@@ -26,6 +26,12 @@ class Arm:
         return any(
             all(getattr(identity, label) == value for label, value in selector.items()) for selector in self.selectors
         )
+
+    def shared_labels(self, identities: Iterable[Identity]) -> dict[str, str]:
+        """The labels of a deployment, out of `GROUP_LABELS`, that all its targets have alike, without empty ones."""
+        chosen = [each for each in identities if self.selects(each)]
+        shared = {label: {getattr(each, label) for each in chosen} for label in GROUP_LABELS}
+        return {label: value for label, values in shared.items() if len(values) == 1 for value in values if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,8 @@ class FrozenPlan:
     yet; `slopes` by metric how prompts move it; `edges` by metric the shared
     bucket edges that are compared; `histograms` are the metrics that are judged by their histogram's mean and would be
     token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report;
-    `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded.
+    `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded; `judged` are the
+    labels of v2's deployment, as far as all its targets share them.
     """
 
     plan: CutoverPlan
@@ -141,6 +148,7 @@ class FrozenPlan:
     histograms: tuple[str, ...] = ()
     unobservable: Mapping[str, str] = field(default_factory=dict)
     top_load: float | None = None
+    judged: Mapping[str, str] = field(default_factory=dict)
     _hash: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -199,6 +207,7 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         histograms=tuple(values["histograms"]),
         unobservable=dict(values["unobservable"]),
         top_load=values["top_load"],
+        judged=dict(values["judged"]),
     )
 
 

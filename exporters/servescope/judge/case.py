@@ -38,8 +38,9 @@ def freeze_plan(past: History, plan: CutoverPlan, started_ms: int) -> FrozenPlan
     Raises UsageError when its arms overlap or select nothing, EvidenceError when the past cannot be read.
     """
     evidence = read_calibration(past, plan, started_ms)
-    check_arms(plan, find_identities(past, evidence))
-    return freeze_from(plan, evidence, started_ms)
+    known = find_identities(past, evidence)
+    check_arms(plan, known)
+    return replace(freeze_from(plan, evidence, started_ms), judged=plan.v2.shared_labels(known))
 
 
 def read_calibration(past: History, plan: CutoverPlan, started_ms: int) -> Evidence:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from servescope import __version__
 from servescope.collector.client_telemetry import ApiTelemetry, make_counter, make_histogram
+from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.cutover.judgement import VERDICTS, Judgement, MetricJudgement
 from servescope.judge.latest import Latest
@@ -61,11 +62,12 @@ class _Judgements(Collector):
         for name, labels, value in (*self._state(judgement, now_ms), *_metric_values(judgement)):
             if value is not None:
                 found.setdefault(name, []).append((labels, float(value)))
+        shared = [self._latest.run.frozen.judged.get(label, "") for label in GROUP_LABELS]
         for name, samples in found.items():
             record = OWN_METRICS[name]
             family = GaugeMetricFamily(name, record.help, labels=record.labels)
             for labels, value in samples:
-                family.add_metric((judgement.plan, *labels), value)
+                family.add_metric((judgement.plan, *shared, *labels), value)
             yield family
 
     def _state(self, judgement: Judgement, now_ms: int) -> Iterator[tuple[str, tuple[str, ...], float | None]]:

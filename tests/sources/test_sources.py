@@ -60,6 +60,18 @@ def test_closed_label_sets_have_an_answer_for_every_value(source: Source) -> Non
                     assert rules[-1].when == (), (name, label)
 
 
+def test_no_map_leaves_to_a_process_what_that_process_does_not_expose() -> None:
+    """A mock worker says of a router's metric that the Dynamo frontend supplies it only where the frontend does."""
+    frontend, mocker = load_sources()["dynamo-frontend"], load_sources()["dynamo-mocker"]
+    left = {
+        name
+        for name, each in mocker.metrics.items()
+        if each.status == "elsewhere" and "Dynamo frontend" in (each.reason or "")
+    }
+    assert "router_queued_requests" in left
+    assert {name for name in left if frontend.metrics[name].status == "impossible"} == set()
+
+
 def test_a_map_without_a_metric_is_refused() -> None:
     """The error for a map without a metric names it, so that a new metric cannot be forgotten."""
     without_engine = MINIMAL.replace('[default.engine]\nstatus = "impossible"\nreason = "no"\n', "")

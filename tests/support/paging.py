@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
@@ -125,7 +125,10 @@ class Scene:
         return {each.name: each.state for each in shown if each.name != "ServescopeWatchdog"}
 
 
-def play(scene: Scene, act: Callable[[Scene], Awaitable[None]]) -> None:
+Played = TypeVar("Played", bound=Scene)
+
+
+def play(scene: Played, act: Callable[[Played], Awaitable[None]]) -> None:
     """Run `act` on a scene and close it."""
 
     async def run() -> None:

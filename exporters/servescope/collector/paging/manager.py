@@ -39,6 +39,7 @@ _logger = logging.getLogger(__name__)
 _VALID_FOR: Final = 4
 # Alert states are written when they change and at this interval, so that a new store file has them too.
 _WRITTEN_EVERY_MS: Final = 60_000
+_RESTORED_EVERY_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,8 @@ class AlertManager:
             figure = _witness(lately)
             if figure:
                 span_ms = span_ms_of(lately)
-                points = span_ms // duration_ms(lately.every)
+                # Closer than the samples: the last instants of a deployment that left have no value.
+                points = span_ms // min(duration_ms(lately.every), _RESTORED_EVERY_MS)
                 tables = {
                     deployment: history.read_figures(
                         deployment, now_ms - span_ms, now_ms, names=[figure], max_points=points

@@ -107,15 +107,19 @@ class CollectorView:
                 past.append(at_ms, instants[at_ms])
 
     def restore_samples(self, lately: Lately, figure: str, tables: Mapping[Deployment, FigureTable]) -> None:
-        """Restore what is sampled for a term, as the sums of a figure by the term's labels, at about each `every`."""
+        """Restore what is sampled for a term, as the sums of a figure by the term's labels, at each `every`.
+
+        Of a deployment the last value within each `every` counts.
+        """
         by, every_ms = labels_of(lately), duration_ms(lately.every)
         instants: dict[int, Vector] = {}
         for deployment, table in tables.items():
             group = tuple(pair for pair in deployment.labels() if pair[0] in by)
-            for at_ms, value in zip(table.times.tolist(), table.values[figure].tolist(), strict=True):
-                if value == value:
-                    sums = instants.setdefault(at_ms // every_ms * every_ms, {})
-                    sums[group] = sums.get(group, 0.0) + value
+            pairs = zip(table.times.tolist(), table.values[figure].tolist(), strict=True)
+            last = {at_ms // every_ms * every_ms: value for at_ms, value in pairs if value == value}
+            for step_ms, value in last.items():
+                sums = instants.setdefault(step_ms, {})
+                sums[group] = sums.get(group, 0.0) + value
         for at_ms in sorted(instants):
             self._samples[lately].append(at_ms, instants[at_ms])
 

@@ -12,21 +12,18 @@ from app.self_tests import describe_harm
 from servescope.contract.judged import JUDGED
 from servescope.cutover.plan import CutoverPlan, MetricPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
+from servescope.judge.drafting import draft_stages
 
 
 def propose_plan(known: Sequence[Shown]) -> str:
     """The least plan for two deployments of one model on different stacks, with the usual stages."""
     pair = queries.cutover_pair(known)
     v1, v2 = (one.deployment.deployment_id for one in pair) if pair else ("chat-v1", "chat-v2")
-    stages = "\n".join(
-        f"[[stages]]\nshare = {share}\nleast_hours = {hours}\n"
-        for share, hours in ((0.01, 1), (0.05, 2), (0.25, 4), (0.5, 6), (0.95, 24))
-    )
     return (
         "# What is compared: every target whose labels are these.\n"
         f'[arms]\nv1 = {{ deployment_id = "{v1}" }}\nv2 = {{ deployment_id = "{v2}" }}\n\n'
         "# v2's share of the requests, stage by stage; the last leaves v1 a holdback as a control.\n"
-        f"{stages}"
+        f"{draft_stages()}"
     )
 
 

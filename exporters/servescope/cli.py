@@ -19,7 +19,7 @@ COMMANDS = {
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
     "judge": ("servescope.judge.command", "judge whether a cutover is healthy: plan, start, run, watch, decide"),
     "migrate": (
-        "servescope.migration.command",
+        "servescope.migrate",
         "move configurations from v1 to v2: what changes, what is asked, and why",
     ),
     "inspect": (

@@ -16,7 +16,8 @@ from tests.support.api_door import LIMITS, Door, play
 
 TOKEN = "ev3nts-t0ken"  # the tests' own
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-DEPLOY = {"text": "chat 1.4 → 1.5", "by": "ci", "labels": {"deployment_id": "v2"}}
+HASH = "0a" * 32
+DEPLOY = {"text": "chat 1.4 → 1.5", "by": "ci", "labels": {"deployment_id": "v2"}, "configuration": HASH}
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_a_deploy_is_reported_and_read(tmp_path: Path, tokens: ApiSettings) -> N
 
     status, accepted, then, lately = play(tmp_path, LIMITS, act, tokens)
     shown = [accepted[name] for name in ("kind", "labels", "text", "detail")]
-    assert shown == ["deploy", DEPLOY["labels"], DEPLOY["text"], {"by": "ci"}]
+    assert shown == ["deploy", DEPLOY["labels"], DEPLOY["text"], {"by": "ci", "configuration": HASH}]
     assert (status, then) == (202, [accepted])
     assert "target_appeared" in {each["kind"] for each in lately}
 
@@ -72,7 +73,12 @@ def test_a_deploy_without_a_token_is_refused(tmp_path: Path, tokens: ApiSettings
     [
         (b"", 400, "the body is no JSON"),
         (b"[1]", 400, "the body is no object"),
-        (b'{"text": "a", "by": "b", "x": 1}', 400, "unknown key 'x', supported: text, by, labels, time_ms"),
+        (
+            b'{"text": "a", "by": "b", "x": 1}',
+            400,
+            "unknown key 'x', supported: text, by, labels, time_ms, configuration",
+        ),
+        (b'{"text": "a", "by": "b", "configuration": "0A"}', 400, "expected a hash of 64 hexadecimal digits"),
         (b'{"text": "a"}', 400, "by is wrong, expected 1 to 1024 characters"),
         (b'{"text": "a\\n", "by": "b"}', 400, "text is wrong"),
         (b'{"text": "\\ud800", "by": "b"}', 400, "text is wrong"),

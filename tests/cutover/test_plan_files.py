@@ -96,6 +96,8 @@ def test_a_plan_says_what_it_wants_otherwise() -> None:
         (LEAST.replace("0.25", "0"), "stages[0].share: 0 is wrong, expected a number above 0 to 1"),
         (LEAST.replace("0.25", "25"), "stages[0].share: 25 is wrong"),
         (LEAST + "[[stages]]\nshare = 0.1", "stages[1].share: 0.1 is wrong, expected a share above that of the stage"),
+        (LEAST + "[configurations]\nv2 = 'abc'", "configurations.v2: 'abc' is wrong, expected a hash of 64"),
+        (LEAST + "[configurations]\nv3 = 'abc'", "unknown key 'configurations.v3'"),
         (LEAST + "[[metrics]]\nname = 'time_to_first_token'", "metrics[0].name: 'time_to_first_token' is wrong"),
         (LEAST + "[[metrics]]\nname = 'tps_per_request'\nmargin = -0.1", "metrics[0].margin: -0.1 is wrong"),
         (LEAST + "[[metrics]]\nname = 'tps_per_request'\nmargin = 0.1\nfloor = 0.2", "a fraction below the margin"),
@@ -132,6 +134,16 @@ def test_arms_that_overlap_are_refused() -> None:
 
     with pytest.raises(UsageError, match=r"overlap: target .* is in v1 and in v2"):
         check_arms(plan, [Identity("llama", "chat-v1", "v1")])
+
+
+def test_the_hashes_of_configurations_are_frozen_with_the_plan() -> None:
+    """They survive the journal, and another one is another plan."""
+    plan = parsed(f'{LEAST}\n[configurations]\nv1 = "{"0a" * 32}"\nmanagement_api = "{"0b" * 32}"\n')
+
+    assert FrozenPlan.from_json(FrozenPlan(plan, 0, {}).to_json()).plan.configurations == {
+        "v1": "0a" * 32, "management_api": "0b" * 32,
+    }  # fmt: skip
+    assert plan.hash() != parsed(LEAST).hash()
 
 
 def test_an_edited_plan_is_refused() -> None:

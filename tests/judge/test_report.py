@@ -13,7 +13,7 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import VERDICTS, Verdict
 from servescope.judge.report import Recorded, render_report
 from servescope.judge.text import describe_judgement, duration, explain_judgement, margin, number
-from tests.support.cutover_plans import frozen_plan
+from tests.support.cutover_plans import cutover_plan, frozen_plan
 from tests.support.judgements import AT_MS, START_MS, judgement
 
 HEAD = "ab" * 32
@@ -51,6 +51,15 @@ class Tags(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if not self.open or self.open.pop() != tag:
             self.wrong.append(tag)
+
+
+def test_the_report_has_the_hashes_of_what_is_configured() -> None:
+    """Those that the plan records, by what they are of."""
+    plan = replace(cutover_plan(), configurations={"v2": "0a" * 32, "management_api": "0b" * 32})
+    text = render_report(judgement("HEALTHY"), frozen_plan(plan), ())
+
+    assert f"<p>Configuration of v2: <code>{'0a' * 32}</code></p>" in text
+    assert f"<p>Configuration of v2 in the Management API: <code>{'0b' * 32}</code></p>" in text
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)

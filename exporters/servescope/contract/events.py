@@ -22,7 +22,8 @@ class Event:
 
     The labels of a target are those of its identity, beside `target_id`; those of an alert its own, beside `alertname`.
     `text` is what a person reads. `detail` are the values that changed, `former_…` beside `…` (`source`, `version`,
-    `layer`, `ratio`); a deploy has who reported it as `by`.
+    `layer`, `ratio`); a deploy has who reported it as `by`, and the hash of what
+    it is configured with as `configuration` where that was reported.
     """
 
     time_ms: int

@@ -14,7 +14,7 @@ from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
 from servescope.cutover.load import load_range
-from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.stages import Course
 from servescope.cutover.staging import StageTrack
 
@@ -149,7 +149,29 @@ def notes_of(
             paid = f"cost nothing: its {requests} until then were not slower than v1's"
         notes.append(f"warming up took v2 up to {wording.span(warmth.seconds)} and {paid}")
     notes.extend(each for each in (load_note(frozen, stage), *_share_notes(frozen, folded, stage, evidence)) if each)
+    notes.extend(configuration_notes(frozen.plan, evidence))
     return tuple(notes)
+
+
+def configuration_notes(plan: CutoverPlan, evidence: Evidence) -> list[str]:
+    """Where the last deploy of an arm was reported with another configuration than the plan records."""
+    deployed: dict[str, tuple[str, str]] = {}
+    for event in sorted(evidence.events, key=lambda each: each.time_ms):
+        found = dict(event.detail).get("configuration", "")
+        if event.kind == "deploy" and found:
+            about = {
+                arm.name
+                for arm in (plan.v1, plan.v2)
+                for target in evidence.targets
+                if arm.selects(target.identity) and {*event.labels} <= {*target.identity.labels()}
+            }
+            deployed |= dict.fromkeys(about, (found, event.text))
+    return [
+        f"{name} runs another configuration than the plan records: its deploy {text!r} reports {found[:16]}, and "
+        f"the plan has {plan.configurations[name][:16]}"
+        for name, (found, text) in sorted(deployed.items())
+        if name in plan.configurations and found != plan.configurations[name]
+    ]
 
 
 def load_note(frozen: FrozenPlan, stage: StageTrack) -> str | None:

@@ -70,6 +70,7 @@ class CutoverPlan:
     `alpha_harm` bounds the probability that a cutover without harm is ever called DEGRADED, over all metrics and
     stages; `alpha_health` the probability, per metric, that one at its margin is ever called HEALTHY. An interval is
     wrong as often as either, at most. `holdback` is the share that v1 keeps as a control until the end.
+    `configurations` are the hashes of what each side is configured with, by `CONFIGURATIONS`; those that are known.
     """
 
     name: str
@@ -81,6 +82,7 @@ class CutoverPlan:
     alpha_health: float = 0.04
     holdback: float = 0.05
     calibration_hours: float = 48.0
+    configurations: Mapping[str, str] = field(default_factory=dict)
 
     def hash(self) -> str:
         """The identity of the plan: the same for the same meaning, 16 hexadecimal digits."""
@@ -210,6 +212,9 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         judged=dict(values["judged"]),
     )
 
+
+CONFIGURATIONS: Final = ("v1", "v2", "management_api")
+"""What a plan records the hash of: the configuration of each arm, and v2's body of the Management API."""
 
 LEAST_MARGIN: Final = 0.005
 """A smaller margin would need more traffic than there is."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Final, Literal
 
 from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.contract.judged import JUDGED, JudgedMetric
-from servescope.cutover.plan import LEAST_MARGIN, Arm, CutoverPlan, MetricPlan, Stage
+from servescope.cutover.plan import CONFIGURATIONS, LEAST_MARGIN, Arm, CutoverPlan, MetricPlan, Stage
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
 
@@ -19,6 +20,7 @@ _PLAN_SETTINGS = (
     Setting("name", "the name of the file"), Setting("preset", '"documented"'), Setting("arms", REQUIRED),
     Setting("stages", REQUIRED), Setting("metrics", "[]"), Setting("alpha_harm", "0.05"),
     Setting("alpha_health", "0.04"), Setting("holdback", "0.05"), Setting("calibration", '"2d"'),
+    Setting("configurations", "{}"),
 )  # fmt: skip
 _ARM_SETTINGS = (Setting("v1", REQUIRED), Setting("v2", REQUIRED))
 _STAGE_SETTINGS = (Setting("share", REQUIRED), Setting("least_hours", "0"))
@@ -50,6 +52,7 @@ def parse_plan(document: Mapping[str, object], origin: str) -> CutoverPlan:
         alpha_health=_number(table, "alpha_health", 0.04, 0.0, 0.5, more=True),
         holdback=_number(table, "holdback", 0.05, 0.0, 0.5),
         calibration_hours=table.duration("calibration", 48 * 3_600_000) / 3_600_000,
+        configurations=_read_configurations(table),
     )
 
 
@@ -111,6 +114,14 @@ def _read_arm(table: Table, name: Literal["v1", "v2"]) -> Arm:
         place.check_keys(IDENTITY_LABELS)
         read.append({label: place.string(label, None) for label in selector})
     return Arm(name, tuple(read))
+
+
+def _read_configurations(table: Table) -> dict[str, str]:
+    hashes = table.table("configurations", [Setting(name, "") for name in CONFIGURATIONS])
+    for name in hashes.values:
+        if not re.fullmatch("[0-9a-f]{64}", hashes.string(name, None)):
+            raise hashes.wrong(name, "a hash of 64 hexadecimal digits, as `servescope migrate --format json` has it")
+    return {name: hashes.string(name, None) for name in hashes.values}
 
 
 def _read_stages(table: Table) -> tuple[Stage, ...]:

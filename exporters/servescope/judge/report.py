@@ -15,6 +15,7 @@ from servescope.cutover.judgement import ArmState, Judgement, MetricJudgement, V
 from servescope.cutover.plan import FrozenPlan
 from servescope.judge.drawing import SIGNS, Mark, draw_course, draw_forest, verdict_class
 from servescope.judge.text import (
+    CONFIGURED,
     duration,
     gathered,
     incidents,
@@ -73,7 +74,7 @@ def render_report(
             [f"{moment(start)} to {moment(end)}: {why}" for start, end, why in judgement.missed],
         ),
         *_list("Notes", judgement.notes),
-        *_identity(judgement, recorded),
+        *_identity(judgement, frozen, recorded),
     ]
     title = f"{judgement.verdict}: cutover {judgement.plan}"
     return _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(body))
@@ -240,9 +241,11 @@ def _calibration(frozen: FrozenPlan) -> Iterator[str]:
     yield _table(header, rows)
 
 
-def _identity(judgement: Judgement, recorded: Recorded | None) -> Iterator[str]:
+def _identity(judgement: Judgement, frozen: FrozenPlan, recorded: Recorded | None) -> Iterator[str]:
     yield "<footer>"
     yield f"<p>Frozen plan <code>{escape(judgement.plan_hash)}</code></p>"
+    for name, found in frozen.plan.configurations.items():
+        yield f"<p>Configuration of {CONFIGURED[name]}: <code>{escape(found)}</code></p>"
     if recorded is not None:
         head = escape(recorded.head)
         yield (

@@ -15,6 +15,8 @@ from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgem
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
 
+CONFIGURED: Final = {"v1": "v1", "v2": "v2", "management_api": "v2 in the Management API"}
+"""What a plan's hashes of configurations are of."""
 _ABSENT: Final = "–"
 # From here on values are whole, in groups of three.
 _MANY: Final = 999.5

@@ -35,7 +35,7 @@ from servescope.judge.runs import (
     write_changes,
     write_decision,
 )
-from servescope.judge.text import describe_forecast, describe_judgement, explain_judgement, moment, share
+from servescope.judge.text import CONFIGURED, describe_forecast, describe_judgement, explain_judgement, moment, share
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
     {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}
@@ -77,6 +77,8 @@ def _start(arguments: argparse.Namespace) -> int:
         f"run {run.number} of plan {plan.name!r} begins at {moment(at_ms)} with stage 1 of {len(plan.stages)}, "
         f"{share(plan.stages[0].share)} on v2\nfrozen plan {frozen.hash()}\njournal {journal.path}"
     )
+    for name, found in plan.configurations.items():
+        print(f"configuration of {CONFIGURED[name]} {found}")
     uncalibrated = sorted(name for name, noise in frozen.noise.items() if not noise.calibrated)
     if uncalibrated:
         print(f"not calibrated, as v1's past is too short or has one replica: {', '.join(uncalibrated)}")

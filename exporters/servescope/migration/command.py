@@ -1,14 +1,18 @@
-"""`servescope migrate`: configurations moved from v1 to v2, or back: a report, a diff, and what is to be decided."""
+"""Configurations moved from v1 to v2, or back, for a command: a report, a diff, and what is to be decided."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from servescope.errors import ServescopeError, UsageError, require_extra
+from servescope.errors import ServescopeError, UsageError
+
+if TYPE_CHECKING:
+    from servescope.migration.report import FileReport
 
 FORMATS: Final = ("text", "diff", "json")
 
@@ -46,17 +50,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Migrate every file; returns the exit code."""
-    require_extra("migrate", "yaml")
-    from servescope.migration import report
+def migrate(arguments: argparse.Namespace) -> list[FileReport]:
+    """Migrate every file; raises UsageError for arguments that are wrong, or do not go together."""
     from servescope.migration.files import find_configs, migrate_file, read_options
 
     try:
         options = read_options(arguments)
-        found = [migrate_file(path, options) for path in find_configs(arguments.configs)]
+        return [migrate_file(path, options) for path in find_configs(arguments.configs)]
     except ServescopeError as error:
         raise UsageError(str(error)) from error
+
+
+def show(found: Sequence[FileReport], arguments: argparse.Namespace) -> int:
+    """Print the reports; returns the exit code."""
+    from servescope.migration import report
+
     if arguments.format == "json":
         json.dump(report.to_json(found), sys.stdout, allow_nan=False, ensure_ascii=False, indent=1)
         sys.stdout.write("\n")

@@ -74,16 +74,22 @@ def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
     name = path.as_posix()
     try:
         document = _read(path)
-        if is_management_body(document):
-            return _check_body(name, document, options)
-        found = translate(document, options.to, options.answers, strict=options.is_strict)
-        report = _report(name, found, options)
-        if options.is_written and found.text is not None and found.is_changed:
+        report = report_document(document, options)
+        found = report.translation
+        if options.is_written and found is not None and found.text is not None and found.is_changed:
             kept = _write(path, document.text, found)
             report = replace(report, written=name, kept=kept.as_posix())
     except ServescopeError as error:
         return FileReport(name, "error", error=str(error))
     return report
+
+
+def report_document(document: Document, options: MigrationOptions) -> FileReport:
+    """What becomes of a document, of which nothing is written; raises DocumentError where it cannot be edited."""
+    if is_management_body(document):
+        return _check_body(document.origin, document, options)
+    found = translate(document, options.to, options.answers, strict=options.is_strict)
+    return _report(document.origin, found, options)
 
 
 def _check_body(name: str, document: Document, options: MigrationOptions) -> FileReport:

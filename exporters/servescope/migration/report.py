@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from servescope.migration.body import ManagementBody
-from servescope.migration.document import BREAK
+from servescope.migration.document import BREAK, read_document
 from servescope.migration.fates import MEANINGS
+from servescope.migration.masking import hash_configuration
 from servescope.migration.meaning import TITLES, MeaningChange
 from servescope.migration.shapes import ConfigurationFinding, show
 from servescope.migration.translation import FieldChange, Migration, Question
@@ -193,6 +194,9 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "status": report.status,
         "from": found.stack if found is not None else None,
         "to": found.to if found is not None else None,
+        "hash": None if found is None else hash_configuration(found.document.value),
+        "new_hash": None if found is None or found.text is None
+        else hash_configuration(read_document(found.text, report.name).value),
         "error": report.error or None,
         "findings": [asdict(each) for each in report.findings],
         "changes": [_plain(asdict(each)) for each in report.changes],
@@ -256,6 +260,8 @@ def migration_schema() -> dict[str, Any]:
         "status": {"enum": list(_COUNTED)},
         "from": {**stack, "description": "The stack it declares; null without a `trt_llm` block."},
         "to": stack,
+        "hash": {**maybe, "description": "The hash of what the file says, secrets left out: what a plan records."},
+        "new_hash": {**maybe, "description": "The same of the file afterwards."},
         "error": {**maybe, "description": "Why it could not be read, edited or written."},
         "findings": {"type": "array", "items": finding},
         "changes": {"type": "array", "items": change},

@@ -20,10 +20,12 @@ MOST_BODY_BYTES: Final = 16_384
 MOST_TEXT: Final = 1_024
 TEXT: Final = r"[^\x00-\x1f\x7f]+"
 """What the texts of a deploy match."""
+HASH: Final = r"[0-9a-f]{64}"
+"""What the hash of a configuration matches."""
 MOST_EVENTS_SHOWN: Final = 10_000
 """The events of one answer, the last ones where there are more."""
 
-_KEYS: Final = ("text", "by", "labels", "time_ms")
+_KEYS: Final = ("text", "by", "labels", "time_ms", "configuration")
 
 
 def event_json(event: Event) -> dict[str, Any]:
@@ -67,8 +69,12 @@ async def read_deploy(request: web.Request, now_ms: int) -> Event:
     if not isinstance(labels, dict) or not set(labels) <= set(IDENTITY_LABELS):
         raise RequestError(f"labels is wrong, expected an object of some of {', '.join(IDENTITY_LABELS)}")
     pairs = {name: _text(value, f"labels.{name}") for name, value in labels.items()}
-    detail = make_labels({"by": _text(given.get("by"), "by")})
-    return Event(time_ms, "deploy", make_labels(pairs), _text(given.get("text"), "text"), detail)
+    detail = {"by": _text(given.get("by"), "by")}
+    if "configuration" in given:
+        detail["configuration"] = _text(given["configuration"], "configuration")
+        if not re.fullmatch(HASH, detail["configuration"]):
+            raise RequestError("configuration is wrong, expected a hash of 64 hexadecimal digits")
+    return Event(time_ms, "deploy", make_labels(pairs), _text(given.get("text"), "text"), make_labels(detail))
 
 
 def _text(value: object, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
 from servescope.alerting.alerts import ALERTS
-from servescope.collector.api.events import MOST_TEXT, TEXT
+from servescope.collector.api.events import HASH, MOST_TEXT, TEXT
 from servescope.collector.paging.states import State as AlertState
 from servescope.contract.events import EVENT_KINDS
 from servescope.contract.figures import FIGURES
@@ -289,6 +289,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                 "additionalProperties": False,
             },
             "time_ms": {"type": "integer", "minimum": 0, "maximum": LATEST_MS},
+            "configuration": {"type": "string", "pattern": f"^{HASH}$"},
         },
         "required": ["text", "by"],
         "additionalProperties": False,

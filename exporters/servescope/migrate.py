@@ -1,0 +1,83 @@
+"""`servescope migrate`: configurations moved from v1 to v2, and the drafts of what comes next: the cutover's files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from servescope.errors import UsageError, require_extra
+from servescope.migration import command
+
+if TYPE_CHECKING:
+    from servescope.migration.moves import Move
+    from servescope.migration.report import FileReport
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    command.configure(parser)
+    drafts = parser.add_argument_group("drafts, of one configuration; a file that is there is not replaced")
+    for name, (what, _) in DRAFTS.items():
+        drafts.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Migrate every file, write the drafts; returns the exit code."""
+    require_extra("migrate", "yaml")
+    wanted = {name: path for name in DRAFTS if (path := getattr(arguments, name)) is not None}
+    if wanted and (arguments.check or arguments.back):
+        other = "--check, which writes nothing" if arguments.check else "--back"
+        raise UsageError(f"--{next(iter(wanted))} is there beside {other}")
+    found = command.migrate(arguments)
+    code = command.show(found, arguments)
+    return write_drafts(found, wanted) or code if wanted else code
+
+
+def write_drafts(found: list[FileReport], wanted: Mapping[str, Path]) -> int:
+    """Write the drafts that are wanted; raises UsageError, and writes none, where one of them cannot be made."""
+    from servescope.migration.moves import read_move
+
+    if len(found) != 1:
+        raise UsageError(f"--{next(iter(wanted))} goes with one configuration, found {len(found)}")
+    if found[0].status in ("asked", "error"):
+        return 0  # the report says why, and so does its exit code
+    texts = {path: make_draft(name, read_move(found[0])) for name, path in wanted.items()}
+    for path in texts:
+        if path.exists():
+            raise UsageError(f"{path}: is there already; nothing was drafted")
+    for path, text in texts.items():
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        sys.stderr.write(f"servescope: drafted {path}\n")
+    return 0
+
+
+def make_draft(name: str, move: Move) -> str:
+    """One of `DRAFTS` for a move."""
+    return DRAFTS[name][1](move)
+
+
+def _draft_plan(move: Move) -> str:
+    from servescope.judge.drafting import draft_plan
+
+    return draft_plan(move)
+
+
+def _draft_collector(move: Move) -> str:
+    from servescope.judge.drafting import draft_collector
+
+    return draft_collector(move)
+
+
+DRAFTS: Final[Mapping[str, tuple[str, Callable[[Move], str]]]] = MappingProxyType({
+    "plan": ("draft the plan of the cutover, for `servescope judge`", _draft_plan),
+    "collector": ("draft the collector's [[deployments]] and [[traffic_split]]", _draft_collector),
+})  # fmt: skip
+"""What is drafted, by option: its help, and what makes it."""

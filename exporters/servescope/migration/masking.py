@@ -1,0 +1,237 @@
+"""Secrets in a configuration, masked: what a page may show of a file that somebody pasted, and what a hash is made of.
+
+What is masked is decided by where a value is (`secrets`, the name of its key), what it looks like (tokens of known
+services, credentials in a URL), and in `environment_variables` by whether it is plainly harmless: anything else there
+is masked. Masking too much costs a reader a glance into the file; masking too little gives a secret away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from servescope.migration.document import Document, DocumentError, read_document
+from servescope.migration.nodes import DocumentNode, make_tree
+
+MASK: Final = "••••••"
+"""What is shown in place of a secret; in place of one that is a number it is 0."""
+
+_TOKENS: Final = re.compile(
+    r"""
+    -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z)
+    | \bhf_[A-Za-z0-9]{16,} | \bsk-[A-Za-z0-9_-]{16,} | \bgh[oprsu]_[A-Za-z0-9]{20,} | \bgithub_pat_\w{20,}
+    | \bglpat-[\w-]{16,} | \bxox[a-z]-[\w-]{10,} | \b(?:AKIA|ASIA)[A-Z0-9]{12,} | \bAIza[\w-]{30,} | \bya29\.[\w.-]{20,}
+    | \beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)? | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[\w-]{30,} | \bdop_v1_\w{30,}
+    | \b[A-Za-z0-9]{8}\.[A-Za-z0-9]{32,}
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Tokens that are known by their form: of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, and the vendor."""
+
+_USER: Final = re.compile(r"(?<=://)[^\s/?#'\"]+(?=@)")
+_QUERY: Final = re.compile(r"(?<=://)([^\s?#'\"]+\?)([^\s#'\"]+)")
+_WORD: Final = r"(?:token|passwo?r?d|passphrase|pwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
+_ASSIGNED: Final = re.compile(
+    rf"(?i)((?<![A-Za-z])(?:[\w-]*[_-])?{_WORD}(?:[_-]?(?:key|value))?\s*[=:]\s*|--[\w-]*{_WORD}\s+)"
+    r"(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
+)
+_HEADER: Final = re.compile(r"(?i)\b((?:bearer|basic|api-key|token)\s+)([\w.~+/=-]{6,})")
+
+_SECRET_WORDS: Final = frozenset((
+    "token", "password", "passwd", "passphrase", "pwd", "pass", "secret", "secrets", "credential", "apikey",
+    "credentials", "authorization", "bearer", "cookie", "dsn", "key", "keys", "private", "webhook", "signature",
+))  # fmt: skip
+_NAMED: Final = frozenset(
+    ("name", "names", "path", "paths", "mapping", "method", "arn", "region", "file", "folder", "id", "ids")
+)
+"""What a key ends with whose value is not the secret but where it is kept."""
+_HARMLESS: Final = re.compile(
+    r"(?i)|[+-]?\d{1,12}(?:\.\d{0,6})?|true|false|yes|no|on|off|none|null|\.{0,2}/[\w./-]*|[a-z][a-z_]{0,19}[0-9]{0,3}"
+    r"|[a-z0-9]{1,12}(?:[.,:-][0-9a-z]{1,8}){1,4}"
+)
+"""What is shown of an environment variable whose name is no secret's: numbers, switches, paths, versions and words."""
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_QUOTED: Final = re.compile(r"'.*'|\".*\"|\d{6,}|[&*]\S+")
+_SHORTEST_REPEATED: Final = 6
+_UNPRINTABLE: Final = re.compile(r"[^ !#-\[\]-~\u00a1-\u2027\u2030-\ud7ff]")
+"""What is escaped between double quotes."""
+
+
+def mask_document(document: Document) -> Document:
+    """The document with every secret in it masked, comments included; places in a line move, lines do not.
+
+    Raises DocumentError, which shows nothing of the text, where the result could not be read.
+    """
+    if document.root is None:
+        return document
+    text, spans = document.text, dict(_comments(document))
+    for node, value in _masked(document.root):
+        place = node.start + len(_properties(text, node)), node.end
+        if spans.get(place) != f'"{MASK}"':
+            spans[place] = _write(text, node, value)
+    parts, at, hidden = [], 0, set()
+    for (start, end), new in sorted(spans.items()):
+        if start < at:
+            continue
+        if new == f'"{MASK}"':
+            hidden.add(text[start:end].strip("\"' \n"))
+        parts += [text[at:start], new + "\n" * (text.count("\n", start, end) - new.count("\n"))]
+        at = end
+    shown = mask_text("".join([*parts, text[at:]]))
+    for secret in sorted(filter(_is_telling, hidden), key=len, reverse=True):
+        shown = shown.replace(secret, MASK)
+    try:
+        return read_document(shown, document.origin)
+    except DocumentError as error:
+        raise DocumentError(document.origin, error.line, 0, "cannot be shown with its secrets masked") from None
+
+
+def mask_text(text: str) -> str:
+    """A text without what is known to be a secret by its form: tokens of known services, credentials in URLs."""
+    text = _TOKENS.sub(lambda found: MASK + "\n" * found.group().count("\n"), text)
+    text = _USER.sub(MASK, text)
+    return _QUERY.sub(rf"\g<1>{MASK}", text)
+
+
+def mask_error(error: Exception) -> str:
+    """An error of reading a text, without what it quotes of it."""
+    return _QUOTED.sub("…", mask_text(str(error)))
+
+
+def hash_configuration(value: object) -> str:
+    """The identity of a configuration: of what it says, whatever its layout and comments, and without its secrets.
+
+    Of the values with secrets masked, as JSON with sorted keys, SHA-256 in hexadecimal digits. A secret that is
+    exchanged changes no behaviour, and a hash that covered a short one would give it away.
+    """
+    root = make_tree(value)
+    masked = {id(node): new for node, new in _masked(root)}
+    text = json.dumps(_values(root, masked), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _values(node: DocumentNode, masked: Mapping[int, Any]) -> Any:
+    """The values of a tree as JSON has them: keys, dates, bytes and infinity as their text."""
+    if node.kind == "mapping":
+        return {str(entry.key.value): _values(entry.value, masked) for entry in node.entries}
+    if node.kind == "sequence":
+        return [_values(item, masked) for item in node.items]
+    value = masked.get(id(node), node.value)
+    is_json = value is None or isinstance(value, str | int) or (isinstance(value, float) and abs(value) < math.inf)
+    return value if is_json else str(value)
+
+
+# --- What is masked ---------------------------------------------------------------------------------------------------
+
+
+def _masked(root: DocumentNode) -> Iterator[tuple[DocumentNode, Any]]:
+    """Every scalar that holds a secret, and what is shown in its place."""
+    if root.kind != "mapping":
+        yield from _below(root)
+    for entry in root.entries:
+        name = str(entry.key.value)
+        if name == "secrets":
+            yield from _whole(entry.value)
+        elif name == "environment_variables":
+            yield from _environment(entry.value)
+        elif name == "trt_llm":  # its keys are documented, and none of them is a secret's
+            yield from _inline(entry.value)
+        else:
+            yield from _named(entry.key, entry.value)
+
+
+def _named(key: DocumentNode, value: DocumentNode) -> Iterator[tuple[DocumentNode, Any]]:
+    """The value of a key, wholly where the key is a secret's."""
+    yield from _whole(value) if _is_secret(str(key.value)) else _below(value)
+
+
+def _below(node: DocumentNode) -> Iterator[tuple[DocumentNode, Any]]:
+    if node.kind == "scalar":
+        yield from _inline(node)
+    for entry in node.entries:
+        yield from _named(entry.key, entry.value)
+    for item in node.items:
+        yield from _below(item)
+
+
+def _environment(node: DocumentNode) -> Iterator[tuple[DocumentNode, Any]]:
+    if node.kind != "mapping":
+        yield from _whole(node)
+    for entry in node.entries:
+        value = entry.value.real.value
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        if _is_secret(str(entry.key.value)) or not _HARMLESS.fullmatch(shown):
+            yield from _whole(entry.value)
+
+
+def _whole(node: DocumentNode) -> Iterator[tuple[DocumentNode, Any]]:
+    """Every scalar below a node; null, true, false and an empty text are no secrets."""
+    for each in _scalars(node):
+        if each.value not in (None, "") and not isinstance(each.value, bool):
+            yield each, 0 if isinstance(each.value, int | float) else MASK
+
+
+def _inline(node: DocumentNode) -> Iterator[tuple[DocumentNode, Any]]:
+    """Scalars within which a secret is known by its form, or is assigned to the name of one."""
+    for each in _scalars(node):
+        if isinstance(each.value, str) and (shown := _mask_sentence(each.value)) != each.value:
+            yield each, shown
+
+
+def _scalars(node: DocumentNode) -> Iterator[DocumentNode]:
+    # What an alias repeats is masked where it is repeated as well: it may be a secret in one of the places only.
+    if node.real.kind == "scalar":
+        yield node.real
+    for entry in node.real.entries:
+        yield from _scalars(entry.value)
+    for item in node.real.items:
+        yield from _scalars(item)
+
+
+def _mask_sentence(text: str) -> str:
+    """A command line, a URL or a comment without the secrets within it."""
+    text = _ASSIGNED.sub(rf"\g<1>{MASK}", mask_text(text))
+    return _HEADER.sub(rf"\g<1>{MASK}", text)
+
+
+def _is_secret(key: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(key)]
+    return bool(_SECRET_WORDS & {*words}) and words[-1] not in _NAMED
+
+
+# --- The text ---------------------------------------------------------------------------------------------------------
+
+
+def _comments(document: Document) -> Iterator[tuple[tuple[int, int], str]]:
+    """The comments with a secret in them."""
+    text, at = document.text, 0
+    scalars = [node for node in (document.root.walk() if document.root else ()) if node.kind == "scalar"]
+    for start, end in [*((node.start, node.end) for node in scalars), (len(text), len(text))]:
+        for found in re.finditer(r"#[^\n\r\x85\u2028\u2029]*", text[at:start]):
+            if (shown := _mask_sentence(found.group())) != found.group():
+                yield (at + found.start(), at + found.end()), shown
+        at = max(at, end)
+
+
+def _write(text: str, node: DocumentNode, value: Any) -> str:
+    """A masked scalar as the text has it: blocks stay blocks, all else becomes a number or is in double quotes."""
+    if not isinstance(value, str):
+        return str(value)
+    if node.style in ("|", ">") and value != MASK:
+        return _mask_sentence(text[node.start + len(_properties(text, node)) : node.end])
+    return f'"{_UNPRINTABLE.sub(lambda found: f"{chr(92)}U{ord(found.group()):08x}", value)}"'
+
+
+def _is_telling(secret: str) -> bool:
+    """Whether a secret is masked wherever else it is; a short one, or a word, may be there with another meaning."""
+    return len(secret) >= _SHORTEST_REPEATED and not re.fullmatch(r"[A-Za-z_]+", secret)
+
+
+def _properties(text: str, node: DocumentNode) -> str:
+    """The anchor and tag before a value."""
+    found = re.match(r"(?:[&!]\S*\s+)*", text[node.start : node.end])
+    return found.group() if found else ""

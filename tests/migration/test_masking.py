@@ -1,0 +1,159 @@
+"""Secrets in a configuration: none is shown, whatever it is and wherever it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from servescope.migration.document import DocumentError, read_document
+from servescope.migration.masking import MASK, hash_configuration, mask_document, mask_error
+from servescope.migration.translation import translate
+from tests.migration.oracle.cases import make_cases
+
+# What a generator of passwords and tokens makes, with what has a meaning in YAML.
+SECRETS = st.one_of(
+    st.text("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", min_size=10, max_size=40),
+    st.text("abcXYZ0189!#%&*@:'\"[]{},-_+/=\\ äß🔑", min_size=10, max_size=30).map(str.strip),
+    st.integers(10**9, 10**15),
+).filter(lambda secret: len(str(secret)) >= 10)
+TOKENS = st.builds(
+    str.__add__,
+    st.sampled_from(("hf_", "sk-proj-", "ghp_", "glpat-", "AKIA", "xoxb-")),
+    st.text("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", min_size=20, max_size=40),
+)
+NAMES = ("HF_TOKEN", "api_key", "DB_PASSWORD", "awsSecretAccessKey", "Authorization", "WANDB_KEY", "credentials")
+STYLES: tuple[dict[str, Any], ...] = (
+    {}, {"default_flow_style": True}, {"default_style": '"'}, {"default_style": "'"}, {"default_style": "|"},
+    {"width": 20}, {"allow_unicode": True},
+)  # fmt: skip
+
+
+def show(config: object, style: dict[str, Any]) -> str:
+    """All that a page could show of a configuration: the masked text, what is read from it, its translation."""
+    document = mask_document(read_document(yaml.safe_dump(config, **style), "pasted"))
+    found = translate(document)
+    return f"{document.text}\n{document.value}\n{found.findings}\n{found.changes}\n{found.text}"
+
+
+def spellings(secret: object) -> set[str]:
+    """How a secret may be written, each by a part that is long enough to be one."""
+    text = str(secret)
+    return {text, repr(text)[1:-1], text.replace("'", "''"), yaml.safe_dump(text, width=10**6).splitlines()[0]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(SECRETS, st.sampled_from(NAMES), st.sampled_from(STYLES))
+def test_no_secret_that_is_named_as_one_is_shown(secret: object, name: str, style: dict[str, Any]) -> None:
+    """In `secrets`, in the environment, below any other key, in every style of YAML; the rest is."""
+    config = {
+        "model_name": "mine",
+        "secrets": {"a": secret},
+        "environment_variables": {name: secret},
+        "model_metadata": {name: {"x": [secret]}},
+        "trt_llm": {"build": {"checkpoint_repository": {"source": "HF", "repo": "a/b"}}},
+    }
+    shown = show(config, style)
+
+    assert not [each for each in spellings(secret) if each in shown]
+    assert "checkpoint_repository" in shown
+
+
+@settings(max_examples=60, deadline=None)
+@given(TOKENS, st.sampled_from(STYLES))
+def test_no_token_of_a_known_form_is_shown_wherever_it_is(token: str, style: dict[str, Any]) -> None:
+    """As a name, within a command, in a URL, in a text of its own."""
+    config = {
+        "description": f"use {token}, please",
+        "build_commands": [f"curl -H 'Authorization: Bearer {token}' x", f"login --token {token}"],
+        "requirements": [f"--extra-index-url https://me:{token}@host/simple", f"git+https://{token}@host/x.git"],
+        "external_data": [{"url": f"https://h/x?sig={token}", "local_data_path": "x"}],
+        "environment_variables": {"ANY": token, token: "1"},
+        "trt_llm": {"build": {"checkpoint_repository": {"source": "HF", "repo": "a/b", "runtime_secret_name": token}}},
+    }
+
+    assert token not in show(config, style)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text("abcdefXYZ0123456789.~+!$-", min_size=10, max_size=30))
+def test_no_password_of_a_url_or_a_command_is_shown(secret: str) -> None:
+    """Also where only the words around it say what it is, in comments as well."""
+    text = (
+        f"# password: {secret}\nmodel_name: x # api_key={secret}\n"
+        f"build_commands:\n- export HF_TOKEN={secret}\n- x --password {secret}\n- wget https://u:{secret}@h/p\n"
+        f"environment_variables:\n  DATABASE: postgres://u:{secret}@h/db\n"
+    )
+
+    assert secret not in mask_document(read_document(text, "pasted")).text
+
+
+@settings(max_examples=40, deadline=None)
+@given(SECRETS)
+def test_an_error_of_reading_quotes_nothing(secret: object) -> None:
+    """A file that is no YAML is not shown, and its error only says where it is broken."""
+    text = f"secrets:\n  a: !!int '{secret}'\n  {secret!r}: 1\n  {secret!r}: 2\n"
+    try:
+        read_document(text, "pasted")
+    except DocumentError as error:
+        shown = mask_error(error)
+        assert str(secret) not in shown
+        assert shown.startswith("pasted:")
+    else:
+        assume(False)
+
+
+def test_what_is_masked_changes_nothing_of_the_answer() -> None:
+    """The configurations that are compared with the vendor's tool: the same findings, changes and questions."""
+    for name, text in make_cases().items():
+        try:
+            document = read_document(text, name)
+        except DocumentError:
+            continue
+        answers = [
+            (
+                [(each.path, each.severity) for each in found.findings],
+                [each.before for each in found.changes],
+                [each.flag for each in found.questions],
+            )
+            for found in (translate(document), translate(mask_document(document)))
+        ]
+        assert answers[0] == answers[1], name
+
+
+def test_what_is_harmless_is_shown() -> None:
+    """Numbers, switches, paths and words of the environment, and names of secrets."""
+    text = (
+        "secrets: {hf_access_token: null}\n"
+        "environment_variables: {LEVEL: info, N: 5, ON: true, HOME: /app/x, V: 12.4.1, KEY_FILE: /run/key}\n"
+        "weights: [{source: hf://a/b@main, mount_location: /x, auth_secret_name: hf_access_token}]\n"
+        "base_image: {docker_auth: {auth_method: REGISTRY_SECRET, secret_name: docker}}\n"
+        "trt_llm: {build: {speculator: {num_draft_tokens: 4}}, runtime: {total_token_limit: 5}}\n"
+        "autoscaling_settings: {target_in_flight_tokens: 80000}\neos_token_id: 2\n"
+    )
+
+    assert mask_document(read_document(text, "pasted")).text == text
+
+
+def test_the_hash_is_of_what_a_configuration_says() -> None:
+    """Not of its layout, its comments or its secrets."""
+    one = read_document("a: 1 # why\nsecrets: {x: first-secret}\nb: [true, null]\n", "one")
+    same = read_document('{"b": [true, null], "secrets": {"x": "another-one"}, "a": 1}', "same")
+    other = read_document("a: 2\nsecrets: {x: first-secret}\nb: [true, null]\n", "other")
+
+    assert (
+        hash_configuration(one.value) == hash_configuration(same.value) == hash_configuration(mask_document(one).value)
+    )
+    assert hash_configuration(other.value) != hash_configuration(one.value)
+    assert len(hash_configuration(one.value)) == 64
+
+
+def test_what_repeats_a_secret_is_masked_as_well() -> None:
+    """By an alias, or written out again in a comment."""
+    text = "environment_variables:\n  A_TOKEN: &t hunter2hunter2\n  B: *t\n# it was hunter2hunter2 before\n"
+    shown = mask_document(read_document(text, "pasted"))
+
+    assert "hunter2" not in f"{shown.text}{shown.value}"
+    assert shown.value["environment_variables"] == {"A_TOKEN": MASK, "B": MASK}
